@@ -1,0 +1,34 @@
+PYTHON := .venv/bin/python
+READY := .venv/ready
+SEEDS ?= 1000
+SEED ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench simulate
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY) ## Prepare .venv; every other target does this by itself
+
+run: $(READY) ## Run the example
+	@$(PYTHON) examples/hello.py
+
+test: lint ## Lint, then run all tests
+	$(PYTHON) -m pytest -q -n 2 --dist loadfile
+
+lint: $(READY) ## Check style, types and the layers of imports
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports --no-logo
+
+bench: $(READY) ## Measure Remuda beside its peers
+	@$(PYTHON) -m benchmarks
+
+simulate: $(READY) ## Play SEEDS=1000 seeds of the simulation, or replay SEED=n alone
+	@$(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+$(READY): requirements.lock pyproject.toml tools/setup.sh
+	@bash tools/setup.sh
+	@touch $@

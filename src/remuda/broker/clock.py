@@ -1,0 +1,18 @@
+"""The time of day that never jumps: what the wall said at the start, and what has passed since."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], int]
+"""Gives microseconds since the epoch."""
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts sleep of the machine too, where the system can."""
+
+
+def steady_clock() -> Clock:
+    """A clock for leases and deadlines: setting the machine's clock neither ends nor stretches them."""
+    offset = time.time_ns() - time.clock_gettime_ns(_STEADY)
+    return lambda: (time.clock_gettime_ns(_STEADY) + offset) // 1000

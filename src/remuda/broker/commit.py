@@ -1,0 +1,49 @@
+"""Group commit: whoever waits first writes for all, and while it syncs the next group gathers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from remuda.model.errors import StorageError
+
+
+class GroupCommit:
+    """Turns many waits into few writes. `work` writes everything up to the ticket it gives back."""
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._work = work
+        self._turn = threading.Condition(threading.Lock())
+        self._done = 0
+        self._leading = False
+        self._failure: BaseException | None = None
+
+    def wait(self, ticket: int) -> None:
+        """Return when everything up to `ticket` is kept; raise if it cannot be."""
+        with self._turn:
+            while True:
+                if self._done >= ticket:
+                    return
+                if self._failure is not None:
+                    raise StorageError(
+                        f"the log could not be written: {self._failure}. Whatever was confirmed is kept; "
+                        "free the disk or mend it, then open the broker again"
+                    ) from self._failure
+                if not self._leading:
+                    self._leading = True
+                    break
+                self._turn.wait()
+        reached, failure = 0, None
+        try:
+            reached = self._work()
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            with self._turn:
+                self._leading = False
+                self._done = max(self._done, reached)
+                self._failure = self._failure or failure
+                self._turn.notify_all()
+        if reached < ticket:
+            self.wait(ticket)

@@ -1,0 +1,134 @@
+"""Core and log as one: commands go to the core, its records to the log, and bodies come back from either.
+
+No threads and no clock, so that a simulation can drive it step by step on a simulated disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from remuda.broker.extensions import Extensions, MessageStore
+from remuda.broker.options import BrokerOptions
+from remuda.core import snapshot
+from remuda.core.compacter import Compacter
+from remuda.core.core import Core
+from remuda.core.effects import Effects, Sending
+from remuda.log.disk import Disk
+from remuda.log.log import Log
+from remuda.log.recovery import RecoveryReport
+from remuda.log.tail import Batch, LogOptions
+from remuda.model.document import Document, document
+from remuda.model.ids import Snowflakes
+from remuda.model.messages import Messages
+from remuda.model.records import Appended, Events
+from remuda.model.state import PARKED
+
+_PER_BATCH = 512
+_PER_MESSAGE = 192
+"""Generous guesses of what a message costs in the log beside its body."""
+
+
+class Engine:
+    """One log and the queues that are made of it."""
+
+    def __init__(self, disk: Disk, options: BrokerOptions, extensions: Extensions, worker: int, now: int) -> None:
+        self.options = options
+        self.extensions = extensions
+        self.core = Core(
+            Snowflakes(worker),
+            auto_queue_creation=options.auto_queue_creation,
+            default_queue=options.default_queue,
+            default_options=options.queue_defaults,
+            compacter=Compacter(options.compact, options.compact_objects),
+            strategy_for=extensions.strategy_for,
+            handler_for=extensions.handler_for,
+        )
+        self._stores: dict[str, MessageStore] = {}
+        self.log, recovery = Log.open(disk, LogOptions(segment_bytes=options.segment_bytes))
+        try:
+            if recovery.snapshot is not None:
+                snapshot.load(self.core, recovery.snapshot)
+            for record in recovery.records:
+                self.core.replay(record)
+            self.report: RecoveryReport = recovery.report
+            self.core.ledger.next_offset = self.log.next_offset
+            self.core.ledger.next_position = self.log.next_position
+            self.core.resume(now)
+            self.record()
+            self.commit(sync=True)
+        except BaseException:
+            self.log.close()
+            raise
+
+    def make_room(self, messages: Messages) -> None:
+        """Refuse a batch that the disk cannot take, before anything changes."""
+        size = sum(map(len, messages.bodies)) + _PER_BATCH + _PER_MESSAGE * len(messages)
+        self.log.reserve(size)
+
+    def record(self) -> Effects:
+        """Hand what the core decided to the log. Nothing of it counts before the next commit."""
+        effects = self.core.drain()
+        for record in effects.records:
+            self.log.append(record)
+            if isinstance(record, Appended):
+                self._store(record)
+            elif isinstance(record, Events) and self._stores:
+                self._discard(record)
+        return effects
+
+    def take(self) -> Batch:
+        """What is to be written next; one at a time."""
+        return self.log.take()
+
+    def commit(self, *, sync: bool) -> None:
+        """Write what was recorded, for those who need no thread to do it."""
+        batch = self.take()
+        batch.write()
+        if sync:
+            batch.sync()
+
+    def held(self, sending: Sending) -> Messages | None:
+        """The messages of a delivery, if they wait in memory."""
+        store = self._stores.get(sending.queue)
+        return None if store is None else store.take(sending.runs)
+
+    def checkpoint(self) -> None:
+        """Make the next restart begin here."""
+        mark, state = self.log.mark(), snapshot.save(self.core)
+        self.commit(sync=True)
+        self.log.write_checkpoint(mark, state)
+
+    def document(self, offset: int) -> Document | None:
+        """One message's whole life."""
+        found = self.log.record_of(offset)
+        if found is None:
+            return None
+        message, queues = found
+        return document(offset, message, queues, self.log.events_of(offset))
+
+    def close(self) -> None:
+        self.log.close()
+
+    def _store(self, record: Appended) -> None:
+        if isinstance(record.queues, list):
+            for row, names in enumerate(record.queues):
+                for name in names:
+                    self._store_of(name).put(record.first + row, record.messages.slice(row, row + 1))
+        else:
+            for name in record.queues:
+                self._store_of(name).put(record.first, record.messages)
+
+    def _store_of(self, name: str) -> MessageStore:
+        store = self._stores.get(name)
+        if store is None:
+            queue = self.core.queues.get(name)
+            options = queue.options if queue is not None else self.core.default_options
+            store = self._stores[name] = self.extensions.store_for(name, options)
+        return store
+
+    def _discard(self, record: Events) -> None:
+        for event in record.rows:
+            if event.state in PARKED and (store := self._stores.get(event.queue)) is not None:
+                store.discard(event.first, event.count)
+
+

@@ -1,0 +1,55 @@
+"""The broker's replaceable parts (Q20): where bodies wait, and who else must have them before they count as kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from remuda.broker.window import Window
+from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
+from remuda.core.strategies import by_type
+from remuda.model.messages import Messages
+from remuda.model.options import QueueOptions
+from remuda.model.records import Record
+
+
+class MessageStore(Protocol):
+    """Where the messages of one queue wait. What it does not have is read from the log."""
+
+    def put(self, first: int, messages: Messages) -> None:
+        """Messages from offset `first` entered the queue."""
+        ...
+
+    def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        """The messages at these runs of (first offset, count), which are being delivered; None unless it has all."""
+        ...
+
+    def discard(self, first: int, count: int) -> None:
+        """Messages left the queue undelivered."""
+        ...
+
+
+class Synchronizer(Protocol):
+    """Has every batch of records before anything in it is confirmed, to keep it elsewhere too."""
+
+    def replicate(self, records: Sequence[Record]) -> None:
+        """Raise to refuse: the broker then stops, since it cannot keep its word."""
+        ...
+
+
+StoreFor = Callable[[str, QueueOptions], MessageStore]
+
+
+def window_store(queue: str, options: QueueOptions) -> MessageStore:
+    return Window(options.queue_size)
+
+
+class Extensions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to use in place of the usual parts, by queue."""
+
+    strategy_for: StrategyFor = by_type
+    handler_for: HandlerFor = no_handler
+    store_for: StoreFor = window_store
+    synchronizer: Synchronizer | None = None

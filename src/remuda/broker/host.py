@@ -1,0 +1,417 @@
+"""The engine behind a lock, with the threads that time, group commit and upkeep need.
+
+Every verb returns a `Pending`: what came of it, and what must be kept before it may be told. The faces for threads
+and for coroutines differ only in how they wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from remuda.broker.clock import Clock, steady_clock
+from remuda.broker.commit import GroupCommit
+from remuda.broker.engine import Engine
+from remuda.broker.extensions import Extensions
+from remuda.broker.inbox import Inbox
+from remuda.broker.notices import Handler, NoticeBoard
+from remuda.broker.options import BrokerOptions, Sync
+from remuda.broker.pending import Pending
+from remuda.broker.pulse import Pulse
+from remuda.broker.upkeep import Upkeep
+from remuda.broker.workers import claim_worker
+from remuda.core.core import Core
+from remuda.core.effects import Answer, Commit, Effects, Sending
+from remuda.core.info import QueueInfo
+from remuda.core.operators import Selection
+from remuda.core.receipts import Declared, Receipt
+from remuda.core.settling import Verdict
+from remuda.log.disk import Disk
+from remuda.log.reader import Reader
+from remuda.model.document import Document
+from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound
+from remuda.model.messages import Messages
+from remuda.model.options import QueueOptions, Status
+from remuda.model.records import Binding, Record, RouterKind
+
+T = TypeVar("T")
+Options = QueueOptions | Mapping[str, Any] | None
+
+_log = logging.getLogger("remuda.broker")
+
+
+class Host:
+    """Runs one engine for any number of threads."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: BrokerOptions | None = None,
+        extensions: Extensions | None = None,
+        clock: Clock | None = None,
+        *,
+        volatile: bool = False,
+    ) -> None:
+        self.options = options or BrokerOptions()
+        self.extensions = extensions or Extensions()
+        self.clock = clock or steady_clock()
+        self._claim = claim_worker(self.options.worker)
+        try:
+            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock())
+        except BaseException:
+            self._claim.release()
+            raise
+        if not self.engine.report.clean:
+            _log.warning("%s", self.engine.report.describe())
+        self.lock = threading.Lock()
+        self.notices = NoticeBoard()
+        self._closed = False
+        self._ticket = 0
+        self._must_sync = False
+        self._outbox: list[Effects] = []
+        self._unreplicated: list[Record] = []
+        self._inboxes: dict[tuple[str, str], Inbox] = {}
+        self._requests: dict[int, Inbox] = {}
+        self._next_request = 0
+        self._commits: dict[int, Future[None]] = {}
+        self._group = GroupCommit(self._write)
+        self._pulse = Pulse(self)
+        self.upkeep = Upkeep(self, volatile=volatile)
+        self._pulse.start()
+        self.upkeep.start()
+
+    # Publishing
+
+    def publish(
+        self, messages: Messages, *, queue: str | None = None, router: str | None = None, options: Options = None
+    ) -> Pending[list[Receipt]]:
+        with self.lock:
+            core = self._core()
+            self.engine.make_room(messages)
+            if router is not None:
+                receipts = core.route(router, messages, self.clock())
+            else:
+                receipts = [core.publish(messages, self.clock(), queue=queue, options=options)]
+            commit = self._watch(receipts)
+            return Pending(receipts, self._record(), commit)
+
+    # Consuming
+
+    def subscribe(self, queue: str, consumer: str, batch: int, options: Options) -> Pending[Inbox]:
+        with self.lock:
+            inbox = Inbox()
+            key = (queue, consumer)
+            taken = self._inboxes.get(key)
+            self._inboxes[key] = inbox
+            try:
+                self._core().subscribe(queue, consumer, self.clock(), batch=batch, options=options)
+            except BaseException:
+                del self._inboxes[key]
+                if taken is not None:
+                    self._inboxes[key] = taken
+                raise
+            return Pending(inbox, self._record())
+
+    def unsubscribe(self, queue: str, consumer: str) -> Pending[None]:
+        with self.lock:
+            inbox = self._inboxes.pop((queue, consumer), None)
+            if inbox is not None:
+                inbox.close()
+            if not self._closed:
+                self.engine.core.unsubscribe(queue, consumer, self.clock())
+                return Pending(None, self._record())
+            return Pending(None, 0)
+
+    def pull(
+        self, queue: str, consumer: str, *, count: int, newest: bool, clear_after: str, wait: int
+    ) -> Pending[tuple[int, Inbox]]:
+        """A pull request: its number, and the inbox in which its answer arrives."""
+        with self.lock:
+            core = self._core()
+            self._next_request += 1
+            request = self._next_request
+            inbox = self._requests[request] = Inbox()
+            try:
+                found = core.pull(
+                    queue, consumer, self.clock(), count=count, newest=newest, wait=wait,
+                    clear_after=clear_after, request=request,
+                )  # fmt: skip
+            except BaseException:
+                del self._requests[request]
+                raise
+            if not found:
+                inbox.close()
+            return Pending((request, inbox), self._record())
+
+    def end_pull(self, queue: str, request: int) -> None:
+        """Whoever asked waits no longer. What was sent to it in the last moment stays in its inbox."""
+        with self.lock:
+            self.engine.core.withdraw(queue, request)
+            self._requests.pop(request, None)
+
+    def settle(
+        self, queue: str, lease: int | None, verdict: Verdict, runs: Sequence[tuple[int, int]] | None, to: str | None
+    ) -> Pending[int]:
+        if lease is None:
+            return Pending(0, 0)
+        with self.lock:
+            core = self._core()
+            self.engine.log.reserve(4096, use_spare=True)
+            settled = core.settle(queue, lease, verdict, self.clock(), runs=runs, to=to)
+            return Pending(settled, self._record())
+
+    def give_back(self, sending: Sending) -> None:
+        """Nobody is there any more to take this delivery."""
+        self.settle(sending.queue, sending.lease, Verdict(Answer.RELEASE, consumer=sending.consumer), None, None)
+
+    def held(self, sending: Sending) -> Messages | None:
+        """The messages of a delivery, if they are in memory."""
+        with self.lock:
+            return self.engine.held(sending)
+
+    def load(self, sending: Sending) -> tuple[Sending, Messages]:
+        """The messages of a delivery. Those that the log cannot give back any more end, and are left out."""
+        messages = self.held(sending)
+        if messages is not None:
+            return sending, messages
+        fetched = self.engine.log.fetch(sending.runs)
+        if fetched.missing:
+            _log.error("queue %s: messages at %s cannot be read from the log", sending.queue, fetched.missing)
+            with self.lock:
+                self._core().lost(sending.queue, fetched.missing, self.clock())
+                self._record()
+            sending = _without(sending, fetched.offsets)
+        return sending, fetched.messages
+
+    # Queues
+
+    def declare(self, name: str, options: Options) -> Pending[Declared]:
+        return self._do(lambda core, now: core.declare(name, options, now))
+
+    def configure(self, name: str, changes: Mapping[str, Any], who: str | None) -> Pending[QueueOptions]:
+        return self._do(lambda core, now: core.configure(name, changes, now, who))
+
+    def set_status(self, name: str, status: Status, who: str | None) -> Pending[None]:
+        return self._do(lambda core, now: core.set_status(name, status, now, who))
+
+    def remove(self, name: str, who: str | None) -> Pending[None]:
+        return self._do(lambda core, now: core.remove(name, now, who))
+
+    def clear(self, name: str, lanes: str, who: str | None) -> Pending[int]:
+        return self._do(lambda core, now: core.clear(name, now, lanes=lanes, who=who))
+
+    def reprocess(self, name: str, selection: Selection, who: str | None) -> Pending[int]:
+        return self._do(lambda core, now: core.reprocess(name, selection, now, who))
+
+    def forget(self, name: str, selection: Selection, who: str | None) -> Pending[int]:
+        return self._do(lambda core, now: core.forget(name, selection, now, who))
+
+    def set_router(self, name: str, kind: RouterKind, bindings: Iterable[Binding]) -> Pending[None]:
+        return self._do(lambda core, now: core.set_router(name, kind, bindings, now))
+
+    def remove_router(self, name: str) -> Pending[None]:
+        return self._do(lambda core, now: core.remove_router(name, now))
+
+    def info(self, name: str) -> QueueInfo:
+        with self.lock:
+            return self._core().info(name)
+
+    def queues(self) -> list[QueueInfo]:
+        with self.lock:
+            core = self._core()
+            return [core.info(name) for name in core.queues]
+
+    def document(self, message: str | int) -> Document:
+        """One message's whole life, by its id or its offset."""
+        self.flush()
+        offset = message if isinstance(message, int) else self.engine.log.find_id(message)
+        found = None if offset is None else self.engine.document(offset)
+        if found is None:
+            raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
+        return found
+
+    def reader(self) -> Reader:
+        """The log for spectators, up to what has happened by now."""
+        self.flush()
+        return Reader(self.engine.log.disk)
+
+    # Notices
+
+    def on_notice(self, handler: Handler) -> None:
+        self.notices.add(handler)
+        with self.lock:
+            self._core().ledger.wants_notices = True
+
+    # Waiting and writing
+
+    def wait(self, ticket: int) -> None:
+        """Return when everything up to this ticket is kept."""
+        if ticket:
+            self._group.wait(ticket)
+
+    def tick(self) -> int:
+        """Do what time demands; gives when it next will."""
+        with self.lock:
+            if self._closed:
+                return 0
+            self.engine.core.tick(self.clock())
+            ticket = self._record()
+        self.wait(ticket)
+        with self.lock:
+            return self.engine.core.next_wake()
+
+    def sync(self) -> None:
+        """Force to disk what has been written."""
+        with self.lock:
+            self._must_sync = True
+            self._ticket += 1
+            ticket = self._ticket
+        self.wait(ticket)
+
+    def close(self) -> None:
+        """Put back what consumers hold, make the next start quick, and let the directory go."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            for inbox in (*self._inboxes.values(), *self._requests.values()):
+                inbox.close()
+            for commit in self._commits.values():
+                commit.set_exception(BrokerClosed("the broker was closed; the message is kept"))
+        self._pulse.stop()
+        self.upkeep.stop()
+        try:
+            with self.lock:
+                now = self.clock()
+                for queue in list(self.engine.core.queues.values()):
+                    for consumer in list(queue.consumers):
+                        self.engine.core.unsubscribe(queue.name, consumer, now)
+                self._record()
+                ticket = self._ticket
+            self.wait(ticket)
+            with self.lock:
+                self.engine.checkpoint()
+        finally:
+            self.engine.close()
+            self._claim.release()
+            self.notices.close()
+
+    def _core(self) -> Core:
+        if self._closed:
+            raise BrokerClosed("the broker is closed; open it again to go on. Everything accepted before is kept")
+        return self.engine.core
+
+    def _do(self, verb: Callable[[Core, int], T]) -> Pending[T]:
+        with self.lock:
+            core = self._core()
+            self.engine.log.reserve(4096, use_spare=True)
+            result = verb(core, self.clock())
+            return Pending(result, self._record())
+
+    def _record(self) -> int:
+        """Hand on what the core decided. The ticket says how far the log must be kept for it to count."""
+        effects = self.engine.record()
+        if not effects.records and not effects.sendings and not effects.commits and not effects.notices:
+            return 0
+        self._ticket += 1
+        self._must_sync = self._must_sync or effects.durable
+        self._outbox.append(effects)
+        if self.extensions.synchronizer is not None:
+            self._unreplicated += effects.records
+        self._pulse.nudge(self.engine.core.next_wake())
+        return self._ticket
+
+    def _write(self) -> int:
+        """Keep everything recorded so far, then let its effects out, in order. One thread at a time gets here."""
+        with self.lock:
+            batch = self.engine.take()
+            ticket = self._ticket
+            outbox, self._outbox = self._outbox, []
+            records, self._unreplicated = self._unreplicated, []
+            must_sync, self._must_sync = self._must_sync, False
+        batch.write()
+        if must_sync and self.options.sync is Sync.ALWAYS:
+            batch.sync()
+        if records and self.extensions.synchronizer is not None:
+            self.extensions.synchronizer.replicate(records)
+        for effects in outbox:
+            self._let_out(effects)
+        return ticket
+
+    def _let_out(self, effects: Effects) -> None:
+        for sending in effects.sendings:
+            if sending.request is not None:
+                inbox = self._requests.pop(sending.request, None)
+            else:
+                inbox = self._inboxes.get((sending.queue, sending.consumer))
+            if inbox is not None:
+                inbox.put(sending)
+        for commit in effects.commits:
+            self._tell(commit)
+        if effects.notices:
+            self.notices.post(effects.notices)
+
+    def _watch(self, receipts: list[Receipt]) -> Future[None] | None:
+        watches = [receipt.watch for receipt in receipts if receipt.watch is not None]
+        if not watches:
+            return None
+        futures = [self._commits.setdefault(watch, Future()) for watch in watches]
+        return futures[0] if len(futures) == 1 else _all_of(futures)
+
+    def _tell(self, commit: Commit) -> None:
+        future = self._commits.pop(commit.watch, None)
+        if future is None:
+            return
+        if commit.reason is None:
+            future.set_result(None)
+        else:
+            text = f"the message was taken in but ended without success: {commit.reason}. It is kept with its reason"
+            future.set_exception(DeliveryFailed(text, commit.reason))
+
+    def flush(self) -> None:
+        """Have everything that happened so far in the log, for those who read it there."""
+        with self.lock:
+            self._core()
+            self._ticket += 1
+            ticket = self._ticket
+        self.wait(ticket)
+
+
+def _without(sending: Sending, found: Sequence[tuple[int, int]]) -> Sending:
+    """The delivery of only those runs that were found."""
+    attempt_of = {
+        offset: attempt
+        for attempt, (first, count) in zip(sending.attempts, sending.runs, strict=True)
+        for offset in range(first, first + count)
+    }
+    runs = [(offset, 1) for first, count in found for offset in range(first, first + count)]
+    return Sending(
+        sending.queue, sending.consumer, sending.lease, runs, [attempt_of[offset] for offset, _ in runs],
+        sending.deadline, sending.remaining, sending.request,
+    )  # fmt: skip
+
+
+def _all_of(futures: list[Future[None]]) -> Future[None]:
+    """Done when all are; failed when one is."""
+    whole: Future[None] = Future()
+    left = len(futures)
+    guard = threading.Lock()
+
+    def done(future: Future[None]) -> None:
+        nonlocal left
+        with guard:
+            left -= 1
+            if whole.done():
+                return
+            error = future.exception()
+            if error is not None:
+                whole.set_exception(error)
+            elif not left:
+                whole.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(done)
+    return whole

@@ -1,0 +1,82 @@
+"""What a broker can be told when it is opened, checked at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from remuda.model.durations import DAY, HOUR, SECOND, micros
+from remuda.model.errors import InvalidOption
+from remuda.model.options import QueueOptions, read_enum
+
+
+class Sync(StrEnum):
+    """When the log is forced to disk."""
+
+    ALWAYS = "always"
+    """Before anything is confirmed: survives a power loss."""
+    INTERVAL = "interval"
+    """Every `sync_interval`: a power loss may cost what came since."""
+    OS = "os"
+    """When the system likes to: survives the end of the process, not of the machine."""
+
+
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of a broker. Durations are microseconds; `BrokerOptions.parse` takes them as people write them."""
+
+    sync: Sync = Sync.ALWAYS
+    sync_interval: int = SECOND
+    auto_queue_creation: bool = True
+    default_queue: str | None = None
+    queue_defaults: QueueOptions = QueueOptions()
+    worker: int | None = None
+    """The worker part of ids, 0 to 1023; None claims a free one on this machine."""
+    compact: bool = True
+    compact_objects: Mapping[str, bool] = {}
+    success_retention: int = DAY
+    dead_retention: int = 15 * DAY
+    collect_interval: int = HOUR
+    segment_bytes: int = 64 << 20
+    checkpoint_bytes: int = 8 << 20
+
+    @classmethod
+    def parse(cls, **options: Any) -> BrokerOptions:
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in cls.__struct_fields__:
+                near = difflib.get_close_matches(name, cls.__struct_fields__, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise InvalidOption(f"unknown broker option {name!r}{hint}")
+            values[name] = _read(name, value)
+        result = cls(**values)
+        result.check()
+        return result
+
+    def check(self) -> None:
+        if self.segment_bytes < 1 << 16:
+            raise InvalidOption(f"segment_bytes must be at least {1 << 16}, not {self.segment_bytes}")
+        if self.checkpoint_bytes < 1 << 12:
+            raise InvalidOption(f"checkpoint_bytes must be at least {1 << 12}, not {self.checkpoint_bytes}")
+
+
+_DURATIONS: Final = frozenset({"sync_interval", "success_retention", "dead_retention", "collect_interval"})
+_FLAGS: Final = frozenset({"auto_queue_creation", "compact"})
+_NUMBERS: Final = frozenset({"segment_bytes", "checkpoint_bytes"})
+
+
+def _read(name: str, value: Any) -> Any:
+    if name == "sync":
+        return read_enum(name, value, Sync)
+    if name in _DURATIONS:
+        return micros(value)
+    if name in _FLAGS and not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be true or false, not {value!r}")
+    if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InvalidOption(f"{name} must be a whole number above zero, not {value!r}")
+    if name == "queue_defaults" and not isinstance(value, QueueOptions):
+        return QueueOptions.parse(value)
+    return value

@@ -1,0 +1,56 @@
+"""The messages of one queue that are held in memory (Q21): the first to wait, up to a limit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from remuda.model.messages import Messages
+
+
+class Window:
+    """Holds whole batches, oldest first. A batch that does not fit waits in the log alone."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._batches: deque[tuple[int, Messages]] = deque()
+        self.size = 0
+
+    def put(self, first: int, messages: Messages) -> None:
+        if self.size + len(messages) <= self._limit:
+            self._batches.append((first, messages))
+            self.size += len(messages)
+
+    def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        if len(runs) != 1 or not self._batches:
+            return None
+        first, count = runs[0]
+        self._drop_before(first)
+        if not self._batches:
+            return None
+        start, messages = self._batches[0]
+        stop = start + len(messages)
+        if not start <= first < first + count <= stop:
+            return None
+        self._batches.popleft()
+        self.size -= len(messages)
+        if first + count < stop:
+            rest = messages.slice(first + count - start, len(messages))
+            self._batches.appendleft((first + count, rest))
+            self.size += len(rest)
+        return messages.slice(first - start, first + count - start)
+
+    def discard(self, first: int, count: int) -> None:
+        kept = deque(
+            (start, messages)
+            for start, messages in self._batches
+            if not (first <= start and start + len(messages) <= first + count)
+        )
+        if len(kept) != len(self._batches):
+            self._batches = kept
+            self.size = sum(len(messages) for _, messages in kept)
+
+    def _drop_before(self, first: int) -> None:
+        """Earlier messages were delivered out of turn; they will not be asked for first again."""
+        while self._batches and self._batches[0][0] + len(self._batches[0][1]) <= first:
+            self.size -= len(self._batches.popleft()[1])

@@ -1,0 +1,47 @@
+"""The worker part of ids, so that no two processes of a machine make the same id."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from remuda.model.errors import StorageError
+from remuda.model.ids import WORKERS
+
+
+class WorkerClaim:
+    """A number from 0 to 1023 that is ours until the process ends, even if it ends badly: the system drops the lock."""
+
+    def __init__(self, number: int, file: IO[str] | None) -> None:
+        self.number = number
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def claim_worker(configured: int | None, directory: Path | None = None) -> WorkerClaim:
+    """The configured number, or one that nobody else on this machine holds.
+
+    Machines that exchange messages should configure theirs: they cannot see each other's claims.
+    """
+    if configured is not None:
+        return WorkerClaim(configured, None)
+    place = directory or Path(tempfile.gettempdir()) / f"remuda-workers-{os.getuid()}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    start = os.getpid() % WORKERS
+    for step in range(WORKERS):
+        number = (start + step) % WORKERS
+        file = (place / f"{number:04d}").open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            continue
+        return WorkerClaim(number, file)
+    raise StorageError(f"all {WORKERS} worker numbers in {place} are taken; set the broker option 'worker'")

@@ -1,0 +1,162 @@
+"""Messages come in: each is taken by all its queues or refused by all, and a refusal changes nothing (Q6, Q7, Q12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from remuda.core.effects import NoticeKind
+from remuda.core.ledger import Ledger
+from remuda.core.queue import Queue
+from remuda.model.errors import Duplicate, MessageTooLarge, QueueFull, QueueNotAccepting, Refused
+from remuda.model.message import Priority
+from remuda.model.messages import Messages, cell
+from remuda.model.options import PER_TOPIC, CommitWhen, LimitExceeded, Status
+from remuda.model.records import Appended, Event
+from remuda.model.state import State
+
+ACCEPTING = frozenset({Status.RUNNING, Status.ONLY_PUBLISH})
+
+Refusals = dict[int, Refused]
+"""Rows of a batch that were refused, with the reason."""
+
+
+def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue]) -> Refusals:
+    """The rows that some queue will not take. `routes` has one entry per row, or one for all."""
+    shared = routes[0] if len(routes) == 1 else None
+    names = {name for route in routes for name in route}
+    watchful = {name for name in names if _has_rules(queues[name])}
+    if not watchful:
+        return {}
+    refusals: Refusals = {}
+    tallies = {name: _Tally(queues[name]) for name in watchful}
+    for row in range(len(messages)):
+        targets = [tallies[name] for name in (shared or routes[row]) if name in watchful]
+        refused = next((error for tally in targets if (error := tally.objection(messages, row))), None)
+        if refused is not None:
+            refusals[row] = refused
+            continue
+        for tally in targets:
+            tally.count(messages, row)
+    return refusals
+
+
+def enter(record: Appended, queues: Mapping[str, Queue]) -> None:
+    """Play a record of messages: each enters its queues. For live publishing and for recovery alike."""
+    messages = record.messages
+    for start, stop, names in stretches(record):
+        priority, expires, due = messages.priority, messages.expires, messages.due
+        for name in names:
+            queue = queues.get(name)
+            if queue is None:
+                continue
+            first = record.first + start
+            if not isinstance(priority, list) and not isinstance(expires, list) and not isinstance(due, list):
+                queue.admit(first, stop - start, record.created, priority == Priority.HIGH, expires, due)
+            else:
+                for row in range(start, stop):
+                    high = cell(priority, row) == Priority.HIGH
+                    queue.admit(record.first + row, 1, record.created, high, cell(expires, row), cell(due, row))
+            if queue.options.unique_ids:
+                for row in range(start, stop):
+                    queue.remember_id(messages.id(row), record.first + row)
+            if queue.options.confirmations == PER_TOPIC:
+                for row in range(start, stop):
+                    queue.topic_counts[record.first + row] = len(messages.topics_of(row))
+
+
+def stretches(record: Appended) -> list[tuple[int, int, tuple[str, ...]]]:
+    """Neighbouring rows with the same queues: start, stop, queues."""
+    if not isinstance(record.queues, list):
+        return [(0, len(record), record.queues)]
+    found = []
+    for names, rows in groupby(enumerate(record.queues), key=lambda item: item[1]):
+        indices = [row for row, _ in rows]
+        found.append((indices[0], indices[-1] + 1, names))
+    return found
+
+
+def evict(ledger: Ledger, queue: Queue) -> None:
+    """Make a full queue keep its limit by ending its oldest messages."""
+    limit = queue.options.message_limit
+    if not limit or queue.options.limit_exceeded is not LimitExceeded.DELETE_OLDEST:
+        return
+    while (surplus := queue.size - limit) > 0:
+        oldest = _oldest(queue)
+        if oldest is None:
+            return
+        first, count, source = oldest
+        ledger.event(queue, source, Event(queue.name, State.DEAD, first, min(count, surplus), reason="evicted"))
+
+
+def announce(ledger: Ledger, queue: Queue, first: int, count: int) -> None:
+    if queue.options.commit_when is not CommitWhen.NONE:
+        ledger.touch(queue)
+    ledger.notice(NoticeKind.PRODUCED, queue, first=first, count=count)
+
+
+class _Tally:
+    """One queue's room, as a batch fills it row by row."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.size = queue.size
+        self.fixed = queue.flights.size
+        self.ids: set[str] = set()
+
+    def count(self, messages: Messages, row: int) -> None:
+        self.size += 1
+        if self.queue.options.unique_ids:
+            self.ids.add(messages.id(row))
+
+    def objection(self, messages: Messages, row: int) -> Refused | None:
+        queue, options = self.queue, self.queue.options
+        if queue.status not in ACCEPTING:
+            return QueueNotAccepting(
+                f"queue {queue.name!r} is {queue.status.value} and takes no messages; the message was not stored. "
+                "Set its status to running or only-publish to go on"
+            )
+        size = len(messages.bodies[row])
+        if options.message_size_limit and size > options.message_size_limit:
+            return MessageTooLarge(
+                f"a body of {size} bytes is over the message_size_limit of {options.message_size_limit} of queue "
+                f"{queue.name!r}; the message was not stored"
+            )
+        if options.unique_ids:
+            identity = messages.id(row)
+            if identity in self.ids or identity in queue.offset_of:
+                return Duplicate(
+                    f"queue {queue.name!r} already holds a message with id {identity!r} that is queued or in flight; "
+                    "this one was not stored"
+                )
+        if options.message_limit and self.size >= options.message_limit:
+            evicts = options.limit_exceeded is LimitExceeded.DELETE_OLDEST
+            if not evicts or self.fixed >= options.message_limit:
+                return QueueFull(
+                    f"queue {queue.name!r} holds {min(self.size, options.message_limit)} messages, its message_limit; "
+                    "the message was not stored. Consume, raise the limit, or set limit_exceeded to delete-oldest"
+                )
+        if queue.handler is not None:
+            reason = queue.handler.received(queue.name, messages[row])
+            if reason is not None:
+                return Refused(f"queue {queue.name!r} refused the message: {reason}")
+        return None
+
+
+def _has_rules(queue: Queue) -> bool:
+    options = queue.options
+    return (
+        queue.status not in ACCEPTING
+        or bool(options.message_limit or options.message_size_limit or options.unique_ids)
+        or queue.handler is not None
+    )
+
+
+def _oldest(queue: Queue) -> tuple[int, int, State] | None:
+    """The run to end first: regular messages before those of high priority, then delayed ones."""
+    for lane in (queue.normal, queue.returned, queue.high):
+        for first, count, _ in lane.runs():
+            return first, count, State.QUEUED
+    for piece in queue.delayed:
+        return piece.first, piece.count, piece.state
+    return None

@@ -1,0 +1,42 @@
+"""Which queues a message goes to (T1, T2): the queue of each topic's root, and every channel with a fitting prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from remuda.model.topics import has_prefix, root
+
+
+class Distributor:
+    """Knows the channels' prefixes, and the queue for roots that have none of their own."""
+
+    def __init__(self, default_queue: str | None = None) -> None:
+        self.default_queue = default_queue
+        self._channels: dict[str, tuple[str, ...]] = {}
+        self._routes: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def open_channel(self, name: str, prefixes: Iterable[str]) -> None:
+        self._channels[name] = tuple(prefixes)
+        self._routes.clear()
+
+    def close_channel(self, name: str) -> None:
+        if self._channels.pop(name, None) is not None:
+            self._routes.clear()
+
+    def roots(self, topics: tuple[str, ...]) -> list[str]:
+        """The roots of these topics, each once, in order."""
+        return list(dict.fromkeys(root(topic) for topic in topics))
+
+    def channels(self, topics: tuple[str, ...]) -> tuple[str, ...]:
+        """The channels that want a message with these topics."""
+        if not self._channels:
+            return ()
+        if topics not in self._routes:
+            if len(self._routes) > 10_000:
+                self._routes.clear()
+            self._routes[topics] = tuple(
+                name
+                for name, prefixes in self._channels.items()
+                if any(has_prefix(topic, prefix) for topic in topics for prefix in prefixes)
+            )
+        return self._routes[topics]

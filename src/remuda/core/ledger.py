@@ -1,0 +1,170 @@
+"""Where decisions become effects: numbers every record, checks every move, plays it, and keeps it for the log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from remuda.core.effects import Commit, Effects, Notice, NoticeKind, Sending
+from remuda.core.pieces import Piece
+from remuda.core.queue import Queue
+from remuda.model.messages import Column, Messages
+from remuda.model.options import CommitWhen, Persistence
+from remuda.model.records import Appended, Event, Events, QueueChange, RouterChange
+from remuda.model.state import PARKED, State, check_move
+
+
+BLOCK_BITS: Final = 14
+
+_ENDS: Final = frozenset({State.COMPLETED, State.KICKED, State.SUCCESS})
+
+
+class _Watch:
+    __slots__ = ("left", "reason")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.reason: str | None = None
+
+
+class Ledger:
+    """The core's one pen. `now` never goes back while the process lives, whatever the clock does."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.next_offset = 0
+        self.next_position = 0
+        self.wants_notices = False
+        self.late_answers = 0
+        self.forwards: list[tuple[str, Event]] = []
+        self.last_settled: dict[int, int] = {}
+        """When a message of each block of offsets last came in or came to its end, for retention."""
+        self._effects = Effects([], [], [], [])
+        self._rows: list[Event] = []
+        self._watches: dict[int, _Watch] = {}
+        self._next_watch = 1
+
+    def at(self, now: int) -> None:
+        if now > self.now:
+            self._close_rows()
+            self.now = now
+
+    def drain(self) -> Effects:
+        """What has come of the commands since the last drain."""
+        self._close_rows()
+        effects, self._effects = self._effects, Effects([], [], [], [])
+        return effects
+
+    # Records
+
+    def append(self, messages: Messages, queues: Column[tuple[str, ...]], digest: Column[bytes | None]) -> Appended:
+        record = Appended(self.next_offset, self.now, messages, queues, digest)
+        self.next_offset += len(messages)
+        self._close_rows()
+        self._effects.records.append(record)
+        self.note_block(record.first, len(record), self.now)
+        return record
+
+    def change(self, change: QueueChange | RouterChange) -> None:
+        self._close_rows()
+        self._effects.records.append(change)
+        self._effects.durable = True
+
+    def event(
+        self, queue: Queue, source: State, event: Event, lease: int | None = None, lifted: list[Piece] | None = None
+    ) -> None:
+        """A move of some messages from the state `source`."""
+        check_move(source, event.state)
+        position = self.next_position
+        self.next_position += 1
+        self._rows.append(event)
+        if event.state is not State.FETCHED:
+            self.touch(queue)
+        queue.evolve(event, self.now, position if lease is None else lease, lifted)
+        self.note_end(event, self.now)
+        if queue.watched:
+            self._settle_watches(queue, event)
+
+    def confirm_again(self, event: Event) -> None:
+        """A further confirmation of messages that have one already: noted, without a move."""
+        self.next_position += 1
+        self._rows.append(event)
+
+    def touch(self, queue: Queue) -> None:
+        """What happens to a persistent queue is to be kept before it is told. A fetch need not be: it may repeat."""
+        if queue.options.persistence is Persistence.PERSISTENT:
+            self._effects.durable = True
+
+    def send(self, sending: Sending) -> None:
+        self._effects.sendings.append(sending)
+
+    def notice(
+        self, kind: NoticeKind, queue: Queue, *, first: int = 0, count: int = 0, consumer: str | None = None,
+        detail: str | None = None,
+    ) -> None:  # fmt: skip
+        if self.wants_notices:
+            self._effects.notices.append(Notice(kind, queue.name, self.now, first, count, consumer, detail))
+
+    def forward(self, target: str, first: int, count: int, high: bool, reason: str) -> None:
+        """Messages that left one queue shall enter another."""
+        self.forwards.append((target, Event(target, State.QUEUED, first, count, reason=reason, high=high)))
+
+    def note_end(self, event: Event, time: int) -> None:
+        if event.state in _ENDS:
+            self.note_block(event.first, event.count, time)
+
+    def note_block(self, first: int, count: int, time: int) -> None:
+        for block in range(first >> BLOCK_BITS, ((first + count - 1) >> BLOCK_BITS) + 1):
+            self.last_settled[block] = max(time, self.last_settled.get(block, 0))
+
+    def settled_since(self, time: int) -> list[tuple[int, int]]:
+        """Runs of offsets in which something came in or was settled at `time` or later; the other blocks are forgotten."""
+        self.last_settled = {block: at for block, at in self.last_settled.items() if at >= time}
+        return [(block << BLOCK_BITS, 1 << BLOCK_BITS) for block in sorted(self.last_settled)]
+
+    # Producers that wait
+
+    def watch(self) -> int:
+        """A new watch, which counts for nothing until something is watched."""
+        number = self._next_watch
+        self._next_watch += 1
+        self._watches[number] = _Watch(0)
+        return number
+
+    def watch_messages(self, number: int, queue: Queue, first: int, count: int) -> None:
+        self._watches[number].left += count
+        for offset in range(first, first + count):
+            queue.watched[offset] = number
+
+    def unwatch(self, number: int) -> bool:
+        """Drop a watch that watches nothing; False where it does."""
+        if self._watches[number].left:
+            return False
+        del self._watches[number]
+        return True
+
+    def _settle_watches(self, queue: Queue, event: Event) -> None:
+        match event.state:
+            case State.FETCHED if queue.options.commit_when is CommitWhen.SENT:
+                reason = None
+            case State.COMPLETED | State.KICKED | State.SUCCESS:
+                reason = None
+            case state if state in PARKED:
+                reason = event.reason or state.name.lower().replace("_", " ")
+            case _:
+                return
+        for offset in range(event.first, event.first + event.count):
+            number = queue.watched.pop(offset, None)
+            watch = self._watches.get(number) if number is not None else None
+            if number is None or watch is None:
+                continue
+            watch.left -= 1
+            watch.reason = watch.reason or reason
+            if not watch.left:
+                del self._watches[number]
+                self._effects.commits.append(Commit(number, watch.reason))
+
+    def _close_rows(self) -> None:
+        if self._rows:
+            first = self.next_position - len(self._rows)
+            self._effects.records.append(Events(first, self.now, self._rows))
+            self._rows = []

@@ -1,0 +1,124 @@
+"""What people and circumstances do to a queue: reprocess, clear, forget, end, resume after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from remuda.core.ledger import Ledger
+from remuda.core.pieces import Piece
+from remuda.core.queue import Queue
+from remuda.core.settling import put_back_lost
+from remuda.model.errors import InvalidOption, Refused
+from remuda.model.options import Persistence
+from remuda.model.records import FORGOTTEN, Event, QueueChange
+from remuda.model.state import PARKED, State, check_move
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Parked messages by how, why and when they ended, or by offset."""
+
+    states: frozenset[State] = PARKED
+    reason: str | None = None
+    """Part of the reason's text."""
+    since: int = 0
+    until: int | None = None
+    offsets: tuple[tuple[int, int], ...] | None = None
+
+    def of(self, queue: Queue) -> list[Piece]:
+        for state in self.states:
+            check_move(state, State.QUEUED)
+        parked: Iterable[Piece] = queue.parked
+        if self.offsets is not None:
+            parked = [piece for first, count in self.offsets for piece in queue.parked.find(first, count)]
+        return [
+            piece
+            for piece in parked
+            if piece.state in self.states
+            and self.since <= piece.time
+            and (self.until is None or piece.time < self.until)
+            and (self.reason is None or self.reason in (piece.reason or ""))
+        ]
+
+
+def reprocess(ledger: Ledger, queue: Queue, selection: Selection, who: str | None) -> int:
+    chosen = selection.of(queue)
+    for piece in chosen:
+        again = Event(queue.name, State.QUEUED, piece.first, piece.count, reason="reprocessed", who=who)
+        ledger.event(queue, piece.state, again)
+    return sum(piece.count for piece in chosen)
+
+
+def forget(ledger: Ledger, queue: Queue, selection: Selection, who: str | None) -> int:
+    chosen = selection.of(queue)
+    for piece in chosen:
+        change = QueueChange(FORGOTTEN, queue.name, ledger.now, first=piece.first, count=piece.count, who=who)
+        ledger.change(change)
+        queue.forget(piece.first, piece.count)
+    return sum(piece.count for piece in chosen)
+
+
+def clear(ledger: Ledger, queue: Queue, lanes: str, who: str | None) -> int:
+    if lanes not in ("all", "priority", "regular"):
+        raise InvalidOption(f"clear takes all, priority or regular, not {lanes!r}")
+    chosen = {"all": queue.lanes(), "priority": (queue.high,), "regular": (queue.returned, queue.normal)}[lanes]
+    count = end(ledger, queue, [run[:2] for lane in chosen for run in lane.runs()], "cleared", who)
+    if lanes == "all":
+        count += end(ledger, queue, [(piece.first, piece.count) for piece in queue.delayed], "cleared", who)
+    return count
+
+
+def end(
+    ledger: Ledger, queue: Queue, runs: Iterable[tuple[int, int]], reason: str, who: str | None = None
+) -> int:
+    """These messages end, wherever in the queue they are."""
+    ended = 0
+    for first, count in runs:
+        for source, start, size in _whereabouts(queue, first, count):
+            ledger.event(queue, source, Event(queue.name, State.DEAD, start, size, reason=reason, who=who))
+            ended += size
+    return ended
+
+
+def end_everything(ledger: Ledger, queue: Queue, reason: str, who: str | None) -> None:
+    end(ledger, queue, list(_live(queue)), reason, who)
+    queue.leases.clear()
+
+
+def resume(ledger: Ledger, queue: Queue) -> None:
+    """Nobody holds a delivery after a restart, and a memory queue has lost its messages (Q17)."""
+    if queue.options.persistence is Persistence.MEMORY:
+        end(ledger, queue, list(_live(queue)), "lost at restart: a memory queue")
+    for piece in list(queue.flights):
+        if piece.state is State.SUCCESS:
+            queue.flights.remove(piece.first, piece.count)
+        else:
+            put_back_lost(ledger, queue, piece)
+
+
+def refusal(error: Exception) -> Refused:
+    return Refused(str(error))
+
+
+def _live(queue: Queue) -> Iterable[tuple[int, int]]:
+    for lane in queue.lanes():
+        for first, count, _ in lane.runs():
+            yield first, count
+    for pieces in (queue.flights, queue.delayed):
+        for piece in pieces:
+            if piece.state is not State.SUCCESS:
+                yield piece.first, piece.count
+
+
+def _whereabouts(queue: Queue, first: int, count: int) -> list[tuple[State, int, int]]:
+    """Which of these messages are live here, with the state each is in."""
+    found = [
+        (piece.state, piece.first, piece.count)
+        for pieces in (queue.flights, queue.delayed)
+        for piece in pieces.find(first, count)
+    ]
+    for lane in queue.lanes():
+        for start, size, _ in lane.overlap(first, count):
+            found.append((State.QUEUED, start, size))
+    return found

@@ -1,0 +1,105 @@
+"""Checkpoints: the state at a mark in the log, so that a restart need not replay what lies before (L4)."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final, NamedTuple
+
+import google_crc32c
+import msgspec
+
+from remuda.log.disk import Disk
+from remuda.log.segments import Counters
+from remuda.model.errors import UnsupportedFormat
+
+KEPT: Final = 2
+VERSION: Final = 1
+_MAGIC: Final = b"RMDC"
+_HEADER: Final = struct.Struct("<4sHQ")
+_CRC_BYTES: Final = 4
+_NAME: Final = re.compile(r"checkpoint/([0-9a-f]{16})\.ckpt")
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the log between two records."""
+
+    segment: int
+    byte: int
+    number: int
+    next_offset: int
+    next_position: int
+    total: int = 0
+    """Bytes appended since the log was opened, those replayed included."""
+
+    @property
+    def counters(self) -> Counters:
+        return Counters(self.number, self.next_offset, self.next_position)
+
+
+class Checkpoint(NamedTuple):
+    sequence: int
+    mark: Mark
+    snapshot: bytes
+
+
+class Checkpoints(NamedTuple):
+    """What was found at opening: the newest that can be read first."""
+
+    valid: list[Checkpoint]
+    damaged: list[str]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_mark = msgspec.msgpack.Decoder(Mark).decode
+
+
+def name_of(sequence: int) -> str:
+    return f"checkpoint/{sequence:016x}.ckpt"
+
+
+def sequences(disk: Disk) -> list[int]:
+    """All checkpoints there are, oldest first."""
+    return sorted(int(match[1], 16) for match in map(_NAME.fullmatch, disk.list()) if match)
+
+
+def write(disk: Disk, checkpoint: Checkpoint) -> None:
+    mark = _encode(checkpoint.mark)
+    content = len(mark).to_bytes(4, "little") + mark + checkpoint.snapshot
+    data = _HEADER.pack(_MAGIC, VERSION, len(content)) + content
+    disk.write_atomic(name_of(checkpoint.sequence), data + _crc(data))
+
+
+def read_all(disk: Disk) -> Checkpoints:
+    found = Checkpoints([], [])
+    for sequence in reversed(sequences(disk)):
+        checkpoint = _read(sequence, disk.read(name_of(sequence)))
+        if checkpoint is None:
+            found.damaged.append(name_of(sequence))
+        else:
+            found.valid.append(checkpoint)
+    return found
+
+
+def _read(sequence: int, data: bytes) -> Checkpoint | None:
+    if len(data) < _HEADER.size + _CRC_BYTES or _crc(data[:-_CRC_BYTES]) != data[-_CRC_BYTES:]:
+        return None
+    magic, version, length = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        return None
+    if version > VERSION:
+        raise UnsupportedFormat(
+            f"{name_of(sequence)} has format {version}, this Remuda reads up to {VERSION}; nothing was changed. "
+            "Install a newer Remuda"
+        )
+    content = data[_HEADER.size : _HEADER.size + length]
+    size = int.from_bytes(content[:4], "little")
+    try:
+        return Checkpoint(sequence, _decode_mark(content[4 : 4 + size]), content[4 + size :])
+    except msgspec.MsgspecError:
+        return None
+
+
+def _crc(data: bytes) -> bytes:
+    crc: int = google_crc32c.value(data)
+    return crc.to_bytes(_CRC_BYTES, "little")

@@ -1,0 +1,201 @@
+"""Collecting: sealed files lose the rows that nobody needs any more, each in one atomic step (L5, L6)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from remuda.log.fetch import Run, add_run
+from remuda.log.log import Log
+from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
+from remuda.log.seal import closed_segments, write_parquet
+from remuda.log.sealed import EventTable, MessageTable, Table
+from remuda.log.segments import SealedFile
+
+REWRITE_BELOW: Final = 0.75
+_FOREVER: Final = 1 << 62
+
+Keep = Callable[[int, int], list[Run]]
+"""Asked with the first and last offset of a file: the runs `(first, count)` in it that must stay."""
+
+
+class Collected(NamedTuple):
+    """What was removed."""
+
+    messages: int = 0
+    events: int = 0
+    bytes_freed: int = 0
+    segments: int = 0
+
+    def describe(self) -> str:
+        return (
+            f"{self.messages} messages and {self.events} events removed, {self.segments} files gone, "
+            f"{self.bytes_freed} bytes freed"
+        )
+
+
+def collect(log: Log, keep: Keep) -> Collected:
+    """Remove the messages that need not stay from sealed files, then the events that tell of removed messages only."""
+    with log.maintenance:
+        messages, files, freed = _collect_messages(log, keep)
+        events, event_files, event_bytes = _collect_events(log, _Present(log))
+        return Collected(messages, events, freed + event_bytes, files + event_files)
+
+
+def drop_settled(log: Log, keep: Keep) -> Collected:
+    """Remove closed segments of the tail of which nothing must stay: cheaper than sealing where memory is the disk."""
+    messages = events = freed = segments = 0
+    with log.maintenance:
+        for segment in list(closed_segments(log)):
+            assert segment.end is not None
+            count = segment.end.offset - segment.first.offset
+            if count and keep(segment.first.offset, segment.end.offset - 1):
+                continue
+            log.catalog.drop_tail(segment)
+            log.disk.remove(segment.name)
+            messages += count
+            events += segment.end.position - segment.first.position
+            freed += segment.written
+            segments += 1
+    return Collected(messages, events, freed, segments)
+
+
+def _collect_messages(log: Log, keep: Keep) -> tuple[int, int, int]:
+    removed = files = freed = 0
+    for file in log.catalog.files().messages:
+        table = MessageTable(log.disk, file)
+        runs = sorted(keep(file.first, file.last))
+        if not runs:
+            freed += _remove(log, file)
+            removed += table.rows
+            files += 1
+            continue
+        batches = _select(table, lambda batch, runs=runs: _rows_in(batch, runs))  # type: ignore[misc]
+        count, bytes_saved = _rewrite(log, file, table, batches, MESSAGES_SCHEMA)
+        removed += count
+        freed += bytes_saved
+    return removed, files, freed
+
+
+def _collect_events(log: Log, present: _Present) -> tuple[int, int, int]:
+    removed = files = freed = 0
+    for file in log.catalog.files().events:
+        table = EventTable(log.disk, file)
+        batches = _select(table, present.rows)
+        if batches is not None and not any(batch.num_rows for batch in batches):
+            freed += _remove(log, file)
+            removed += table.rows
+            files += 1
+            continue
+        count, bytes_saved = _rewrite(log, file, table, batches, EVENTS_SCHEMA)
+        removed += count
+        freed += bytes_saved
+    return removed, files, freed
+
+
+def _select(table: Table, rows: Callable[[pa.RecordBatch], Iterable[Run]]) -> list[pa.RecordBatch] | None:
+    """The rows that stay, group by group; None when some cannot be read."""
+    selected = []
+    if not table.readable:
+        return None
+    for group in range(table.group_count):
+        batch = table.batch(group)
+        if batch is None:
+            return None
+        selected += [batch.slice(start, count) for start, count in rows(batch)]
+    return selected
+
+
+def _rewrite(
+    log: Log, file: SealedFile, table: Table, batches: list[pa.RecordBatch] | None, schema: pa.Schema
+) -> tuple[int, int]:
+    """Write a file anew where that saves enough. A damaged one stays as it is: it may be mended from a copy."""
+    if batches is None:
+        return 0, 0
+    stay = sum(batch.num_rows for batch in batches)
+    if stay >= REWRITE_BELOW * table.rows:
+        return 0, 0
+    before = log.disk.size(file.name)
+    data, _ = write_parquet(_groups(batches, schema), schema, file.table)
+    log.disk.write_atomic(file.name, data)
+    log.catalog.replace(file, SealedFile(file.first, file.last, file.table, file.generation + 1))
+    return table.rows - stay, before - len(data)
+
+
+def _groups(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
+
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if group and (rows + batch.num_rows > GROUP_ROWS or size + batch.nbytes > GROUP_BYTES):
+            yield _joined(group, schema)
+            group, rows, size = [], 0, 0
+        group.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if group:
+        yield _joined(group, schema)
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
+
+
+def _remove(log: Log, file: SealedFile) -> int:
+    try:
+        size = log.disk.size(file.name)
+    except FileNotFoundError:
+        size = 0
+    log.catalog.replace(file, None)
+    log.disk.remove(file.name)
+    return size
+
+
+def _rows_in(batch: pa.RecordBatch, runs: list[Run]) -> list[Run]:
+    """The rows of a batch whose offsets lie in the runs."""
+    offsets = batch.column("offset").to_pylist()
+    rows: list[Run] = []
+    for first, count in runs:
+        start, stop = bisect_left(offsets, first), bisect_left(offsets, first + count)
+        if stop > start:
+            add_run(rows, start, stop - start)
+    return rows
+
+
+class _Present:
+    """Which offsets still have their message."""
+
+    def __init__(self, log: Log) -> None:
+        runs: list[Run] = []
+        files = log.catalog.files()
+        for file in files.messages:
+            table = MessageTable(log.disk, file)
+            if not table.readable or table.rows == file.last - file.first + 1:
+                runs.append((file.first, file.last - file.first + 1))
+                continue
+            for group in range(table.group_count):
+                batch = table.batch(group, ["offset"])
+                if batch is None:
+                    runs.append(table.bounds(group))
+                    continue
+                for offset in batch.column("offset").to_pylist():
+                    add_run(runs, offset, 1)
+        tail = min((segment.first.offset for segment in files.tail), default=log.next_offset)
+        runs.append((tail, _FOREVER))
+        runs.sort()
+        self._starts = [first for first, _ in runs]
+        self._stops = [first + count for first, count in runs]
+
+    def rows(self, batch: pa.RecordBatch) -> list[Run]:
+        """The rows of a batch of events that tell of a message which is still there."""
+        rows: list[Run] = []
+        firsts, counts = batch.column("first").to_pylist(), batch.column("count").to_pylist()
+        for row, (first, count) in enumerate(zip(firsts, counts, strict=True)):
+            at = bisect_right(self._stops, first)
+            if at < len(self._starts) and self._starts[at] < first + count:
+                add_run(rows, row, 1)
+        return rows

@@ -1,0 +1,138 @@
+"""The only door to the file system, narrow enough that a simulated disk can stand in for it.
+
+Names are relative and use `/`. A missing file raises `FileNotFoundError`, a full disk `DiskFull`, anything else that
+keeps a file from being read or written `StorageError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from remuda.log.directory import DirectoryDisk as DirectoryDisk
+
+
+class AppendFile(Protocol):
+    """A file that grows at its end."""
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`."""
+
+    def sync(self) -> None:
+        """Return once everything written is on the disk, and the file's name too."""
+
+    def reserve(self, up_to: int) -> None:
+        """Make sure that the file can grow to `up_to` bytes, or raise `DiskFull` and change nothing."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or give back the room reserved behind `size`."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files by name."""
+
+    def list(self) -> list[str]: ...
+
+    def size(self, name: str) -> int: ...
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """The bytes from `start`; fewer than `length` where the file ends."""
+
+    def open_append(self, name: str, position: int = 0) -> AppendFile:
+        """A file to be written from `position`, created where there is none; what lies behind is cut."""
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        """The whole file at once and on the disk, or not at all."""
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is gone already is no error."""
+
+    def path(self, name: str) -> str | None:
+        """Where the operating system finds the file; None where it cannot."""
+
+    def lock(self) -> None:
+        """Make this the one writer, or raise `DirectoryInUse`."""
+
+    def unlock(self) -> None: ...
+
+
+class MemoryDisk:
+    """Files that live and die with the process."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytearray] = {}
+        self._guard = threading.Lock()
+
+    def list(self) -> list[str]:
+        with self._guard:
+            return sorted(self._files)
+
+    def size(self, name: str) -> int:
+        with self._guard:
+            return len(self._file(name))
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        # Through a view, so that the bytes are copied once; it is released before the file can grow again.
+        with self._guard, memoryview(self._file(name)) as view:
+            return bytes(view[start:] if length is None else view[start : start + length])
+
+    def open_append(self, name: str, position: int = 0) -> AppendFile:
+        with self._guard:
+            content = self._files.setdefault(name, bytearray())
+            del content[position:]
+            return _MemoryFile(content, self._guard)
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        with self._guard:
+            self._files[name] = bytearray(data)
+
+    def rename(self, source: str, target: str) -> None:
+        with self._guard:
+            self._files[target] = self._file(source)
+            del self._files[source]
+
+    def remove(self, name: str) -> None:
+        with self._guard:
+            self._files.pop(name, None)
+
+    def path(self, name: str) -> str | None:
+        return None
+
+    def lock(self) -> None:
+        pass
+
+    def unlock(self) -> None:
+        pass
+
+    def _file(self, name: str) -> bytearray:
+        try:
+            return self._files[name]
+        except KeyError:
+            raise FileNotFoundError(name) from None
+
+
+class _MemoryFile:
+    def __init__(self, content: bytearray, guard: threading.Lock) -> None:
+        self._content = content
+        self._guard = guard
+
+    def write(self, data: bytes) -> None:
+        with self._guard:
+            self._content += data
+
+    def sync(self) -> None:
+        pass
+
+    def reserve(self, up_to: int) -> None:
+        pass
+
+    def truncate(self, size: int) -> None:
+        with self._guard:
+            del self._content[size:]
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,276 @@
+"""The log: records go in, are written in batches, and come back after a restart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from remuda.log import checkpoint as checkpoints
+from remuda.log import history
+from remuda.log.checkpoint import KEPT, Checkpoint, Mark
+from remuda.log.codec import encode
+from remuda.log.disk import Disk
+from remuda.log.fetch import Fetched, Fetcher
+from remuda.log.frames import MAX_PAYLOAD, new_marker, pack_header
+from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
+from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, SparseIndex, TailSegment, list_files
+from remuda.log.tail import Batch, LogOptions, Part, TailWriter, broken
+from remuda.model.errors import StorageError
+from remuda.model.message import Message
+from remuda.model.records import Appended, Event, Events, Record
+
+
+class Log:
+    """One writer's log on a disk.
+
+    `append`, `reserve`, `take` and `mark` are called under the caller's lock; everything else may run beside them.
+    """
+
+    def __init__(self, disk: Disk, options: LogOptions, files: Files, kept: list[Checkpoint]) -> None:
+        self.disk = disk
+        self.options = options
+        self.catalog = Catalog(files)
+        self.next_offset = 0
+        self.next_position = 0
+        self.maintenance = threading.Lock()
+        """Held by whoever seals or collects."""
+        self._number = 0
+        self._recovered = False
+        self._failure: BaseException | None = None
+        self._writer = TailWriter(disk, options)
+        self._fetcher = Fetcher(disk, self.catalog)
+        self._active: TailSegment | None = None
+        self._upcoming = TailSegment(1, new_marker(), Counters(0, 0, 0))
+        self._byte = 0
+        self._pending: list[Part] = []
+        self._finished: list[TailSegment] = []
+        self.pending_bytes = 0
+        self._total = 0
+        self._checkpoint_total = 0
+        self._kept = [(kept.sequence, kept.mark) for kept in reversed(kept)]
+        self._last_checkpoint = 0
+
+    @classmethod
+    def open(cls, disk: Disk, options: LogOptions | None = None) -> tuple[Log, Recovery]:
+        """Open the log for writing, and what it remembers. Take `Recovery.records` to their end before appending."""
+        disk.lock()
+        try:
+            return cls._open(disk, options or LogOptions())
+        except BaseException:
+            disk.unlock()
+            raise
+
+    @classmethod
+    def _open(cls, disk: Disk, options: LogOptions) -> tuple[Log, Recovery]:
+        found = checkpoints.read_all(disk)
+        newest = found.valid[0] if found.valid else None
+        files = list_files(disk.list())
+        segments = _read_starts(disk, files)
+        segments = _drop_sealed(disk, files, segments)
+        log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)
+        log._last_checkpoint = max(checkpoints.sequences(disk), default=0)
+        log._upcoming.sequence = max(
+            [1, newest.mark.segment if newest else 1, *(segment.sequence + 1 for segment in files.tail)]
+        )
+        begins_in_tail = not segments or segments[0].sequence == 1
+        state_lost = newest is None and bool(files.messages or files.events or found.damaged or not begins_in_tail)
+        expected = None if state_lost else newest.mark.counters if newest else Counters(0, 0, 0)
+        report = RecoveryReport(
+            damaged_checkpoints=tuple(found.damaged),
+            state_lost=state_lost,
+            sealed=files.messages + files.events if state_lost else (),
+        )
+        replay = Replay(disk, segments, newest.mark if newest else None, expected)
+        records = log._recover(replay, report, files)
+        return log, Recovery(newest.snapshot if newest else None, records, report)
+
+    def _recover(self, replay: Replay, report: RecoveryReport, files: Files) -> Iterator[Record]:
+        yield from replay.records()
+        end = replay.end or Counters(0, 0, 0)
+        self._number = end.number
+        # Numbers once given never come back, even when the newest part of the log was lost.
+        self.next_offset = max([end.offset, *(file.last + 1 for file in files.messages)])
+        self.next_position = max([end.position, *(file.last + 1 for file in files.events)])
+        self._total = replay.bytes
+        previous: TailSegment | None = None
+        for segment in self.catalog.files().tail:
+            if segment.written == 0:
+                self.catalog.drop_tail(segment)
+                continue
+            if previous is not None:
+                previous.end = segment.first
+            previous = segment
+        if previous is not None:
+            previous.end = Counters(self._number, self.next_offset, self.next_position)
+        report.torn = replay.torn
+        report.torn_bytes = sum(hole.end - hole.start for hole in replay.torn)
+        report.damages = replay.damages
+        report.next_offset, report.next_position = self.next_offset, self.next_position
+        self._recovered = True
+
+    def append(self, record: Record) -> None:
+        """Add a record to what is pending. Nothing is written yet."""
+        self._check()
+        first = record.first if type(record) is Appended or type(record) is Events else None
+        expected = self.next_offset if type(record) is Appended else self.next_position
+        if first is not None and first != expected:
+            raise StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")
+        kind, payload = encode(record, self.next_offset, self.next_position)
+        if len(payload) > MAX_PAYLOAD:
+            raise StorageError(f"a batch of {len(payload)} bytes is too large for one frame; nothing was stored")
+        segment = self._segment()
+        header = pack_header(segment.marker, self._number, kind, payload)
+        if not self._pending or self._pending[-1].segment is not segment:
+            self._pending.append(Part(segment, self._byte))
+        chunks = self._pending[-1].chunks
+        added = len(header) + len(payload)
+        if self._byte == 0:
+            begin = self._begin(segment)
+            chunks.append(begin)
+            added += len(begin)
+        if type(record) is Appended:
+            if segment.index is not None:
+                segment.index.add(record.first, self._byte + added - len(header) - len(payload))
+            self.next_offset += len(record)
+        elif type(record) is Events:
+            self.next_position += len(record)
+        chunks.append(header)
+        chunks.append(payload)
+        self._number += 1
+        self._byte += added
+        self.pending_bytes += added
+        self._total += added
+
+    def reserve(self, extra_bytes: int, *, use_spare: bool = False) -> None:
+        """Make room for what is pending and `extra_bytes` more, or raise `DiskFull` and change nothing.
+
+        Answers to deliveries may `use_spare` room that publishing leaves free.
+        """
+        self._check()
+        segment = self._segment()
+        needed = self._byte + extra_bytes + HEADER_BYTES
+        if not use_spare:
+            needed += self.options.spare_bytes
+        if needed > segment.reserved:
+            self._writer.reserve(segment, needed)
+
+    def take(self) -> Batch:
+        """Hand over what is pending. One batch at a time is written, while others append."""
+        self._check()
+        parts, self._pending, self.pending_bytes = self._pending, [], 0
+        finished, self._finished = self._finished, []
+        half_full = self._byte >= self.options.segment_bytes // 2
+        return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self.mark(), self._fail)
+
+    def mark(self) -> Mark:
+        """The place after everything appended so far."""
+        segment = self._active.sequence if self._active else self._upcoming.sequence
+        return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
+
+    def write_checkpoint(self, mark: Mark, snapshot: bytes) -> None:
+        """Keep `snapshot` as the state at `mark`. Everything before the mark must be synced."""
+        self._check()
+        self._last_checkpoint += 1
+        checkpoints.write(self.disk, Checkpoint(self._last_checkpoint, mark, snapshot))
+        self._kept = [*self._kept, (self._last_checkpoint, mark)][-KEPT:]
+        self._checkpoint_total = mark.total
+        kept = {sequence for sequence, _ in self._kept}
+        for sequence in checkpoints.sequences(self.disk):
+            if sequence not in kept:
+                self.disk.remove(checkpoints.name_of(sequence))
+
+    @property
+    def bytes_since_checkpoint(self) -> int:
+        return self._total - self._checkpoint_total
+
+    @property
+    def settled_before(self) -> int:
+        """The sequence of the first tail segment that a restart may need: those before live on in a checkpoint."""
+        return min((mark.segment for _, mark in self._kept), default=0)
+
+    def fetch(self, runs: Sequence[tuple[int, int]]) -> Fetched:
+        """The whole messages at these runs of `(first offset, count)`, in this order."""
+        return self._fetcher.fetch(runs)
+
+    def events_of(self, offset: int) -> list[tuple[int, Event]]:
+        """All events that tell of a message, each with its time, in order."""
+        return history.events_of(self.disk, self.catalog, offset)
+
+    def record_of(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
+        """A message and the queues it was routed to; None when it is not there any more."""
+        return history.record_of(self.disk, self.catalog, offset)
+
+    def find_id(self, wanted: str) -> int | None:
+        """The offset of the newest message with this id."""
+        return history.find_id(self.disk, self.catalog, wanted)
+
+    def close(self) -> None:
+        """Write and sync what is pending, and let the directory go."""
+        try:
+            if self._failure is None and self._recovered:
+                batch = self.take()
+                batch.write()
+                if self._active is not None and self._active.written:
+                    self._writer.finish(self._active)
+                batch.sync()
+        finally:
+            self._writer.close()
+            self._failure = self._failure or StorageError("it was closed")
+            self.disk.unlock()
+
+    def _segment(self) -> TailSegment:
+        """The segment that the next record goes to."""
+        if self._active is not None and self._byte < self.options.segment_bytes:
+            return self._active
+        if self._active is not None:
+            self._active.end = Counters(self._number, self.next_offset, self.next_position)
+            self._finished.append(self._active)
+        self._active = self._upcoming
+        self._upcoming = TailSegment(self._active.sequence + 1, new_marker(), Counters(0, 0, 0))
+        self._active.first = Counters(self._number, self.next_offset, self.next_position)
+        self._active.index = SparseIndex()
+        self._byte = 0
+        return self._active
+
+    def _begin(self, segment: TailSegment) -> bytes:
+        segment.first = Counters(self._number, self.next_offset, self.next_position)
+        self.catalog.add_tail(segment)
+        return segment.header()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise broken(self._failure)
+        if not self._recovered:
+            raise StorageError("the log is still being read; take Recovery.records to their end first")
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+
+
+def _read_starts(disk: Disk, files: Files) -> list[TailSegment]:
+    segments = []
+    previous = Counters(0, 0, 0)
+    for segment in files.tail:
+        segment.first = read_first(disk, segment) or previous
+        segment.written = disk.size(segment.name)
+        previous = segment.first
+        segments.append(segment)
+    return segments
+
+
+def _drop_sealed(disk: Disk, files: Files, segments: list[TailSegment]) -> list[TailSegment]:
+    """Remove segments whose sealing was finished but for this."""
+    messages = {(file.first, file.last) for file in files.messages}
+    events = {(file.first, file.last) for file in files.events}
+    left = []
+    for segment, following in zip_longest(segments, segments[1:]):
+        if following is not None:
+            offsets = (segment.first.offset, following.first.offset - 1)
+            positions = (segment.first.position, following.first.position - 1)
+            wanted = (offsets[0] <= offsets[1]) + (positions[0] <= positions[1])
+            if wanted and wanted == (offsets in messages) + (positions in events):
+                disk.remove(segment.name)
+                continue
+        left.append(segment)
+    return left

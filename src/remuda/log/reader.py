@@ -1,0 +1,275 @@
+"""Spectators: reading a log from any offset or time, beside its writer or without one, changing nothing (L8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from remuda.log.columns import regroup, slice_appended
+from remuda.log.disk import Disk
+from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
+from remuda.log.sealed import EventTable, MessageTable, Table
+from remuda.log.segments import SealedFile
+from remuda.log.tables import event_batch, message_batch, to_appended, to_events
+from remuda.log.view import Lister, Listing, SegmentView
+from remuda.model.errors import StorageError
+from remuda.model.messages import cell
+from remuda.model.records import Appended, Events
+
+T = TypeVar("T")
+_ATTEMPTS: Final = 64
+_NO_END: Final = 1 << 62
+
+
+class _Piece(NamedTuple):
+    """Rows from number `first` to before `stop`: sealed ones as a batch, those of the tail as records."""
+
+    first: int
+    stop: int
+    rows: Any
+
+
+class Reader:
+    """Reads the log on a disk. Each call gives what is there now; call again from where it ended for what came after."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lister = Lister(disk)
+        self._gaps: list[range] = []
+        self._event_gaps: list[range] = []
+
+    @property
+    def gaps(self) -> tuple[range, ...]:
+        """Offsets that reading came across and that are not there: collected, or lost by damage."""
+        return tuple(self._gaps)
+
+    @property
+    def event_gaps(self) -> tuple[range, ...]:
+        """Positions that reading came across and that are not there."""
+        return tuple(self._event_gaps)
+
+    def message_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Messages from offset `start` to before `stop`, in order, as Arrow batches."""
+        for rows in self._read(self._message_pieces, self._gaps, start, stop):
+            yield message_batch(rows) if isinstance(rows, Appended) else rows
+
+    def event_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Events from position `start` to before `stop`, in order, as Arrow batches."""
+        for rows in self._read(self._event_pieces, self._event_gaps, start, stop):
+            yield event_batch(rows) if isinstance(rows, list) else rows
+
+    def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
+        """The same messages as records."""
+        for rows in self._read(self._message_pieces, self._gaps, start, stop):
+            if isinstance(rows, Appended):
+                yield rows
+            else:
+                yield from map(to_appended, _neighbours(rows))
+
+    def events(self, start: int = 0, stop: int | None = None) -> Iterator[Events]:
+        """The same events as records."""
+        for rows in self._read(self._event_pieces, self._event_gaps, start, stop):
+            yield from rows if isinstance(rows, list) else to_events(rows)
+
+    def end(self) -> tuple[int, int]:
+        """The offset and the position that come next."""
+        return _retry(self._end)
+
+    def offset_at(self, time: int) -> int:
+        """The first offset of a message created at `time` (microseconds) or later; the next one when there is none."""
+        return _retry(lambda: self._offset_at(time))
+
+    def position_at(self, time: int) -> int:
+        """The first position of an event at `time` (microseconds) or later; the next one when there is none."""
+        return _retry(lambda: self._position_at(time))
+
+    def _read(
+        self, pieces: Callable[[int, int], Iterator[_Piece]], gaps: list[range], start: int, stop: int | None
+    ) -> Iterator[Any]:
+        limit = _NO_END if stop is None else stop
+        cursor, attempts = start, 0
+        while True:
+            try:
+                for first, following, rows in pieces(cursor, limit):
+                    _note_gap(gaps, cursor, first)
+                    if isinstance(rows, pa.RecordBatch) and following - first != rows.num_rows:
+                        for before, after in pairwise(rows.column(0).to_pylist()):
+                            _note_gap(gaps, before + 1, after)
+                    cursor, attempts = following, 0
+                    yield rows
+                return
+            except FileNotFoundError as error:
+                attempts = _again(attempts, error)
+
+    def _message_pieces(self, cursor: int, limit: int) -> Iterator[_Piece]:
+        listing = self._lister.list()
+        for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
+            if isinstance(source, SealedFile):
+                for piece in _sealed_pieces(MessageTable(self._disk, source), cursor, limit):
+                    yield piece
+                    cursor = piece.stop
+            elif (following := _following(listing, source)) is None or following.first.offset > cursor:
+                for record in regroup(_messages(source, cursor, limit), GROUP_ROWS, GROUP_BYTES):
+                    cursor = record.first + len(record)
+                    yield _Piece(record.first, cursor, record)
+            if cursor >= limit:
+                return
+
+    def _event_pieces(self, cursor: int, limit: int) -> Iterator[_Piece]:
+        listing = self._lister.list()
+        for source in _in_order(listing, listing.events, lambda view: view.first.position):
+            if isinstance(source, SealedFile):
+                for piece in _sealed_pieces(EventTable(self._disk, source), cursor, limit):
+                    yield piece
+                    cursor = piece.stop
+            elif (following := _following(listing, source)) is None or following.first.position > cursor:
+                for records in _groups(_events(source, cursor, limit)):
+                    cursor = records[-1].first + len(records[-1])
+                    yield _Piece(records[0].first, cursor, records)
+            if cursor >= limit:
+                return
+
+    def _end(self) -> tuple[int, int]:
+        listing = self._lister.list()
+        offset = max((file.last + 1 for file in listing.messages), default=0)
+        position = max((file.last + 1 for file in listing.events), default=0)
+        if listing.tail:
+            end = listing.tail[-1].read_on()
+            offset, position = max(offset, end.offset), max(position, end.position)
+        return offset, position
+
+    def _offset_at(self, time: int) -> int:
+        listing = self._lister.list()
+        for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
+            if isinstance(source, SealedFile):
+                found = _sealed_number_at(MessageTable(self._disk, source), "created", time)
+                if found is not None:
+                    return found
+                continue
+            for record in source.records(bodies=False):
+                if isinstance(record, Appended):
+                    created = record.messages.created
+                    for row in range(len(record) if isinstance(created, list) else 1):
+                        if cell(created, row) >= time:
+                            return record.first + row
+        return self._end()[0]
+
+    def _position_at(self, time: int) -> int:
+        listing = self._lister.list()
+        for source in _in_order(listing, listing.events, lambda view: view.first.position):
+            if isinstance(source, SealedFile):
+                found = _sealed_number_at(EventTable(self._disk, source), "time", time)
+                if found is not None:
+                    return found
+                continue
+            for record in source.records(bodies=False):
+                if isinstance(record, Events) and record.time >= time:
+                    return record.first
+        return self._end()[1]
+
+
+def _in_order(
+    listing: Listing, sealed: Iterable[SealedFile], first: Callable[[SegmentView], int]
+) -> list[SealedFile | SegmentView]:
+    """All files by the number they begin with; a segment that is being sealed stands behind its sealed file."""
+    sources: list[tuple[int, int, SealedFile | SegmentView]] = [(file.first, 0, file) for file in sealed]
+    sources += [(first(view), 1, view) for view in listing.tail]
+    return [source for _, _, source in sorted(sources, key=lambda entry: entry[:2])]
+
+
+def _following(listing: Listing, view: SegmentView) -> SegmentView | None:
+    at = listing.tail.index(view) + 1
+    return listing.tail[at] if at < len(listing.tail) else None
+
+
+def _sealed_pieces(table: Table, cursor: int, limit: int) -> Iterator[_Piece]:
+    for group in table.groups(cursor, limit):
+        batch = table.batch(group)
+        if batch is None:
+            continue
+        numbers = batch.column(0)
+        if numbers[0].as_py() < cursor or numbers[-1].as_py() >= limit:
+            batch = batch.filter(pc.and_(pc.greater_equal(numbers, cursor), pc.less(numbers, limit)))
+        if batch.num_rows:
+            yield _Piece(batch.column(0)[0].as_py(), batch.column(0)[-1].as_py() + 1, batch)
+
+
+def _sealed_number_at(table: Table, column: str, time: int) -> int | None:
+    for group in range(table.group_count):
+        newest = table.latest(group, column)
+        if newest is not None and newest < time:
+            continue
+        batch = table.batch(group, [table.column, column])
+        if batch is None:
+            continue
+        row = pc.index(pc.greater_equal(batch.column(1).cast(pa.int64()), time), True).as_py()
+        if row >= 0:
+            number: int = batch.column(0)[row].as_py()
+            return number
+    return None
+
+
+def _messages(view: SegmentView, cursor: int, limit: int) -> Iterator[Appended]:
+    for record in view.records(offset=cursor):
+        if isinstance(record, Appended):
+            start, stop = max(cursor - record.first, 0), min(limit - record.first, len(record))
+            if start < stop:
+                yield slice_appended(record, start, stop)
+                cursor = record.first + stop
+
+
+def _events(view: SegmentView, cursor: int, limit: int) -> Iterator[Events]:
+    for record in view.records(position=cursor, bodies=False):
+        if isinstance(record, Events):
+            start, stop = max(cursor - record.first, 0), min(limit - record.first, len(record))
+            if start < stop:
+                yield Events(record.first + start, record.time, record.rows[start:stop])
+                cursor = record.first + stop
+
+
+def _groups(records: Iterable[Events]) -> Iterator[list[Events]]:
+    """Neighbouring records, together at least a row group long where there are so many."""
+    group: list[Events] = []
+    for record in records:
+        adjoins = not group or group[-1].first + len(group[-1]) == record.first
+        if group and (not adjoins or record.first - group[0].first >= GROUP_ROWS):
+            yield group
+            group = []
+        group.append(record)
+    if group:
+        yield group
+
+
+def _neighbours(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts without gaps."""
+    numbers = batch.column(0).to_pylist()
+    start = 0
+    for row in range(1, len(numbers) + 1):
+        if row == len(numbers) or numbers[row] != numbers[row - 1] + 1:
+            yield batch.slice(start, row - start)
+            start = row
+
+
+def _note_gap(gaps: list[range], start: int, stop: int) -> None:
+    if start < stop and range(start, stop) not in gaps:
+        gaps.append(range(start, stop))
+
+
+def _retry(look: Callable[[], T]) -> T:
+    attempts = 0
+    while True:
+        try:
+            return look()
+        except FileNotFoundError as error:
+            attempts = _again(attempts, error)
+
+
+def _again(attempts: int, error: FileNotFoundError) -> int:
+    """Files vanish when they are sealed or collected; a fresh listing knows where their rows are now."""
+    if attempts == _ATTEMPTS:
+        raise StorageError(f"files of the log vanish faster than they can be read ({error}); try again") from error
+    return attempts + 1

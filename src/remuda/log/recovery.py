@@ -1,0 +1,141 @@
+"""What a log remembers when it is opened: the newest checkpoint, the records after it, and a report of all damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from remuda.log.checkpoint import Mark
+from remuda.log.disk import Disk
+from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, SparseIndex, TailSegment, parse_header
+from remuda.log.walk import Damage, Hole, Walk
+from remuda.model.records import Appended, Record
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What was found. Complete once all records were read."""
+
+    torn_bytes: int = 0
+    """Bytes at the end that were never wholly written, and were cut."""
+    torn: list[Hole] = field(default_factory=list)
+    damages: tuple[Damage, ...] = ()
+    damaged_checkpoints: tuple[str, ...] = ()
+    state_lost: bool = False
+    """No checkpoint could be read although the log does not begin in the tail."""
+    sealed: tuple[SealedFile, ...] = ()
+    """Where the messages and events before the tail are, when the state was lost."""
+    next_offset: int = 0
+    next_position: int = 0
+
+    @property
+    def clean(self) -> bool:
+        return not (self.torn_bytes or self.damages or self.damaged_checkpoints or self.state_lost)
+
+    def describe(self) -> str:
+        """The report for people."""
+        if self.clean:
+            return "the log is whole"
+        lines = []
+        if self.torn_bytes:
+            lines.append(
+                f"the last {self.torn_bytes} bytes ({', '.join(hole.file for hole in self.torn)}) were not wholly "
+                f"written and were cut; messages before offset {self.next_offset} and events before position "
+                f"{self.next_position} are kept unless listed here"
+            )
+        lines += [damage.describe() for damage in self.damages]
+        lines += [
+            f"{name} cannot be read; an older state and the records after it were used"
+            for name in self.damaged_checkpoints
+        ]
+        if self.state_lost:
+            lines.append(
+                "no checkpoint can be read: queues and states from before the tail are unknown. "
+                f"The sealed files are kept: {', '.join(file.name for file in self.sealed) or 'none'}"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Recovery:
+    """Take `records` to their end before anything is appended."""
+
+    snapshot: bytes | None
+    records: Iterator[Record]
+    report: RecoveryReport
+
+
+def read_first(disk: Disk, segment: TailSegment) -> Counters | None:
+    """The counters at the start of a segment: from its header, else from its first readable frame."""
+    header = parse_header(disk.read(segment.name, 0, HEADER_BYTES))
+    if header is not None:
+        return header
+    walk = Walk()
+    next(walk.records(disk, segment, HEADER_BYTES, disk.size(segment.name), bodies=False), None)
+    return walk.met
+
+
+class Replay:
+    """Reads the records after a mark, then leaves the tail clean for what is appended next."""
+
+    def __init__(self, disk: Disk, segments: list[TailSegment], mark: Mark | None, expected: Counters | None) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._mark = mark
+        self._walk = Walk(expected)
+        self.bytes = 0
+        self.torn: list[Hole] = []
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        return tuple(self._walk.damages)
+
+    @property
+    def end(self) -> Counters | None:
+        """The counters after the last record."""
+        return self._walk.expected
+
+    def records(self) -> Iterator[Record]:
+        for segment in self._segments:
+            if self._mark is None or segment.sequence >= self._mark.segment:
+                yield from self._read(segment)
+        self._cut()
+
+    def _read(self, segment: TailSegment) -> Iterator[Record]:
+        start = self._mark.byte if self._mark is not None and segment.sequence == self._mark.segment else 0
+        size = self._disk.size(segment.name)
+        if start == 0:
+            header = self._disk.read(segment.name, 0, HEADER_BYTES)
+            if not header.strip(b"\0") and not self._disk.read(segment.name, HEADER_BYTES).strip(b"\0"):
+                segment.written = 0
+                return  # room that was reserved for a segment never begun
+            segment.index = SparseIndex()
+            start = len(header)
+            self._walk.meet_header(segment.name, parse_header(header), start)
+        segment.written = min(start, size)
+        for found in self._walk.records(self._disk, segment, start, size, bodies=False):
+            if segment.index is not None and type(found.record) is Appended:
+                segment.index.add(found.record.first, found.start)
+            self.bytes += found.end - found.start
+            segment.written = found.end
+            yield found.record
+
+    def _cut(self) -> None:
+        """Cut what was never wholly written, and reserved room that was not used."""
+        self.torn = list(self._walk.holes)
+        cuts = {hole.file: hole.start for hole in self.torn}
+        unreadable = {damage.file for damage in self._walk.damages}
+        for segment in self._segments:
+            segment.written = cuts.get(segment.name, segment.written)
+            if segment.written == 0:
+                self._disk.remove(segment.name)
+            elif segment.name in cuts or segment.name not in unreadable:
+                self._shorten(segment)
+            else:
+                segment.written = self._disk.size(segment.name)
+
+    def _shorten(self, segment: TailSegment) -> None:
+        if self._disk.size(segment.name) > segment.written:
+            file = self._disk.open_append(segment.name, segment.written)
+            file.sync()
+            file.close()

@@ -1,0 +1,117 @@
+"""Sealing: a full segment of the tail becomes Parquet files, and is removed once they are on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from remuda.log.columns import regroup
+from remuda.log.log import Log
+from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
+from remuda.log.segments import EVENTS_TABLE, HEADER_BYTES, MESSAGES_TABLE, SealedFile, TailSegment, parse_header
+from remuda.log.tables import event_batch, message_batch
+from remuda.log.walk import Damage, Walk
+from remuda.model.records import Appended, Events
+
+GROUP_ROWS: Final = 8192
+GROUP_BYTES: Final = 8 * 1024 * 1024
+_LOW_CARDINALITY: Final = {
+    "messages": ["name", "topics.list.element", "object", "mime_type", "queues.list.element"],
+    "events": ["queue", "state", "consumer", "reason", "who"],
+}
+
+
+class Sealed(NamedTuple):
+    """What became of one segment of the tail."""
+
+    segment: str
+    files: tuple[SealedFile, ...]
+    messages: int
+    events: int
+    bytes_before: int
+    bytes_after: int
+    damages: tuple[Damage, ...]
+
+
+def seal(log: Log) -> list[Sealed]:
+    """Seal every segment that is full and that no restart needs any more."""
+    with log.maintenance:
+        return [_seal(log, segment) for segment in list(closed_segments(log))]
+
+
+def closed_segments(log: Log) -> Iterator[TailSegment]:
+    """The segments that take no more records and lie before the oldest checkpoint kept."""
+    for segment in log.catalog.files().tail:
+        if segment.end is not None and segment.sequence < log.settled_before:
+            yield segment
+
+
+def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str) -> tuple[bytes, int]:
+    """A Parquet file with one row group for each batch, and its number of rows."""
+    rows = 0
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=_LOW_CARDINALITY[table],
+        write_page_checksum=True,
+        write_statistics=[name for name in schema.names if name != "body"],
+    ) as writer:
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(batch.num_rows, 1))
+    return sink.getvalue().to_pybytes(), rows
+
+
+def _seal(log: Log, segment: TailSegment) -> Sealed:
+    assert segment.end is not None
+    walk = Walk(segment.first)
+    walk.meet_header(segment.name, parse_header(log.disk.read(segment.name, 0, HEADER_BYTES)), HEADER_BYTES)
+    events: list[Events] = []
+    sealed: list[SealedFile] = []
+    size = 0
+
+    def messages() -> Iterator[Appended]:
+        for found in walk.records(log.disk, segment, HEADER_BYTES, segment.written):
+            if type(found.record) is Appended:
+                yield found.record
+            elif type(found.record) is Events:
+                events.append(found.record)
+
+    message_batches = map(message_batch, regroup(messages(), GROUP_ROWS, GROUP_BYTES))
+    data, message_rows = write_parquet(message_batches, MESSAGES_SCHEMA, MESSAGES_TABLE)
+    if segment.end.offset > segment.first.offset:
+        file = SealedFile(segment.first.offset, segment.end.offset - 1, MESSAGES_TABLE)
+        log.disk.write_atomic(file.name, data)
+        size += len(data)
+        sealed.append(file)
+    event_rows = 0
+    if segment.end.position > segment.first.position:
+        data, event_rows = write_parquet(_event_batches(events), EVENTS_SCHEMA, EVENTS_TABLE)
+        file = SealedFile(segment.first.position, segment.end.position - 1, EVENTS_TABLE)
+        log.disk.write_atomic(file.name, data)
+        size += len(data)
+        sealed.append(file)
+    walk.finish(segment.end, segment.name, segment.written)
+    # Readers find the sealed rows first; only then may the frames go.
+    log.catalog.seal(segment, sealed)
+    log.disk.remove(segment.name)
+    return Sealed(segment.name, tuple(sealed), message_rows, event_rows, segment.written, size, tuple(walk.damages))
+
+
+def _event_batches(records: Iterable[Events]) -> Iterator[pa.RecordBatch]:
+    group: list[Events] = []
+    rows = 0
+    for record in records:
+        group.append(record)
+        rows += len(record)
+        if rows >= GROUP_ROWS:
+            yield event_batch(group)
+            group, rows = [], 0
+    if group:
+        yield event_batch(group)

@@ -1,0 +1,187 @@
+"""The files of a log: what they are called, what they cover, and which of them exist now.
+
+`tail/<sequence>-<marker>.log` holds frames. `sealed/messages-<first>-<last>.parquet` and `sealed/events-…` hold what
+was sealed; their names cover the whole range of offsets or positions, of which rows may since have been lost or
+collected.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import threading
+from array import array
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from remuda.log.frames import MARKER_BYTES
+from remuda.model.errors import UnsupportedFormat
+
+VERSION: Final = 1
+INDEX_STEP: Final = 64 * 1024
+
+_MAGIC: Final = b"RMDA"
+_HEADER: Final = struct.Struct("<4sHQQQQI")
+HEADER_BYTES: Final = _HEADER.size
+_TAIL_NAME: Final = re.compile(rf"tail/([0-9a-f]{{16}})-([0-9a-f]{{{2 * MARKER_BYTES}}})\.log")
+_SEALED_NAME: Final = re.compile(r"sealed/(messages|events)-(\d{20})-(\d{20})\.parquet")
+
+
+class Counters(NamedTuple):
+    """How many frames, messages and events there are before a place in the log."""
+
+    number: int
+    offset: int
+    position: int
+
+
+class SparseIndex:
+    """Where messages lie in a tail segment: one entry per 64 KiB."""
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._starts = array("q")
+
+    def add(self, offset: int, start: int) -> None:
+        if not self._starts or start - self._starts[-1] >= INDEX_STEP:
+            # Readers look for an offset first: its start must be there by then.
+            self._starts.append(start)
+            self._offsets.append(offset)
+
+    def block(self, offset: int) -> Block | None:
+        """The frames that may hold `offset`."""
+        entry = bisect_right(self._offsets, offset) - 1
+        if entry < 0:
+            return None
+        if entry + 1 < len(self._offsets):
+            return Block(self._starts[entry], self._starts[entry + 1], self._offsets[entry + 1])
+        return Block(self._starts[entry], None, None)
+
+
+class Block(NamedTuple):
+    """From byte `start` to `end`, where the messages from `following` on begin; None where nothing does yet."""
+
+    start: int
+    end: int | None
+    following: int | None
+
+
+@dataclass(slots=True, eq=False)
+class TailSegment:
+    """A file of frames. `end` is known once it takes no more; `written` is how far it can be read."""
+
+    sequence: int
+    marker: bytes
+    first: Counters
+    end: Counters | None = None
+    written: int = 0
+    reserved: int = 0
+    index: SparseIndex | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"tail/{self.sequence:016x}-{self.marker.hex()}.log"
+
+    def header(self) -> bytes:
+        packed = _HEADER.pack(_MAGIC, VERSION, self.sequence, *self.first, 0)
+        crc: int = google_crc32c.value(packed[:-4])
+        return packed[:-4] + crc.to_bytes(4, "little")
+
+
+def parse_tail(name: str) -> TailSegment | None:
+    match = _TAIL_NAME.fullmatch(name)
+    return TailSegment(int(match[1], 16), bytes.fromhex(match[2]), Counters(0, 0, 0)) if match else None
+
+
+def parse_header(data: bytes) -> Counters | None:
+    """The counters at the start of a segment; None when its header is damaged or not yet written."""
+    if len(data) < HEADER_BYTES:
+        return None
+    magic, version, _, number, offset, position, crc = _HEADER.unpack_from(data)
+    if magic != _MAGIC or google_crc32c.value(data[: HEADER_BYTES - 4]) != crc:
+        return None
+    if version > VERSION:
+        raise UnsupportedFormat(
+            f"a segment has format {version}, this Remuda reads up to {VERSION}; nothing was changed. "
+            "Install a newer Remuda"
+        )
+    return Counters(number, offset, position)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SealedFile:
+    """A Parquet file, which covers `first` to `last`. `generation` changes when collecting rewrites it."""
+
+    first: int
+    last: int
+    table: str
+    generation: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"sealed/{self.table}-{self.first:020d}-{self.last:020d}.parquet"
+
+
+MESSAGES_TABLE: Final = "messages"
+EVENTS_TABLE: Final = "events"
+
+
+def parse_sealed(name: str) -> SealedFile | None:
+    match = _SEALED_NAME.fullmatch(name)
+    return SealedFile(int(match[2]), int(match[3]), match[1]) if match else None
+
+
+class Files(NamedTuple):
+    """What exists at one moment, each in order."""
+
+    tail: tuple[TailSegment, ...]
+    messages: tuple[SealedFile, ...]
+    events: tuple[SealedFile, ...]
+
+
+def list_files(names: Iterable[str]) -> Files:
+    tail = sorted(filter(None, map(parse_tail, names := list(names))), key=lambda segment: segment.sequence)
+    sealed = sorted(filter(None, map(parse_sealed, names)))
+    return Files(
+        tuple(tail),
+        tuple(file for file in sealed if file.table == MESSAGES_TABLE),
+        tuple(file for file in sealed if file.table == EVENTS_TABLE),
+    )
+
+
+class Catalog:
+    """The files of an open log, shared between its threads. Every change is one step for whoever looks."""
+
+    def __init__(self, files: Files) -> None:
+        self._guard = threading.Lock()
+        self._tail = list(files.tail)
+        self._sealed = {MESSAGES_TABLE: list(files.messages), EVENTS_TABLE: list(files.events)}
+
+    def files(self) -> Files:
+        with self._guard:
+            return Files(tuple(self._tail), tuple(self._sealed[MESSAGES_TABLE]), tuple(self._sealed[EVENTS_TABLE]))
+
+    def add_tail(self, segment: TailSegment) -> None:
+        with self._guard:
+            self._tail.append(segment)
+
+    def seal(self, segment: TailSegment, sealed: Iterable[SealedFile]) -> None:
+        with self._guard:
+            for file in sealed:
+                if file not in self._sealed[file.table]:
+                    insort(self._sealed[file.table], file)
+            self._tail.remove(segment)
+
+    def drop_tail(self, segment: TailSegment) -> None:
+        self.seal(segment, ())
+
+    def replace(self, old: SealedFile, new: SealedFile | None) -> None:
+        with self._guard:
+            files = self._sealed[old.table]
+            files.remove(old)
+            if new is not None:
+                insort(files, new)

@@ -1,0 +1,155 @@
+"""Writing the tail: open files, room kept free in them, and batches that go to the disk in one write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from remuda.log.checkpoint import Mark
+from remuda.log.disk import AppendFile, Disk
+from remuda.log.segments import TailSegment
+from remuda.model.errors import DiskFull, StorageError
+
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Sizes of the tail's files."""
+
+    segment_bytes: int = 64 * _MIB
+    reserve_bytes: int = 4 * _MIB
+    """How much room is taken from the disk at a time."""
+    spare_bytes: int = 1 * _MIB
+    """Room that publishing leaves free, so that answers can still be written when the disk is full."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Bytes that go to one segment, from byte `start` on."""
+
+    segment: TailSegment
+    start: int
+    chunks: list[bytes] = field(default_factory=list)
+
+
+class TailWriter:
+    """The open files of the tail. Room is reserved under the caller's lock while a batch is written outside of it."""
+
+    def __init__(self, disk: Disk, options: LogOptions) -> None:
+        self._disk = disk
+        self._options = options
+        self._guard = threading.Lock()
+        self._files: dict[int, AppendFile] = {}
+        self._unsynced: list[int] = []
+        self._finished: set[int] = set()
+
+    def reserve(self, segment: TailSegment, needed: int) -> None:
+        """Make room up to byte `needed`, or raise `DiskFull`."""
+        step = max(min(self._options.reserve_bytes, self._options.segment_bytes), 1)
+        rounded = -(-needed // step) * step
+        file = self._file(segment)
+        try:
+            file.reserve(rounded)
+        except DiskFull:
+            file.reserve(rounded := needed)
+        segment.reserved = max(segment.reserved, rounded)
+
+    def prepare(self, segment: TailSegment) -> None:
+        """Have the next segment ready, so that rolling over does not wait, and finds its spare room on a full disk."""
+        if segment.reserved == 0:
+            try:
+                self.reserve(segment, self._options.spare_bytes + self._options.spare_bytes // 4)
+            except DiskFull:
+                return
+
+    def write(self, segment: TailSegment, data: bytes) -> None:
+        self._file(segment).write(data)
+        if segment.sequence not in self._unsynced:
+            self._unsynced.append(segment.sequence)
+        segment.written += len(data)
+
+    def finish(self, segment: TailSegment) -> None:
+        """Give back the room that a full segment did not need."""
+        if segment.sequence in self._files:
+            self._files[segment.sequence].truncate(segment.written)
+            self._finished.add(segment.sequence)
+
+    def sync(self) -> None:
+        """Bring everything written so far to the disk, oldest first."""
+        while self._unsynced:
+            sequence = self._unsynced[0]
+            self._files[sequence].sync()
+            del self._unsynced[0]
+        for sequence in self._finished:
+            with self._guard:
+                self._files.pop(sequence).close()
+        self._finished.clear()
+
+    def close(self) -> None:
+        with self._guard:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+
+    def _file(self, segment: TailSegment) -> AppendFile:
+        with self._guard:
+            file = self._files.get(segment.sequence)
+            if file is None:
+                file = self._files[segment.sequence] = self._disk.open_append(segment.name, 0)
+            return file
+
+
+class Batch:
+    """What was pending when it was taken. Written and synced outside the caller's lock, one batch at a time."""
+
+    def __init__(
+        self,
+        writer: TailWriter,
+        parts: Sequence[Part],
+        finished: Sequence[TailSegment],
+        upcoming: TailSegment | None,
+        end: Mark,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._writer = writer
+        self._parts = parts
+        self._finished = finished
+        self._upcoming = upcoming
+        self._failed = failed
+        self.end = end
+        """The place after the last record of this batch."""
+
+    def __bool__(self) -> bool:
+        return bool(self._parts or self._finished)
+
+    def write(self) -> None:
+        """Hand everything to the operating system: it survives the end of the process, not yet a power loss."""
+        try:
+            for part in self._parts:
+                self._writer.write(part.segment, b"".join(part.chunks))
+            for segment in self._finished:
+                self._writer.finish(segment)
+            if self._upcoming is not None:
+                self._writer.prepare(self._upcoming)
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def sync(self) -> None:
+        """Return once this batch and all before it survive a power loss."""
+        try:
+            self._writer.sync()
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+
+def broken(cause: BaseException) -> StorageError:
+    """The error of every call after a write failed."""
+    return StorageError(
+        f"the log stopped because a write failed ({cause}); everything confirmed before is kept. "
+        "Mend the cause, then close and open again"
+    )

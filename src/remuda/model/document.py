@@ -1,0 +1,140 @@
+"""A whole message as one document (M7), told from its record and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from remuda.model.message import Message
+from remuda.model.records import Event
+from remuda.model.state import LIVE, PARKED, State
+
+_ANSWERS = frozenset({State.SUCCESS, State.RETRY, State.INVALID, State.NOT_INTERESTED, State.DEAD})
+
+
+class Consumption(msgspec.Struct, frozen=True, rename="camel"):
+    """One consumer's dealing with the message."""
+
+    consumer: str
+    fetched: int
+    confirmed: int | None = None
+    duration: int | None = None
+
+
+class QueueView(msgspec.Struct, frozen=True, rename="camel"):
+    """The message's copy in one queue."""
+
+    queue: str
+    state: State
+    queued: bool
+    delivered: bool
+    success: bool
+    archived: bool
+    modified: int
+    attempts: int
+    confirmed_count: int
+    consumed_by: tuple[Consumption, ...]
+    consumed: int | None = None
+    processed: int | None = None
+    completed: int | None = None
+    failed: int | None = None
+    reason: str | None = None
+
+
+class Document(msgspec.Struct, frozen=True, rename="camel"):
+    """A message with its life in each of its queues."""
+
+    offset: int
+    message: Message
+    created: int
+    topic_count: int
+    queues: tuple[QueueView, ...]
+
+    @property
+    def state(self) -> State:
+        """The state of the only copy; of several, the one furthest from its end; unchanged where there is none."""
+        states = [view.state for view in self.queues]
+        live = [state for state in states if state in LIVE]
+        return (live or states or [State.UNCHANGED])[0]
+
+
+class _Tale:
+    """Folds one queue's events into a view."""
+
+    def __init__(self, queue: str, created: int) -> None:
+        self.queue = queue
+        self.state = State.QUEUED
+        self.modified = created
+        self.attempts = 0
+        self.confirmed = 0
+        self.consumed: list[Consumption] = []
+        self.first: dict[str, int] = {}
+        self.reason: str | None = None
+
+    def tell(self, event: Event, time: int) -> None:
+        self.state, self.modified = event.state, time
+        self.reason = event.reason or (None if event.state is State.QUEUED else self.reason)
+        match event.state:
+            case State.FETCHED:
+                self._once("consumed", time)
+                self.attempts = event.attempt
+                self.consumed.append(Consumption(event.consumer or "", time))
+            case State.SUCCESS:
+                self._once("processed", time)
+                self.confirmed += 1
+                self._confirm(event.consumer or "", time)
+            case State.COMPLETED:
+                self._once("completed", time)
+            case State.RETRY | State.INVALID | State.NOT_INTERESTED:
+                self._once("processed", time)
+        if event.state in PARKED:
+            self._once("failed", time)
+        elif event.state is State.QUEUED:
+            self.first.pop("failed", None)
+
+    def view(self) -> QueueView:
+        state = self.state
+        return QueueView(
+            queue=self.queue,
+            state=state,
+            queued=state in (State.QUEUED, State.RETRY),
+            delivered="processed" in self.first or state is State.KICKED,
+            success=self.confirmed > 0 or state in (State.SUCCESS, State.COMPLETED, State.KICKED),
+            archived=state not in LIVE,
+            modified=self.modified,
+            attempts=self.attempts,
+            confirmed_count=self.confirmed,
+            consumed_by=tuple(self.consumed),
+            consumed=self.first.get("consumed"),
+            processed=self.first.get("processed"),
+            completed=self.first.get("completed"),
+            failed=self.first.get("failed"),
+            reason=self.reason,
+        )
+
+    def _once(self, moment: str, time: int) -> None:
+        self.first.setdefault(moment, time)
+
+    def _confirm(self, consumer: str, time: int) -> None:
+        for index in range(len(self.consumed) - 1, -1, -1):
+            entry = self.consumed[index]
+            if entry.consumer == consumer and entry.confirmed is None:
+                self.consumed[index] = Consumption(consumer, entry.fetched, time, time - entry.fetched)
+                return
+
+
+def document(
+    offset: int, message: Message, queues: Iterable[str], events: Iterable[tuple[int, Event]]
+) -> Document:
+    """The document of a message routed to `queues`, from its events in order, each with its time."""
+    tales = {queue: _Tale(queue, message.created) for queue in queues}
+    for time, event in events:
+        tales.setdefault(event.queue, _Tale(event.queue, time)).tell(event, time)
+    return Document(
+        offset=offset,
+        message=message,
+        created=message.created,
+        topic_count=len(message.topics or (message.name,)),
+        queues=tuple(tale.view() for tale in tales.values()),
+    )

@@ -1,0 +1,46 @@
+"""Lengths of time, written as people write them: `250ms`, `30s`, `1.5h`; kept as whole microseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+from remuda.model.errors import InvalidOption
+
+MILLISECOND: Final = 1_000
+SECOND: Final = 1_000_000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+Duration = int | float | str | timedelta
+
+_UNITS: Final = {"us": 1, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+_TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*")
+
+
+def micros(value: Duration, unit: int = SECOND) -> int:
+    """`value` in microseconds; a bare number counts in `unit`."""
+    if isinstance(value, timedelta):
+        result = round(value.total_seconds() * SECOND)
+    elif isinstance(value, str):
+        match = _TEXT.fullmatch(value)
+        if not match:
+            raise InvalidOption(f"{value!r} is no length of time; write it like '250ms', '30s', '5m', '4h' or '1d'")
+        result = round(float(match[1]) * (_UNITS[match[2]] if match[2] else unit))
+    elif isinstance(value, bool) or not isinstance(value, int | float) or value != value or value in (float("inf"),):
+        raise InvalidOption(f"{value!r} is no length of time; write it like '250ms', '30s', '5m', '4h' or '1d'")
+    else:
+        result = round(value * unit)
+    if result < 0:
+        raise InvalidOption(f"{value!r} is negative; a length of time is zero or more")
+    return result
+
+
+def text(duration: int) -> str:
+    """A duration for people: the largest unit that keeps it whole."""
+    for name, size in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", MILLISECOND)):
+        if duration and duration % size == 0:
+            return f"{duration // size}{name}"
+    return f"{duration}us" if duration else "0s"

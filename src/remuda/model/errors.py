@@ -1,0 +1,99 @@
+"""Every error Remuda raises on purpose. Each text says what happened, what was kept, and what to do."""
+
+from __future__ import annotations
+
+
+class RemudaError(Exception):
+    """The root of all errors raised by Remuda."""
+
+
+class InvalidOption(RemudaError, ValueError):
+    """An option has an unknown name or an impossible value."""
+
+
+class InvalidMessage(RemudaError, ValueError):
+    """A message cannot be published as it is. Nothing was stored."""
+
+
+class IllegalMove(RemudaError):
+    """A message was asked to change to a state it cannot reach from the one it is in."""
+
+
+class NotFound(RemudaError, LookupError):
+    """No queue, channel, router or message has this name."""
+
+
+class Conflict(RemudaError):
+    """What was asked contradicts what exists."""
+
+
+class Refused(RemudaError):
+    """A queue did not take a message. The message was not stored and nothing was evicted for it."""
+
+
+class PartlyRefused(Refused):
+    """Some messages of a batch were not taken; the others are stored. `receipt` says which."""
+
+    def __init__(self, text: str, receipt: object) -> None:
+        super().__init__(text)
+        self.receipt = receipt
+
+
+class QueueFull(Refused):
+    """The queue holds as many messages as its `message_limit` allows."""
+
+
+class MessageTooLarge(Refused):
+    """The body is larger than the queue's `message_size_limit`."""
+
+
+class Duplicate(Refused):
+    """A message with this id is still queued or in flight, and the queue has `unique_ids`."""
+
+
+class QueueNotAccepting(Refused):
+    """The queue's status does not allow publishing."""
+
+
+class ConsumersFull(Refused):
+    """The queue has as many consumers as its `client_limit` allows."""
+
+
+class DeliveryFailed(RemudaError):
+    """The message was taken in but ended without success; the reason is in the text and on `reason`."""
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class CommitTimeout(RemudaError, TimeoutError):
+    """The wait for a commit ended first. The message is kept and will still be delivered."""
+
+
+class BrokerClosed(RemudaError):
+    """The broker was closed; open it again to go on. Everything accepted before is kept."""
+
+
+class StorageError(RemudaError):
+    """The log could not be read or written."""
+
+
+class DiskFull(StorageError):
+    """The disk has no room. Nothing was stored; everything accepted before is kept."""
+
+
+class DirectoryInUse(StorageError):
+    """Another process has this directory open."""
+
+
+class ForeignDirectory(StorageError):
+    """The directory holds files that are not Remuda's."""
+
+
+class DirectoryNotWritable(StorageError):
+    """The directory cannot be created or written."""
+
+
+class UnsupportedFormat(StorageError):
+    """The directory was written by a newer Remuda."""

@@ -1,0 +1,175 @@
+"""What a queue can be told (Q1-Q17, M8): one frozen value, checked when it is made. Durations are microseconds."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Any, Final, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from remuda.model.durations import SECOND, micros
+from remuda.model.errors import InvalidOption
+
+
+class QueueType(StrEnum):
+    PUSH = "push"
+    ROUND_ROBIN = "round-robin"
+    PULL = "pull"
+
+
+class Acknowledge(StrEnum):
+    NONE = "none"
+    JUST_REQUEST = "just-request"
+    WAIT = "wait"
+
+
+class CommitWhen(StrEnum):
+    NONE = "none"
+    RECEIVED = "received"
+    SENT = "sent"
+    ACKNOWLEDGED = "acknowledged"
+
+
+class LimitExceeded(StrEnum):
+    REJECT_NEW = "reject-new"
+    DELETE_OLDEST = "delete-oldest"
+
+
+class PutBack(StrEnum):
+    NO = "no"
+    PRIORITY = "priority"
+    REGULAR = "regular"
+
+
+class AutoDestroy(StrEnum):
+    DISABLED = "disabled"
+    NO_MESSAGES = "no-messages"
+    NO_CONSUMERS = "no-consumers"
+    EMPTY = "empty"
+
+
+class Persistence(StrEnum):
+    PERSISTENT = "persistent"
+    MEMORY = "memory"
+
+
+class Status(StrEnum):
+    NOT_INITIALIZED = "not-initialized"
+    RUNNING = "running"
+    ONLY_PUBLISH = "only-publish"
+    ONLY_CONSUME = "only-consume"
+    PAUSED = "paused"
+
+
+PER_TOPIC: Final = 0
+"""As `confirmations`: one for each topic of the message."""
+
+
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The rules of one queue. `QueueOptions.parse` takes them as people write them."""
+
+    type: QueueType = QueueType.ROUND_ROBIN
+    acknowledge: Acknowledge = Acknowledge.WAIT
+    acknowledge_timeout: int = 15 * SECOND
+    commit_when: CommitWhen = CommitWhen.RECEIVED
+    message_timeout: int = 0
+    expired_queue: str | None = None
+    message_limit: int = 0
+    limit_exceeded: LimitExceeded = LimitExceeded.REJECT_NEW
+    message_size_limit: int = 0
+    client_limit: int = 0
+    delay_between_messages: int = 0
+    put_back: PutBack = PutBack.REGULAR
+    put_back_delay: int = 0
+    auto_destroy: AutoDestroy = AutoDestroy.DISABLED
+    unique_ids: bool = False
+    persistence: Persistence = Persistence.PERSISTENT
+    confirmations: int = 1
+    queue_size: int = 500
+    topics: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any] | None = None, /, **more: Any) -> QueueOptions:
+        """Options from texts, numbers, timedeltas and enum members; an unknown name or impossible value is refused."""
+        return cls().changed({**(options or {}), **more})
+
+    def changed(self, options: Mapping[str, Any]) -> QueueOptions:
+        """These options with some of them set anew."""
+        values = {name: _read(name, value) for name, value in options.items()}
+        result = msgspec.structs.replace(self, **values)
+        result.check()
+        return result
+
+    def check(self) -> None:
+        """Raise `InvalidOption` for values that contradict each other."""
+        if self.confirmations != 1 and self.type is not QueueType.PUSH:
+            raise InvalidOption(
+                f"confirmations={self.confirmations} needs type='push': in a {self.type.value} queue "
+                "only one consumer receives each message"
+            )
+        if self.acknowledge_timeout == 0:
+            raise InvalidOption("acknowledge_timeout must be longer than zero")
+
+    @property
+    def is_channel(self) -> bool:
+        """Whether the queue is a subscriber's own channel, fed by topic prefixes (T2)."""
+        return bool(self.topics)
+
+
+_HINTS: Final[dict[str, Any]] = get_type_hints(QueueOptions)
+_DURATIONS: Final = frozenset(
+    {"acknowledge_timeout", "message_timeout", "delay_between_messages", "put_back_delay"}
+)
+
+E_ = TypeVar("E_", bound=Enum)
+
+
+def _read(name: str, value: Any) -> Any:
+    if name not in _HINTS:
+        near = difflib.get_close_matches(name, _HINTS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(sorted(_HINTS))}"
+        raise InvalidOption(f"unknown queue option {name!r}{hint}")
+    wanted = _HINTS[name]
+    if name in _DURATIONS:
+        return _named(name, value, micros)
+    if name == "confirmations" and value == "per-topic":
+        return PER_TOPIC
+    if name == "topics":
+        return _topics(value)
+    if isinstance(wanted, type) and issubclass(wanted, Enum):
+        return read_enum(name, value, wanted)
+    if wanted is bool:
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{name} must be true or false, not {value!r}")
+        return value
+    if wanted is int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InvalidOption(f"{name} must be a whole number, zero or more, not {value!r}")
+        return value
+    if value is not None and not isinstance(value, get_args(wanted)):
+        raise InvalidOption(f"{name} must be a text, not {value!r}")
+    return value or None
+
+
+def read_enum(name: str, value: Any, wanted: type[E_]) -> E_:
+    """The member that `value` names, or an error that lists them."""
+    try:
+        return wanted(value.replace("_", "-") if type(value) is str else value)
+    except ValueError:
+        choices = ", ".join(member.value for member in wanted)
+        raise InvalidOption(f"{name} must be one of {choices}; not {value!r}") from None
+
+
+def _named(name: str, value: Any, read: Any) -> Any:
+    try:
+        return read(value)
+    except InvalidOption as error:
+        raise InvalidOption(f"{name}: {error}") from None
+
+
+def _topics(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not all(isinstance(item, str) and item for item in value):
+        raise InvalidOption(f"topics must be a list of topic prefixes, not {value!r}")
+    return tuple(value)

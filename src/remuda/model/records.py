@@ -1,0 +1,107 @@
+"""What the log remembers. The core makes these records, the log keeps them, recovery plays them back.
+
+Messages and events are numbered separately, each without gaps: a message's *offset* and an event's *position*.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from remuda.model.messages import Column, Messages
+from remuda.model.options import QueueOptions, Status
+from remuda.model.state import State
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Messages at offsets `first`, `first + 1`, …: each logged (L), then queued (Q) in its queues or unchanged (U)."""
+
+    first: int
+    created: int
+    messages: Messages
+    queues: Column[tuple[str, ...]]
+    digest: Column[bytes | None] = None
+    """Hash of the body where object and key are given, for the compacter and the history."""
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`count` neighbouring messages from offset `first` changed to `state` in one queue."""
+
+    queue: str
+    state: State
+    first: int
+    count: int = 1
+    consumer: str | None = None
+    attempt: int = 0
+    reason: str | None = None
+    due: int | None = None
+    """When a message that waits (R, or a delayed Q) becomes available."""
+    ahead: bool = False
+    """A put-back that goes before all regular messages."""
+    who: str | None = None
+    """The person behind an operator's move."""
+    high: bool = False
+    """Of messages that come from another queue: they have high priority."""
+
+
+class Events(msgspec.Struct, frozen=True, array_like=True):
+    """Events at positions `first`, `first + 1`, …, all at `time`."""
+
+    first: int
+    time: int
+    rows: list[Event]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class QueueChange(msgspec.Struct, frozen=True, array_like=True):
+    """A queue was created or removed, its options or its status changed, or its parked messages were forgotten."""
+
+    action: str
+    queue: str
+    time: int
+    options: QueueOptions | None = None
+    status: Status | None = None
+    first: int = 0
+    count: int = 0
+    who: str | None = None
+
+
+class RouterKind(StrEnum):
+    """How a router chooses among its bindings."""
+
+    DISTRIBUTE = "distribute"
+    ROUND_ROBIN = "round-robin"
+    FIRST = "first"
+
+
+class Binding(msgspec.Struct, frozen=True, array_like=True):
+    """Where a router may send a message: a queue, or a topic. The highest priority is tried first."""
+
+    queue: str | None = None
+    topic: str | None = None
+    priority: int = 0
+
+
+class RouterChange(msgspec.Struct, frozen=True, array_like=True):
+    """A router was set, or removed when it has no kind."""
+
+    router: str
+    time: int
+    kind: RouterKind | None = None
+    bindings: tuple[Binding, ...] = ()
+
+
+CREATED: Final = "created"
+REMOVED: Final = "removed"
+CONFIGURED: Final = "configured"
+STATUS: Final = "status"
+FORGOTTEN: Final = "forgotten"
+
+Record = Appended | Events | QueueChange | RouterChange

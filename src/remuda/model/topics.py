@@ -1,0 +1,50 @@
+"""Topic names (T1, B10): dotted words. The root is the word before the first dot."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from remuda.model.errors import InvalidMessage
+
+MAX_TOPIC_BYTES = 255
+
+
+def root(topic: str) -> str:
+    return topic.partition(".")[0]
+
+
+def check_topic(topic: str) -> None:
+    """Raise `InvalidMessage` for a topic that no queue could be named after."""
+    if not topic or not root(topic):
+        raise InvalidMessage(f"topic {topic!r} has no root before its first dot; nothing was stored")
+    if len(topic.encode("utf-8", "surrogatepass")) > MAX_TOPIC_BYTES:
+        raise InvalidMessage(f"topic {topic[:40]!r}… is longer than {MAX_TOPIC_BYTES} bytes; nothing was stored")
+    if not topic.isprintable():
+        raise InvalidMessage(f"topic {topic!r} holds characters that cannot be printed; nothing was stored")
+
+
+def has_prefix(topic: str, prefix: str) -> bool:
+    """Whether `topic` is `prefix` or lies below it: `fruit` covers `fruit.sour`, not `fruits.x`. `fruit.*` is the same."""
+    stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
+    return not stem or topic == stem or topic.startswith(stem + ".")
+
+
+@lru_cache(maxsize=4096)
+def matches(pattern: str, topic: str) -> bool:
+    """Whether `topic` fits a pattern in which `*` is one word and `#` is zero or more."""
+    return _match(tuple(pattern.split(".")), tuple(topic.split(".")))
+
+
+def _match(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    # One row of the usual table: reached[i] says whether the words so far fit the first i parts of the pattern.
+    reached = [True] + [False] * len(pattern)
+    for index, part in enumerate(pattern):
+        reached[index + 1] = reached[index] and part == "#"
+    for word in words:
+        before, reached = reached, [False] * (len(pattern) + 1)
+        for index, part in enumerate(pattern):
+            if part == "#":
+                reached[index + 1] = reached[index] or before[index + 1]
+            else:
+                reached[index + 1] = before[index] and part in ("*", word)
+    return reached[-1]

@@ -1,0 +1,60 @@
+"""Promises the repository itself keeps."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ADDRESS_FREE = ("*.lock", "*.toml", "*.json", "Makefile", "*/Makefile", "tools/*")
+FOREIGN_ADDRESS = re.compile(r"https?://(?!(?:localhost|127\.0\.0\.1)(?![\w.-]))\S*")
+
+
+def repository_files() -> Iterator[str]:
+    """Paths git tracks or would track; outside a checkout, all but hidden and installed ones."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    if shutil.which("git"):
+        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if listing.returncode == 0:
+            yield from filter(None, listing.stdout.split("\0"))
+            return
+    for path in ROOT.rglob("*"):
+        relative = path.relative_to(ROOT)
+        if not any(part.startswith(".") or part == "node_modules" for part in relative.parts):
+            yield relative.as_posix()
+
+
+def test_configuration_names_no_outside_address() -> None:
+    checked = [
+        path for path in repository_files() if any(fnmatch(path, p) for p in ADDRESS_FREE) and (ROOT / path).is_file()
+    ]
+    assert {"Makefile", "pyproject.toml", "requirements.lock", "tools/setup.sh"} <= set(checked)
+    named = {path: FOREIGN_ADDRESS.findall((ROOT / path).read_text("utf-8", "replace")) for path in checked}
+    assert {path: addresses for path, addresses in named.items() if addresses} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "foreign"),
+    [
+        ("http://localhost:8000/x", False),
+        ("http://127.0.0.1/", False),
+        ("https://example.org", True),
+        ("http://localhost.example.org", True),
+    ],
+)
+def test_only_this_machine_is_not_an_outside_address(text: str, foreign: bool) -> None:
+    assert bool(FOREIGN_ADDRESS.search(text)) is foreign
+
+
+@pytest.mark.parametrize("lock", ["uv.lock", "pylock.toml"])
+def test_locks_that_hold_addresses_stay_out(lock: str) -> None:
+    assert lock in (ROOT / ".gitignore").read_text().splitlines()
+    assert lock not in repository_files()
+
+
+def test_ci_runs_make_test() -> None:
+    assert "make test" in (ROOT / ".ci/run").read_text().splitlines()

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Makes .venv ready from requirements.lock. Needs only a shell; may be run again at any time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+UV=uv==0.13.7
+APT_PACKAGES="python3 python3-venv"
+VENV_PYTHON=.venv/bin/python
+export UV_PYTHON_DOWNLOADS=never
+
+say() { echo "$*" >&2; }
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+# Debian's python3 comes without ensurepip, and a venv made by it has no pip.
+can_make_venv() { new_enough "$1" && "$1" -c 'import ensurepip, venv' 2>/dev/null; }
+
+find_python() {
+    local name
+    for name in python3 python3.11 python3.12 python3.13 /usr/bin/python3; do
+        if can_make_venv "$name"; then
+            echo "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+install_python() {
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        say "Remuda needs Python 3.11 or newer with venv, and found none. On Debian or Ubuntu run"
+        say "    sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends $APT_PACKAGES'"
+        say "and then this command again."
+        exit 1
+    fi
+    say "installing $APT_PACKAGES ..."
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq </dev/null
+    # shellcheck disable=SC2086
+    apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 $APT_PACKAGES </dev/null >/dev/null
+}
+
+make_venv() {
+    if new_enough $VENV_PYTHON && $VENV_PYTHON -m pip --version >/dev/null 2>&1; then
+        return
+    fi
+    local python
+    if ! python=$(find_python); then
+        install_python
+        python=$(find_python) || { say "This system's $APT_PACKAGES are older than Python 3.11; install a newer Python."; exit 1; }
+    fi
+    say "setting up .venv with $("$python" --version) ..."
+    "$python" -m venv --clear .venv
+}
+
+install_with_uv() {
+    local uv="$VENV_PYTHON -m uv --quiet pip"
+    $VENV_PYTHON -m pip install -qq $UV &&
+        $uv sync --python $VENV_PYTHON --require-hashes requirements.lock &&
+        $uv install --python $VENV_PYTHON --no-deps --no-build-isolation -e .
+}
+
+install_with_pip() {
+    $VENV_PYTHON -m pip install -qq --require-hashes -r requirements.lock &&
+        $VENV_PYTHON -m pip install -qq --no-deps --no-build-isolation -e .
+}
+
+make_venv
+say "installing the locked packages and remuda ..."
+install_with_uv || { say "uv did not do it, installing with pip ..." && install_with_pip; }
+say "ready after $SECONDS s"
