@@ -17,7 +17,7 @@ from remuda.broker.asking import (
     report_refusals,
 )
 from remuda.broker.delivery import Answers, AsyncDelivery, Runs
-from remuda.broker.host import Host
+from remuda.broker.host import Host, PullRequest
 from remuda.broker.inbox import Inbox
 from remuda.broker.pending import Pending
 from remuda.broker.port import Options, Publishable
@@ -94,11 +94,12 @@ class AsyncEmbeddedBroker:
         messages: Publishable,
         *,
         queue: str | None = None,
+        unbound: str | None = None,
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        pending = self.host.publish(as_batch(messages), queue=queue, options=options)
+        pending = self.host.publish(as_batch(messages), queue=queue, unbound=unbound, options=options)
         receipt = (await self._finish(pending, timeout))[0]
         if raise_refusals:
             report_refusals(receipt)
@@ -134,18 +135,25 @@ class AsyncEmbeddedBroker:
             queue, consumer_name(consumer), count=count, newest=newest,
             clear_after=check_clear_after(clear_after), wait=wait,
         )  # fmt: skip
-        request, inbox = await self._finish(pending)
         try:
-            sending = await inbox.get_async(wait / SECOND)
+            found = await self._finish(pending)
+            if isinstance(found, PullRequest):
+                sending = await found.inbox.get_async(wait / SECOND)
+                if sending is None:
+                    withdrawn = self.host.end_pull(found)
+                    sending = await found.inbox.get_async(0 if withdrawn else None)
+                found = sending
         except asyncio.CancelledError:
-            self.host.end_pull(queue, request)
-            late = inbox.get(0)
-            if late is not None:
-                self.host.give_back(late)
+            asked = pending.result
+            if isinstance(asked, PullRequest):
+                self.host.refuse_pull(asked)
+            elif asked is not None:
+                self.host.give_back(asked)
             raise
-        if wait:
-            self.host.end_pull(queue, request)
-        return await self._deliver(sending or inbox.get(0))
+        return await self._deliver(found)
+
+    async def renew(self, delivery: AsyncDelivery) -> bool:
+        return self.host.renew(delivery.queue, delivery.lease)
 
     async def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
         return await self._finish(self.host.declare(name, queue_options(options, more)))
@@ -185,6 +193,10 @@ class AsyncEmbeddedBroker:
 
     async def close(self) -> None:
         await asyncio.to_thread(self.host.close)
+        self.release()
+
+    def release(self) -> None:
+        """Let go what this face holds of its own."""
         self._committer.close()
 
     async def __aenter__(self) -> AsyncEmbeddedBroker:
@@ -209,9 +221,10 @@ class AsyncEmbeddedBroker:
         if sending is None:
             return None
         held = self.host.held(sending)
-        if held is None:
-            sending, held = await asyncio.to_thread(self.host.load, sending)
-        return AsyncDelivery(sending, held, self._settle) if len(held) else None
+        if held is not None:
+            return AsyncDelivery(sending, held, self._settle)
+        found, messages = await asyncio.to_thread(self.host.load, sending)
+        return AsyncDelivery(found, messages, self._settle) if len(messages) else None
 
     async def _settle(
         self, delivery: Answers[Any], verdict: Verdict, runs: Runs | None, to: str | None
@@ -232,7 +245,11 @@ class AsyncEmbeddedSubscription:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = None if timeout is None else micros(timeout) / SECOND
         while (sending := await self._inbox.get_async(wait)) is not None:
-            delivery = await self._broker._deliver(sending)
+            try:
+                delivery = await self._broker._deliver(sending)
+            except asyncio.CancelledError:
+                self._inbox.put_back(sending)
+                raise
             if delivery is not None:
                 return delivery
         return None

@@ -59,33 +59,48 @@ class Answers(Generic[R]):
 
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Done."""
-        return self._answer(Verdict(Answer.ACKNOWLEDGE, consumer=self.consumer), rows)
+        return self.answer(Verdict(Answer.ACKNOWLEDGE, consumer=self.consumer), rows)
 
     def nack(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
         """Failed: the queue's `put_back` decides what follows."""
-        return self._answer(Verdict(Answer.NEGATIVE, reason, consumer=self.consumer), rows)
+        return self.answer(Verdict(Answer.NEGATIVE, reason, consumer=self.consumer), rows)
 
-    def retry(self, rows: Iterable[int] | None = None, *, after: Duration = 0, reason: str | None = None) -> R:
+    def retry(
+        self,
+        rows: Iterable[int] | None = None,
+        *,
+        after: Duration = 0,
+        reason: str | None = None,
+        detail: str | None = None,
+    ) -> R:
         """Failed: again after a while."""
-        return self._answer(Verdict(Answer.RETRY, reason, micros(after), self.consumer), rows)
+        return self.answer(Verdict(Answer.RETRY, reason, micros(after), self.consumer, detail=detail), rows)
 
     def release(self, rows: Iterable[int] | None = None, *, after: Duration = 0) -> R:
         """Not now: back to the queue, and the attempt does not count."""
-        return self._answer(Verdict(Answer.RELEASE, None, micros(after), self.consumer), rows)
+        return self.answer(Verdict(Answer.RELEASE, None, micros(after), self.consumer), rows)
 
     def invalid(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
         """Never to be understood."""
-        return self._answer(Verdict(Answer.INVALID, reason, consumer=self.consumer), rows)
+        return self.answer(Verdict(Answer.INVALID, reason, consumer=self.consumer), rows)
 
     def not_interested(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
         """Not for this consumer."""
-        return self._answer(Verdict(Answer.NOT_INTERESTED, reason, consumer=self.consumer), rows)
+        return self.answer(Verdict(Answer.NOT_INTERESTED, reason, consumer=self.consumer), rows)
 
-    def dead(self, rows: Iterable[int] | None = None, *, reason: str | None = None, to: str | None = None) -> R:
+    def dead(
+        self,
+        rows: Iterable[int] | None = None,
+        *,
+        reason: str | None = None,
+        to: str | None = None,
+        detail: str | None = None,
+    ) -> R:
         """Give up; the message is parked here and, with `to`, goes on in another queue."""
-        return self._answer(Verdict(Answer.DEAD, reason, consumer=self.consumer), rows, to)
+        return self.answer(Verdict(Answer.DEAD, reason, consumer=self.consumer, detail=detail), rows, to)
 
-    def _answer(self, verdict: Verdict, rows: Iterable[int] | None, to: str | None = None) -> R:
+    def answer(self, verdict: Verdict, rows: Iterable[int] | None = None, to: str | None = None) -> R:
+        """Any answer, as a value."""
         return self._settle(verdict, None if rows is None else self._runs_of(rows), to)
 
     @abstractmethod

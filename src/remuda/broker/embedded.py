@@ -6,6 +6,7 @@ import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from remuda.broker.aio import AsyncEmbeddedBroker
 from remuda.broker.asking import (
     as_batch,
     channel_options,
@@ -15,7 +16,7 @@ from remuda.broker.asking import (
     report_refusals,
 )
 from remuda.broker.delivery import Answers, Delivery, Runs
-from remuda.broker.host import Host
+from remuda.broker.host import Host, PullRequest
 from remuda.broker.inbox import Inbox
 from remuda.broker.pending import Pending
 from remuda.broker.port import Options, Publishable
@@ -41,22 +42,31 @@ class EmbeddedBroker:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self._aio: AsyncEmbeddedBroker | None = None
 
     @property
     def recovery(self) -> RecoveryReport:
         """What was cut or lost when the log was opened."""
         return self.host.engine.report
 
+    @property
+    def aio(self) -> AsyncEmbeddedBroker:
+        """The same broker for coroutines."""
+        if self._aio is None:
+            self._aio = AsyncEmbeddedBroker(self.host)
+        return self._aio
+
     def publish(
         self,
         messages: Publishable,
         *,
         queue: str | None = None,
+        unbound: str | None = None,
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        pending = self.host.publish(as_batch(messages), queue=queue, options=options)
+        pending = self.host.publish(as_batch(messages), queue=queue, unbound=unbound, options=options)
         receipt = self._finish(pending, timeout)[0]
         if raise_refusals:
             report_refusals(receipt)
@@ -92,13 +102,17 @@ class EmbeddedBroker:
             queue, consumer_name(consumer), count=count, newest=newest,
             clear_after=check_clear_after(clear_after), wait=wait,
         )  # fmt: skip
-        request, inbox = self._finish(pending)
-        try:
-            sending = inbox.get(wait / SECOND)
-        finally:
-            if wait:
-                self.host.end_pull(queue, request)
-        return self._deliver(sending or inbox.get(0))
+        found = self._finish(pending)
+        if isinstance(found, PullRequest):
+            sending = found.inbox.get(wait / SECOND)
+            if sending is None:
+                withdrawn = self.host.end_pull(found)
+                sending = found.inbox.get(0 if withdrawn else None)
+            found = sending
+        return self._deliver(found)
+
+    def renew(self, delivery: Delivery) -> bool:
+        return self.host.renew(delivery.queue, delivery.lease)
 
     def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
         return self._finish(self.host.declare(name, queue_options(options, more)))
@@ -154,6 +168,8 @@ class EmbeddedBroker:
 
     def close(self) -> None:
         self.host.close()
+        if self._aio is not None:
+            self._aio.release()
 
     def __enter__(self) -> EmbeddedBroker:
         return self

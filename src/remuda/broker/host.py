@@ -6,16 +6,18 @@ and for coroutines differ only in how they wait.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, NamedTuple, TypeVar
 
 from remuda.broker.clock import Clock, steady_clock
 from remuda.broker.commit import GroupCommit
 from remuda.broker.engine import Engine
 from remuda.broker.extensions import Extensions
+from remuda.broker.forks import closed_after_fork
 from remuda.broker.inbox import Inbox
 from remuda.broker.notices import Handler, NoticeBoard
 from remuda.broker.options import BrokerOptions, Sync
@@ -29,6 +31,7 @@ from remuda.core.info import QueueInfo
 from remuda.core.operators import Selection
 from remuda.core.receipts import Declared, Receipt
 from remuda.core.settling import Verdict
+from remuda.log.codec import check as check_storable
 from remuda.log.disk import Disk
 from remuda.log.reader import Reader
 from remuda.model.document import Document
@@ -41,6 +44,19 @@ T = TypeVar("T")
 Options = QueueOptions | Mapping[str, Any] | None
 
 _log = logging.getLogger("remuda.broker")
+_CLOSED = "the broker is closed; open it again to go on. Everything accepted before is kept"
+_FORKED = (
+    "this broker belongs to the process that opened it, and a fork of that process cannot use it; nothing was changed. "
+    "Open a broker in the new process, or start the process by spawning"
+)
+
+
+class PullRequest(NamedTuple):
+    """A pull that waits: its answer will come to the inbox."""
+
+    queue: str
+    number: int
+    inbox: Inbox
 
 
 class Host:
@@ -69,12 +85,15 @@ class Host:
         self.lock = threading.Lock()
         self.notices = NoticeBoard()
         self._closed = False
+        self._closed_text = _CLOSED
         self._ticket = 0
         self._must_sync = False
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
         self._inboxes: dict[tuple[str, str], Inbox] = {}
         self._requests: dict[int, Inbox] = {}
+        self._on_the_way: set[int] = set()
+        """Pull requests that were served, but whose delivery waits for its commit."""
         self._next_request = 0
         self._commits: dict[int, Future[None]] = {}
         self._group = GroupCommit(self._write)
@@ -82,19 +101,27 @@ class Host:
         self.upkeep = Upkeep(self, volatile=volatile)
         self._pulse.start()
         self.upkeep.start()
+        closed_after_fork(self)
 
     # Publishing
 
     def publish(
-        self, messages: Messages, *, queue: str | None = None, router: str | None = None, options: Options = None
+        self,
+        messages: Messages,
+        *,
+        queue: str | None = None,
+        unbound: str | None = None,
+        router: str | None = None,
+        options: Options = None,
     ) -> Pending[list[Receipt]]:
+        check_storable(messages)
         with self.lock:
             core = self._core()
             self.engine.make_room(messages)
             if router is not None:
                 receipts = core.route(router, messages, self.clock())
             else:
-                receipts = [core.publish(messages, self.clock(), queue=queue, options=options)]
+                receipts = [core.publish(messages, self.clock(), queue=queue, unbound=unbound, options=options)]
             commit = self._watch(receipts)
             return Pending(receipts, self._record(), commit)
 
@@ -127,30 +154,36 @@ class Host:
 
     def pull(
         self, queue: str, consumer: str, *, count: int, newest: bool, clear_after: str, wait: int
-    ) -> Pending[tuple[int, Inbox]]:
-        """A pull request: its number, and the inbox in which its answer arrives."""
+    ) -> Pending[Sending | PullRequest | None]:
+        """What is there at once; else, if it shall wait, the request under which it will come."""
         with self.lock:
             core = self._core()
             self._next_request += 1
             request = self._next_request
+            core.pull(
+                queue, consumer, self.clock(), count=count, newest=newest, wait=wait,
+                clear_after=clear_after, request=request,
+            )  # fmt: skip
+            sendings = core.ledger.claim(request)
+            ticket = self._record()
+            if sendings or not wait:
+                return Pending(sendings[0] if sendings else None, ticket)
             inbox = self._requests[request] = Inbox()
-            try:
-                found = core.pull(
-                    queue, consumer, self.clock(), count=count, newest=newest, wait=wait,
-                    clear_after=clear_after, request=request,
-                )  # fmt: skip
-            except BaseException:
-                del self._requests[request]
-                raise
-            if not found:
-                inbox.close()
-            return Pending((request, inbox), self._record())
+            return Pending(PullRequest(queue, request, inbox), ticket)
 
-    def end_pull(self, queue: str, request: int) -> None:
-        """Whoever asked waits no longer. What was sent to it in the last moment stays in its inbox."""
+    def end_pull(self, asked: PullRequest) -> bool:
+        """Whoever asked waits no longer. False if the answer is already on its way and will be in the inbox."""
         with self.lock:
-            self.engine.core.withdraw(queue, request)
-            self._requests.pop(request, None)
+            self.engine.core.withdraw(asked.queue, asked.number)
+            if asked.number in self._on_the_way:
+                return False
+            self._requests.pop(asked.number, None)
+            return True
+
+    def refuse_pull(self, asked: PullRequest) -> None:
+        """Whoever asked is gone: what was or will be sent to it goes back to the queue."""
+        self.end_pull(asked)
+        asked.inbox.divert(self.give_back)
 
     def settle(
         self, queue: str, lease: int | None, verdict: Verdict, runs: Sequence[tuple[int, int]] | None, to: str | None
@@ -163,9 +196,18 @@ class Host:
             settled = core.settle(queue, lease, verdict, self.clock(), runs=runs, to=to)
             return Pending(settled, self._record())
 
+    def renew(self, queue: str, lease: int | None) -> bool:
+        """Give a delivery's holder the whole time once more."""
+        if lease is None:
+            return False
+        with self.lock:
+            return self._core().renew(queue, lease, self.clock())
+
     def give_back(self, sending: Sending) -> None:
         """Nobody is there any more to take this delivery."""
-        self.settle(sending.queue, sending.lease, Verdict(Answer.RELEASE, consumer=sending.consumer), None, None)
+        verdict = Verdict(Answer.RELEASE, "its consumer is gone", consumer=sending.consumer)
+        self.settle(sending.queue, sending.lease, verdict, None, None)
+        self._pulse.nudge(0)
 
     def held(self, sending: Sending) -> Messages | None:
         """The messages of a delivery, if they are in memory."""
@@ -279,8 +321,9 @@ class Host:
             self._closed = True
             for inbox in (*self._inboxes.values(), *self._requests.values()):
                 inbox.close()
-            for commit in self._commits.values():
-                commit.set_exception(BrokerClosed("the broker was closed; the message is kept"))
+            commits, self._commits = self._commits, {}
+        for commit in list(commits.values()):
+            _resolve(commit, BrokerClosed("the broker was closed; the message is kept and its fate is not known yet"))
         self._pulse.stop()
         self.upkeep.stop()
         try:
@@ -299,9 +342,16 @@ class Host:
             self._claim.release()
             self.notices.close()
 
+    def disown(self) -> None:
+        """In a fork: this copy must neither write nor keep the directory locked after its owner's end."""
+        self.lock = threading.Lock()
+        self._closed, self._closed_text = True, _FORKED
+        self.engine.log.disk.unlock()
+        self._claim.release()
+
     def _core(self) -> Core:
         if self._closed:
-            raise BrokerClosed("the broker is closed; open it again to go on. Everything accepted before is kept")
+            raise BrokerClosed(self._closed_text)
         return self.engine.core
 
     def _do(self, verb: Callable[[Core, int], T]) -> Pending[T]:
@@ -319,6 +369,9 @@ class Host:
         self._ticket += 1
         self._must_sync = self._must_sync or effects.durable
         self._outbox.append(effects)
+        self._on_the_way.update(
+            sending.request for sending in effects.sendings if sending.request is not None
+        )
         if self.extensions.synchronizer is not None:
             self._unreplicated += effects.records
         self._pulse.nudge(self.engine.core.next_wake())
@@ -344,7 +397,9 @@ class Host:
     def _let_out(self, effects: Effects) -> None:
         for sending in effects.sendings:
             if sending.request is not None:
-                inbox = self._requests.pop(sending.request, None)
+                with self.lock:
+                    self._on_the_way.discard(sending.request)
+                    inbox = self._requests.pop(sending.request, None)
             else:
                 inbox = self._inboxes.get((sending.queue, sending.consumer))
             if inbox is not None:
@@ -366,10 +421,10 @@ class Host:
         if future is None:
             return
         if commit.reason is None:
-            future.set_result(None)
+            _resolve(future)
         else:
             text = f"the message was taken in but ended without success: {commit.reason}. It is kept with its reason"
-            future.set_exception(DeliveryFailed(text, commit.reason))
+            _resolve(future, DeliveryFailed(text, commit.reason))
 
     def flush(self) -> None:
         """Have everything that happened so far in the log, for those who read it there."""
@@ -378,6 +433,15 @@ class Host:
             self._ticket += 1
             ticket = self._ticket
         self.wait(ticket)
+
+
+def _resolve(future: Future[None], error: Exception | None = None) -> None:
+    """Settle what a producer waits for, unless closing, or the producer itself, was quicker."""
+    with contextlib.suppress(InvalidStateError):
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
 
 
 def _without(sending: Sending, found: Sequence[tuple[int, int]]) -> Sending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from remuda.core.effects import Sending
 
@@ -19,15 +20,20 @@ class Inbox:
         self._ready = threading.Condition(threading.Lock())
         self._waiters: deque[_Waiter] = deque()
         self._waiting = 0
+        self._elsewhere: Callable[[Sending], None] | None = None
         self.closed = False
 
     def put(self, sending: Sending) -> None:
         with self._ready:
-            self._items.append(sending)
-            if self._waiting:
-                self._ready.notify()
-            elif self._waiters:
-                _wake(self._waiters.popleft())
+            elsewhere = self._elsewhere
+            if elsewhere is None:
+                self._items.append(sending)
+                if self._waiting:
+                    self._ready.notify()
+                elif self._waiters:
+                    _wake(self._waiters.popleft())
+        if elsewhere is not None:
+            elsewhere(sending)
 
     def close(self) -> None:
         with self._ready:
@@ -35,6 +41,19 @@ class Inbox:
             self._ready.notify_all()
             while self._waiters:
                 _wake(self._waiters.popleft())
+
+    def put_back(self, sending: Sending) -> None:
+        """A delivery that was taken but not used comes first again."""
+        with self._ready:
+            self._items.appendleft(sending)
+
+    def divert(self, elsewhere: Callable[[Sending], None]) -> None:
+        """Nobody will come for what is here, or still arrives."""
+        with self._ready:
+            self._elsewhere = elsewhere
+            items, self._items = self._items, deque()
+        for sending in items:
+            elsewhere(sending)
 
     def get(self, timeout: float | None) -> Sending | None:
         """The next delivery; None when the time is up or the inbox is closed."""

@@ -42,13 +42,15 @@ class Broker(Protocol):
         messages: Publishable,
         *,
         queue: str | None = None,
+        unbound: str | None = None,
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
         """Take in messages, to the queues of their topics or to `queue` alone, and return when they are kept.
 
-        What that means is each queue's `commit_when`. `timeout` limits the wait for a consumer, where it asks for one.
+        With `unbound`, only the channels of their topics get them, and what no channel wants goes to that queue.
+        What kept means is each queue's `commit_when`. `timeout` limits the wait for a consumer, where it asks for one.
         """
         ...
 
@@ -79,6 +81,15 @@ class Broker(Protocol):
         timeout: Duration = 0,
     ) -> Delivery | None:
         """Ask a pull queue for messages; None if there are none, after `timeout`."""
+        ...
+
+    def renew(self, delivery: Delivery) -> bool:
+        """Begin the time for an answer anew; False if the delivery is no longer ours."""
+        ...
+
+    @property
+    def aio(self) -> AsyncBroker:
+        """The same broker for coroutines."""
         ...
 
     def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared: ...
@@ -120,6 +131,7 @@ class AsyncBroker(Protocol):
         messages: Publishable,
         *,
         queue: str | None = None,
+        unbound: str | None = None,
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
@@ -141,6 +153,7 @@ class AsyncBroker(Protocol):
         clear_after: str = "none",
         timeout: Duration = 0,
     ) -> AsyncDelivery | None: ...
+    async def renew(self, delivery: AsyncDelivery) -> bool: ...
     async def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared: ...
     async def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions: ...
     async def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None: ...

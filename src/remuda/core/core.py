@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,12 +19,13 @@ from remuda.core.lane import NEVER
 from remuda.core.ledger import Ledger
 from remuda.core.pieces import Piece
 from remuda.core.queue import Queue, Waiter
-from remuda.core.receipts import Declared, Receipt
+from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.routers import Router, copies_of
 from remuda.core.settling import Verdict
 from remuda.core.strategies import by_type
+from remuda.model.durations import DAY
 from remuda.model.errors import Conflict, ConsumersFull, InvalidMessage, InvalidOption, NotFound
-from remuda.model.ids import Snowflakes
+from remuda.model.ids import Snowflakes, time_of
 from remuda.model.messages import Column, Messages, cell
 from remuda.model.options import AutoDestroy, CommitWhen, QueueOptions, QueueType, Status
 from remuda.model.records import (
@@ -44,6 +45,8 @@ from remuda.model.records import (
 )
 from remuda.model.state import State
 from remuda.model.topics import check_topic
+
+_ID_HORIZON: Final = 366 * DAY
 
 
 class Core:
@@ -88,12 +91,7 @@ class Core:
             return Declared(True, {})
         if options is None:
             return Declared(False, {})
-        differs = {
-            field: (getattr(asked, field), getattr(queue.options, field))
-            for field in QueueOptions.__struct_fields__
-            if getattr(asked, field) != getattr(queue.options, field)
-        }
-        return Declared(False, differs)
+        return Declared(False, _differences(asked, queue.options))
 
     def configure(self, name: str, changes: Mapping[str, Any], now: int, who: str | None = None) -> QueueOptions:
         """Change options of a live queue; its type stays."""
@@ -163,17 +161,21 @@ class Core:
         now: int,
         *,
         queue: str | None = None,
+        unbound: str | None = None,
         options: QueueOptions | Mapping[str, Any] | None = None,
     ) -> Receipt:
-        """Take in a batch: to the queues of its topics, or to `queue` alone."""
+        """Take in a batch: to the queues of its topics, or to `queue` alone.
+
+        With `unbound`, only to the channels of its topics; what no channel wants goes to the queue of that name.
+        """
         self.ledger.at(now)
         messages.check()
         count = len(messages)
         if not count:
             return Receipt(self.ledger.next_offset, [], {}, ())
         messages = self._identified(messages)
-        routes: list[tuple[str, ...]] = [(queue,)] if queue is not None else self._routes(messages)
-        self._ready(routes, options)
+        routes: list[tuple[str, ...]] = [(queue,)] if queue is not None else self._routes(messages, unbound)
+        differs = self._ready(routes, options)
         refusals = admission.screen(messages, routes, self.queues)
         kept = messages
         if refusals:
@@ -189,7 +191,7 @@ class Core:
             watch = self._enter(record)
         assert messages.ids is not None
         repeats = tuple(row for row, same in enumerate(unchanged or ()) if same)
-        return Receipt(first, messages.ids, refusals, repeats, watch)
+        return Receipt(first, messages.ids, refusals, repeats, watch, differs)
 
     def route(self, router: str, messages: Messages, now: int) -> list[Receipt]:
         """Publish through a router (Q18): copies go to its bindings, with the original's id as correlation."""
@@ -219,8 +221,8 @@ class Core:
         *,
         batch: int = 1,
         options: QueueOptions | Mapping[str, Any] | None = None,
-    ) -> None:
-        """Consumer `consumer` takes messages of the queue, up to `batch` per delivery."""
+    ) -> Differences:
+        """Consumer `consumer` takes messages of the queue, up to `batch` per delivery. Gives how its options differ."""
         self.ledger.at(now)
         if not consumer or ", " in consumer:
             raise InvalidOption(f"a consumer's name must be a text without ', ', not {consumer!r}")
@@ -246,6 +248,7 @@ class Core:
         queue.had_consumers = True
         self.ledger.notice(NoticeKind.CONSUMER_SUBSCRIBED, queue, consumer=consumer)
         self._after(queue)
+        return {} if options is None else _differences(self._options(options), queue.options)
 
     def unsubscribe(self, name: str, consumer: str, now: int) -> None:
         """A consumer leaves or is lost; what it had not answered goes back."""
@@ -279,10 +282,8 @@ class Core:
             queue = self._create(name, self._options(None), Status.NOT_INITIALIZED)
         if queue.options.type is not QueueType.PULL and queue.status is not Status.NOT_INITIALIZED:
             raise Conflict(f"queue {name!r} is a {queue.options.type.value} queue; subscribe to it instead of pulling")
-        waiter = Waiter(consumer, count, newest, self.ledger.now + wait, request)
+        waiter = Waiter(consumer, count, newest, self.ledger.now + wait, request, clear_after)
         served = delivery.pull(self.ledger, queue, waiter)
-        if served and clear_after != "none":
-            operators.clear(self.ledger, queue, clear_after, consumer)
         if not served and wait:
             queue.waiters.append(waiter)
         self._after(queue)
@@ -316,10 +317,21 @@ class Core:
             self._ready([(to,)], None)
         settled = settling.settle(self.ledger, queue, lease, verdict, runs)
         if to is not None:
-            for piece in settled:
+            dead = [piece for run in settled for piece in queue.parked.find(run.first, run.count)]
+            for piece in dead:
                 self.ledger.forward(to, piece.first, piece.count, piece.high, f"{verdict.reason or 'given up'} in {name}")
         self._after(queue)
         return sum(piece.count for piece in settled)
+
+    def renew(self, name: str, lease: int, now: int) -> bool:
+        """Give a delivery's holder the whole time for an answer once more; False if it holds it no longer."""
+        self.ledger.at(now)
+        queue = self.queues.get(name)
+        held = queue.leases.get(lease) if queue is not None else None
+        if queue is None or held is None:
+            return False
+        queue.extend(held, self.ledger.now + queue.options.acknowledge_timeout)
+        return True
 
     # Operators
 
@@ -349,6 +361,7 @@ class Core:
         self.ledger.at(now)
         queue = self.queue(name)
         operators.end(self.ledger, queue, runs, "unreadable in the log")
+        settling.recount(queue)
         self._after(queue)
 
     # Time
@@ -383,6 +396,7 @@ class Core:
             case Appended():
                 admission.enter(record, self.queues)
                 self.compacter.remember(record.messages, record.digest)
+                self._resume_ids(record)
                 self.ledger.next_offset = max(self.ledger.next_offset, record.first + len(record))
                 self.ledger.note_block(record.first, len(record), record.created)
             case Events():
@@ -435,7 +449,7 @@ class Core:
         queue = Queue(name, options, self._strategy_for(name, options), self._handler_for(name, options), status)
         self.queues[name] = queue
         if options.is_channel:
-            self.distributor.open_channel(name, options.topics)
+            self.distributor.open_channel(name, options.topics, options.patterns)
         return queue
 
     def _configure(self, queue: Queue, options: QueueOptions) -> None:
@@ -444,7 +458,7 @@ class Core:
         queue.handler = self._handler_for(queue.name, options)
         self.distributor.close_channel(queue.name)
         if options.is_channel:
-            self.distributor.open_channel(queue.name, options.topics)
+            self.distributor.open_channel(queue.name, options.topics, options.patterns)
 
     def _initialize(self, queue: Queue, options: QueueOptions) -> None:
         self.ledger.change(QueueChange(CONFIGURED, queue.name, self.ledger.now, options))
@@ -483,6 +497,18 @@ class Core:
         elif change.action == REMOVED:
             self._drop(change.queue)
 
+    def _resume_ids(self, record: Appended) -> None:
+        """Ids on record are not given again, even if the clock is behind them. Those of callers that look like ours
+        are passed over too, unless they lie so far ahead that they cannot be."""
+        ids = record.messages.ids
+        if isinstance(ids, range):
+            numbers = [ids[-1]] if ids else []
+        else:
+            numbers = [int(own) for own in ids or () if len(own) < 20 and own.isascii() and own.isdigit()]
+        given = [number for number in numbers if time_of(number) < record.created + _ID_HORIZON]
+        if given:
+            self.snowflakes.resume(max(given))
+
     def _identified(self, messages: Messages) -> Messages:
         if messages.ids is None:
             ids: range | list[str] = self.snowflakes.take(len(messages), self.ledger.now)
@@ -493,25 +519,27 @@ class Core:
             ids = messages.ids
         return msgspec.structs.replace(messages, ids=ids, created=self.ledger.now)
 
-    def _routes(self, messages: Messages) -> list[tuple[str, ...]]:
+    def _routes(self, messages: Messages, unbound: str | None) -> list[tuple[str, ...]]:
         """The queues of each row, or of all rows when they share their topics."""
         if not isinstance(messages.topics, list) and not isinstance(messages.name, list):
-            return [self._route(messages.topics_of(0))]
+            return [self._route(messages.topics_of(0), unbound)]
         routes: dict[tuple[str, ...], tuple[str, ...]] = {}
         found = []
         for row in range(len(messages)):
             topics = messages.topics_of(row)
             if topics not in routes:
-                routes[topics] = self._route(topics)
+                routes[topics] = self._route(topics, unbound)
             found.append(routes[topics])
         return found
 
-    def _route(self, topics: tuple[str, ...]) -> tuple[str, ...]:
+    def _route(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...]:
         names: list[str] = []
         default = self.distributor.default_queue
         for topic in topics:
             if default is None or topic:
                 check_topic(topic)
+        if unbound is not None:
+            return self.distributor.channels(topics) or (unbound,)
         for name in self.distributor.roots(topics):
             if name not in self.queues and default is not None:
                 name = default
@@ -564,21 +592,20 @@ class Core:
         for piece in queue.due_pieces(now):
             self._come_due(queue, piece)
         delivery.expire(self.ledger, queue)
-        while queue.waiters and queue.waiters[0].until <= now:
-            queue.waiters.popleft()
+        if queue.waiters:
+            queue.waiters = deque(waiter for waiter in queue.waiters if waiter.until > now)
         self._after(queue)
 
     def _come_due(self, queue: Queue, piece: Piece) -> None:
         if piece.deadline <= self.ledger.now:
-            operators.end(self.ledger, queue, [(piece.first, piece.count)], "expired")
-            return
-        if piece.state is State.RETRY:
+            delivery.end_expired(self.ledger, queue, piece)
+        elif piece.state is State.RETRY:
             again = Event(
                 queue.name, State.QUEUED, piece.first, piece.count, attempt=piece.attempt, ahead=piece.ahead
             )
             self.ledger.event(queue, State.RETRY, again)
         else:
-            queue.release(piece)
+            queue.release_due(self.ledger.now)
 
     def _after(self, queue: Queue) -> None:
         """What may follow any change of a queue: deliveries, its end, the next time to look."""
@@ -598,7 +625,7 @@ class Core:
             heapq.heappush(self._wakes, (wake, queue.name))
 
     def _is_over(self, queue: Queue) -> bool:
-        if queue.name not in self.queues:
+        if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues:
             return False
         nobody = queue.had_consumers and not queue.consumers
         nothing = queue.had_messages and not queue.size
@@ -611,6 +638,16 @@ class Core:
                 return not queue.size and not queue.consumers and (queue.had_messages or queue.had_consumers)
             case _:
                 return False
+
+
+def _differences(asked: QueueOptions, standing: QueueOptions) -> Differences:
+    if asked == standing:
+        return {}
+    return {
+        field: (getattr(asked, field), getattr(standing, field))
+        for field in QueueOptions.__struct_fields__
+        if getattr(asked, field) != getattr(standing, field)
+    }
 
 
 def _column(routes: list[tuple[str, ...]], unchanged: list[bool] | None, count: int) -> Column[tuple[str, ...]]:

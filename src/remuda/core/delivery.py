@@ -21,6 +21,8 @@ Attempted = tuple[int, int, int]
 
 def dispatch(ledger: Ledger, queue: Queue) -> None:
     """Send whatever can be sent now."""
+    if queue.next_send <= ledger.now:
+        queue.next_send = 0
     if queue.status not in CONSUMING or not queue.waiting:
         return
     expire(ledger, queue)
@@ -51,12 +53,21 @@ def pull(ledger: Ledger, queue: Queue, waiter: Waiter) -> bool:
 
 def expire(ledger: Ledger, queue: Queue) -> None:
     """Waiting messages whose deadline has come end here, or go on to the queue named for them."""
+    queue.release_due(ledger.now)
+    if queue.soonest > ledger.now:
+        return
     for first, count, high in _joined(queue, ledger.now):
-        ledger.notice(NoticeKind.TIMED_OUT, queue, first=first, count=count)
-        lifted = [Piece(first, count, State.QUEUED, high=high)]
-        ledger.event(queue, State.QUEUED, Event(queue.name, State.DEAD, first, count, reason="expired"), lifted=lifted)
-        if queue.options.expired_queue:
-            ledger.forward(queue.options.expired_queue, first, count, high, f"expired in {queue.name}")
+        piece = Piece(first, count, State.QUEUED, high=high)
+        end_expired(ledger, queue, piece, lifted=[piece])
+
+
+def end_expired(ledger: Ledger, queue: Queue, piece: Piece, lifted: list[Piece] | None = None) -> None:
+    """The deadline of these messages, which wait or are delayed, has come."""
+    first, count = piece.first, piece.count
+    ledger.notice(NoticeKind.TIMED_OUT, queue, first=first, count=count)
+    ledger.event(queue, piece.state, Event(queue.name, State.DEAD, first, count, reason="expired"), lifted=lifted)
+    if queue.options.expired_queue:
+        ledger.forward(queue.options.expired_queue, first, count, piece.high, f"expired in {queue.name}")
 
 
 def send(

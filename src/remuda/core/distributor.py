@@ -1,10 +1,10 @@
-"""Which queues a message goes to (T1, T2): the queue of each topic's root, and every channel with a fitting prefix."""
+"""Which queues a message goes to (T1, T2): the queue of each topic's root, and every channel with a fitting prefix or pattern."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from remuda.model.topics import has_prefix, root
+from remuda.model.topics import has_prefix, matches, root
 
 
 class Distributor:
@@ -12,11 +12,11 @@ class Distributor:
 
     def __init__(self, default_queue: str | None = None) -> None:
         self.default_queue = default_queue
-        self._channels: dict[str, tuple[str, ...]] = {}
+        self._channels: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._routes: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def open_channel(self, name: str, prefixes: Iterable[str]) -> None:
-        self._channels[name] = tuple(prefixes)
+    def open_channel(self, name: str, prefixes: Iterable[str], patterns: Iterable[str] = ()) -> None:
+        self._channels[name] = tuple(prefixes), tuple(patterns)
         self._routes.clear()
 
     def close_channel(self, name: str) -> None:
@@ -36,7 +36,8 @@ class Distributor:
                 self._routes.clear()
             self._routes[topics] = tuple(
                 name
-                for name, prefixes in self._channels.items()
+                for name, (prefixes, patterns) in self._channels.items()
                 if any(has_prefix(topic, prefix) for topic in topics for prefix in prefixes)
+                or any(matches(pattern, topic) for topic in topics for pattern in patterns)
             )
         return self._routes[topics]

@@ -25,6 +25,10 @@ class QueueInfo(msgspec.Struct, frozen=True):
     consumers: tuple[str, ...]
     counts: dict[State, int]
     """How many messages ever entered each state here."""
+    pulls: int = 0
+    """Pull requests that wait for a message."""
+    late_answers: int = 0
+    """Answers since the start that came too late or for the second time, and were ignored."""
 
     @property
     def waiting(self) -> int:
@@ -53,4 +57,6 @@ def describe(queue: Queue) -> QueueInfo:
         not_interested=parked[State.NOT_INTERESTED],
         consumers=tuple(queue.consumers),
         counts=dict(queue.counts),
+        pulls=len(queue.waiters),
+        late_answers=queue.late_answers,
     )

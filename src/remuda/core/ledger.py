@@ -84,10 +84,12 @@ class Ledger:
         if queue.watched:
             self._settle_watches(queue, event)
 
-    def confirm_again(self, event: Event) -> None:
+    def confirm_again(self, queue: Queue, event: Event) -> None:
         """A further confirmation of messages that have one already: noted, without a move."""
+        queue.evolve(event, self.now, self.next_position)
         self.next_position += 1
         self._rows.append(event)
+        self.touch(queue)
 
     def touch(self, queue: Queue) -> None:
         """What happens to a persistent queue is to be kept before it is told. A fetch need not be: it may repeat."""
@@ -96,6 +98,13 @@ class Ledger:
 
     def send(self, sending: Sending) -> None:
         self._effects.sendings.append(sending)
+
+    def claim(self, request: int) -> list[Sending]:
+        """Take over the answer to a pull request that was served at once."""
+        claimed = [sending for sending in self._effects.sendings if sending.request == request]
+        if claimed:
+            self._effects.sendings = [sending for sending in self._effects.sendings if sending.request != request]
+        return claimed
 
     def notice(
         self, kind: NoticeKind, queue: Queue, *, first: int = 0, count: int = 0, consumer: str | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -44,10 +44,23 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 def reprocess(ledger: Ledger, queue: Queue, selection: Selection, who: str | None) -> int:
     chosen = selection.of(queue)
+    if queue.id_of:
+        chosen = list(_without_taken(queue, chosen))
     for piece in chosen:
         again = Event(queue.name, State.QUEUED, piece.first, piece.count, reason="reprocessed", who=who)
         ledger.event(queue, piece.state, again)
     return sum(piece.count for piece in chosen)
+
+
+def _without_taken(queue: Queue, pieces: list[Piece]) -> Iterator[Piece]:
+    """Of a queue with unique ids, the messages whose id no live message has, nor another of these before it."""
+    seen: set[str] = set()
+    for piece in pieces:
+        for offset in range(piece.first, piece.end):
+            identity = queue.id_of.get(offset)
+            if identity is None or (identity not in queue.offset_of and identity not in seen):
+                seen.add(identity or "")
+                yield piece.part(offset, offset + 1)
 
 
 def forget(ledger: Ledger, queue: Queue, selection: Selection, who: str | None) -> int:
@@ -62,6 +75,7 @@ def forget(ledger: Ledger, queue: Queue, selection: Selection, who: str | None) 
 def clear(ledger: Ledger, queue: Queue, lanes: str, who: str | None) -> int:
     if lanes not in ("all", "priority", "regular"):
         raise InvalidOption(f"clear takes all, priority or regular, not {lanes!r}")
+    queue.release_due(ledger.now)
     chosen = {"all": queue.lanes(), "priority": (queue.high,), "regular": (queue.returned, queue.normal)}[lanes]
     count = end(ledger, queue, [run[:2] for lane in chosen for run in lane.runs()], "cleared", who)
     if lanes == "all":
@@ -92,7 +106,7 @@ def resume(ledger: Ledger, queue: Queue) -> None:
         end(ledger, queue, list(_live(queue)), "lost at restart: a memory queue")
     for piece in list(queue.flights):
         if piece.state is State.SUCCESS:
-            queue.flights.remove(piece.first, piece.count)
+            queue.let_go(piece)
         else:
             put_back_lost(ledger, queue, piece)
 

@@ -44,6 +44,7 @@ class Waiter(msgspec.Struct, frozen=True):
     newest: bool
     until: int
     request: int
+    clear_after: str = "none"
 
 
 class Queue:
@@ -81,6 +82,7 @@ class Queue:
         """Offsets whose fate a producer waits for, with the watch's number."""
         self.counts: dict[State, int] = {}
         """How many messages ever entered each state here."""
+        self.late_answers = 0
         self.had_messages = False
         self.had_consumers = False
         self.next_send = 0
@@ -88,6 +90,7 @@ class Queue:
         """When the queue next needs attention, as far as its owner knows."""
         self.serving = 0
         self._dues: list[tuple[int, int]] = []
+        self._releases: list[tuple[int, int]] = []
         self._lease_ends: list[tuple[int, int]] = []
 
     # What a strategy sees
@@ -105,6 +108,11 @@ class Queue:
         return list(self.consumers.values())
 
     # What others ask
+
+    @property
+    def soonest(self) -> int:
+        """No waiting message expires before this."""
+        return min(self.high.soonest, self.returned.soonest, self.normal.soonest)
 
     @property
     def size(self) -> int:
@@ -138,7 +146,7 @@ class Queue:
 
     def next_wake(self) -> int:
         """When time alone will change something here."""
-        soonest = min(self.high.soonest, self.returned.soonest, self.normal.soonest)
+        soonest = self.soonest
         if self._dues:
             soonest = min(soonest, self._dues[0][0])
         while self._lease_ends and self._lease_ends[0][1] not in self.leases:
@@ -154,7 +162,8 @@ class Queue:
     def overdue_leases(self, now: int) -> Iterator[Lease]:
         while self._lease_ends and self._lease_ends[0][0] <= now:
             lease = self.leases.get(heapq.heappop(self._lease_ends)[1])
-            if lease is not None:
+            # A lease that was renewed stands here once more, at its later end.
+            if lease is not None and lease.deadline <= now:
                 yield lease
 
     def due_pieces(self, now: int) -> Iterator[Piece]:
@@ -172,6 +181,10 @@ class Queue:
             if name in self.consumers:
                 self.consumers[name].unanswered += 1
 
+    def extend(self, lease: Lease, deadline: int) -> None:
+        lease.deadline = deadline
+        heapq.heappush(self._lease_ends, (deadline, lease.token))
+
     def revoke(self, lease: Lease) -> None:
         if self.leases.pop(lease.token, None) is not None:
             for name in lease.consumers:
@@ -187,6 +200,7 @@ class Queue:
 
     def admit(self, first: int, count: int, created: int, high: bool, expires: int | None, due: int | None) -> None:
         """Messages enter the queue."""
+        self.release_due(created)
         self._count(State.QUEUED, count)
         self.had_messages = True
         deadline = self._deadline(created, expires)
@@ -195,6 +209,12 @@ class Queue:
         else:
             (self.high if high else self.normal).append(first, count, deadline)
 
+    def _claim_ids(self, piece: Piece) -> None:
+        if self.id_of:
+            for offset in range(piece.first, piece.end):
+                if offset in self.id_of:
+                    self.offset_of[self.id_of[offset]] = offset
+
     def remember_id(self, identity: str, offset: int) -> None:
         self.offset_of[identity] = offset
         self.id_of[offset] = identity
@@ -202,6 +222,7 @@ class Queue:
     def evolve(self, event: Event, time: int, lease: int, lifted: list[Piece] | None = None) -> None:
         """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the messages, if at hand."""
         first, count, state = event.first, event.count, event.state
+        self.release_due(time)
         self._count(state, count)
         match state:
             case State.FETCHED:
@@ -238,12 +259,21 @@ class Queue:
                         piece, state=state, reason=event.reason, time=time, lease=-1, due=0, deadline=NEVER
                     )
                     self.parked.add_merged(ended, within=MINUTE)
-                self._free(first, count)
+                self._free(first, count, parked=True)
             case _:
                 raise AssertionError(f"no event carries state {state}")
 
-    def release(self, piece: Piece) -> None:
-        """A delayed message's time has come; it was queued all along."""
+    def release_due(self, time: int) -> None:
+        """Delayed messages whose time has come join the line. They were queued all along, so no event tells of it.
+
+        Every record first does this for its own time: played back, it finds the line as it was when it was written.
+        """
+        while self._releases and self._releases[0][0] <= time:
+            piece = self.delayed.holding(heapq.heappop(self._releases)[1])
+            if piece is not None and piece.state is State.QUEUED and piece.due <= time:
+                self._release(piece)
+
+    def _release(self, piece: Piece) -> None:
         self.delayed.remove(piece.first, piece.count)
         if piece.attempt:
             for offset in range(piece.first, piece.end):
@@ -253,15 +283,22 @@ class Queue:
 
     def forget(self, first: int, count: int) -> int:
         """Parked messages go for good."""
-        return sum(piece.count for piece in self.parked.remove(first, count))
+        gone = self.parked.remove(first, count)
+        for piece in gone:
+            self._free(piece.first, piece.count)
+        return sum(piece.count for piece in gone)
 
     def abandon(self, lease: Lease) -> None:
         """What was confirmed too seldom leaves the queue as it is."""
         for first, count in lease.runs:
             for piece in self.flights.find(first, count):
                 if piece.lease == lease.token and piece.state is State.SUCCESS:
-                    self.flights.remove(piece.first, piece.count)
-                    self._free(piece.first, piece.count)
+                    self.let_go(piece)
+
+    def let_go(self, piece: Piece) -> None:
+        """Messages in flight that nobody will answer for any more."""
+        self.flights.remove(piece.first, piece.count)
+        self._free(piece.first, piece.count)
 
     def _count(self, state: State, count: int) -> None:
         self.counts[state] = self.counts.get(state, 0) + count
@@ -274,6 +311,7 @@ class Queue:
         for piece in here:
             if piece.state not in LIVE:
                 piece = msgspec.structs.replace(piece, deadline=self._deadline(time, None))
+                self._claim_ids(piece)
             if event.attempt:
                 for offset in range(piece.first, piece.end):
                     self.attempts[offset] = event.attempt
@@ -289,7 +327,12 @@ class Queue:
 
     def delay(self, piece: Piece) -> None:
         self.delayed.add(piece)
+        self._plan(piece)
+
+    def _plan(self, piece: Piece) -> None:
         heapq.heappush(self._dues, (min(piece.due, piece.deadline), piece.first))
+        if piece.state is State.QUEUED:
+            heapq.heappush(self._releases, (piece.due, piece.first))
 
     def _leave_lanes(self, first: int, count: int) -> list[Piece]:
         found: list[Piece] = []
@@ -309,7 +352,7 @@ class Queue:
                 found += pieces.remove(first, count)
         rest = self.delayed.holding(first + count)
         if rest is not None and rest.first == first + count:
-            heapq.heappush(self._dues, (min(rest.due, rest.deadline), rest.first))
+            self._plan(rest)
         if sum(piece.count for piece in found) < count:
             found += self._leave_lanes(first, count)
         return found
@@ -323,12 +366,13 @@ class Queue:
             for offset in range(piece.first, piece.end):
                 self.attempts.pop(offset, None)
 
-    def _free(self, first: int, count: int) -> None:
-        if self.topic_counts:
+    def _free(self, first: int, count: int, *, parked: bool = False) -> None:
+        """Others may have the ids of these messages. A parked message remembers its own, for when it comes back."""
+        if self.topic_counts and not parked:
             for offset in range(first, first + count):
                 self.topic_counts.pop(offset, None)
         if self.id_of:
             for offset in range(first, first + count):
-                identity = self.id_of.pop(offset, None)
-                if identity is not None:
-                    self.offset_of.pop(identity, None)
+                identity = self.id_of.get(offset) if parked else self.id_of.pop(offset, None)
+                if identity is not None and self.offset_of.get(identity) == offset:
+                    del self.offset_of[identity]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from remuda.model.errors import Refused
+
+
+Differences: TypeAlias = dict[str, tuple[Any, Any]]
+"""Options asked for that a queue does not have: as asked, and as they stand (Q13)."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -20,6 +24,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Of the messages taken in, by number, those that repeat the last body of their object and key."""
     watch: int | None = None
     """Where a queue commits later than on receipt: what to wait for."""
+    differs: dict[str, Differences] = {}
+    """By queue, where the options given with the batch are not those that stand."""
 
     def __len__(self) -> int:
         return len(self.given)
@@ -43,4 +49,4 @@ class Declared(msgspec.Struct, frozen=True):
     """Whether a queue was created, and else where its options differ: asked, and as they stand."""
 
     created: bool
-    differs: dict[str, tuple[Any, Any]]
+    differs: Differences

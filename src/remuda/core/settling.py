@@ -24,6 +24,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """Before the next attempt; None leaves it to the queue."""
     consumer: str | None = None
     who: str | None = None
+    detail: str | None = None
 
 
 def settle(
@@ -36,10 +37,12 @@ def settle(
     lease = queue.leases.get(token)
     if lease is None or verdict.consumer not in lease.consumers:
         ledger.late_answers += 1
+        queue.late_answers += 1
         return []
     pieces = _held(queue, lease, lease.runs if runs is None else runs)
-    if not pieces or verdict.consumer in lease.confirmed:
+    if not pieces or verdict.consumer in lease.confirmed or verdict.consumer in lease.declined:
         ledger.late_answers += 1
+        queue.late_answers += 1
         return []
     for piece in pieces:
         ledger.notice(
@@ -90,6 +93,14 @@ def lose(ledger: Ledger, queue: Queue, consumer: str) -> None:
             put_back_lost(ledger, queue, piece)
 
 
+def recount(queue: Queue) -> None:
+    """Messages in flight ended without their consumer's answer: a delivery with none left is over."""
+    for lease in list(queue.leases.values()):
+        lease.open = sum(piece.count for piece in _held(queue, lease, lease.runs))
+        if not lease.open:
+            queue.revoke(lease)
+
+
 def put_back_lost(ledger: Ledger, queue: Queue, piece: Piece) -> None:
     """Messages in flight to a consumer that is gone."""
     options = queue.options
@@ -112,7 +123,7 @@ def conclude(ledger: Ledger, queue: Queue, piece: Piece, verdict: Verdict) -> No
     consumer, reason, who = verdict.consumer, verdict.reason, verdict.who
 
     def ends_as(state: State, why: str) -> None:
-        event = Event(name, state, first, count, consumer, piece.attempt, reason or why, who=who)
+        event = Event(name, state, first, count, consumer, piece.attempt, reason or why, who=who, detail=verdict.detail)
         ledger.event(queue, State.FETCHED, event)
 
     match verdict.answer:
@@ -144,7 +155,7 @@ def _retry(ledger: Ledger, queue: Queue, piece: Piece, verdict: Verdict, delay: 
     due = ledger.now + delay if delay else None
     failed = Event(
         queue.name, State.RETRY, piece.first, piece.count, verdict.consumer, piece.attempt,
-        verdict.reason or "negative answer", due, ahead,
+        verdict.reason or "negative answer", due, ahead, detail=verdict.detail,
     )  # fmt: skip
     ledger.event(queue, State.FETCHED, failed)
     if due is None:
@@ -178,7 +189,7 @@ def _count_confirmation(ledger: Ledger, queue: Queue, lease: Lease, piece: Piece
         return [piece]
     success = Event(queue.name, State.SUCCESS, piece.first, piece.count, consumer)
     if lease.confirmed:
-        ledger.confirm_again(success)
+        ledger.confirm_again(queue, success)
     else:
         ledger.event(queue, State.FETCHED, success)
     lease.confirmed.add(consumer)

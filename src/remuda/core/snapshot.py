@@ -97,7 +97,10 @@ def _load_queue(queue: Queue, saved: _QueueState) -> None:
         queue.delay(piece)
     queue.attempts = saved.attempts
     for offset, identity in saved.ids.items():
-        queue.remember_id(identity, offset)
+        if queue.parked.holding(offset) is None:
+            queue.remember_id(identity, offset)
+        else:
+            queue.id_of[offset] = identity
     queue.topic_counts = saved.topic_counts
     queue.counts = saved.counts
     queue.had_messages, queue.had_consumers = saved.had

@@ -7,7 +7,7 @@ lost before it. Bodies stand last: who does not need them does not decode them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,8 @@ ROUTER: Final = 4
 
 _MIME_TYPE: Final = Message(name="", body=b"").mime_type
 _Tuples = list[str | tuple[str, ...]]
+Time = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Microseconds as Arrow and Parquet can hold them."""
 
 
 class Decoded(NamedTuple):
@@ -51,14 +53,14 @@ class _Columns(_Head, array_like=True):
     topics: _Tuples
     object: str | list[str | None] | None
     key: str | list[str | None] | None
-    timestamp: int | list[int | None] | None
+    timestamp: Time | list[Time | None] | None
     mime_type: str | list[str] | None
     headers: dict[str, str] | list[dict[str, str]] | None
     priority: Priority | list[Priority]
-    expires: int | list[int | None] | None
-    due: int | list[int | None] | None
+    expires: Time | list[Time | None] | None
+    due: Time | list[Time | None] | None
     digest: bytes | list[bytes | None] | None
-    stamps: int | list[int] | None
+    stamps: Time | list[Time] | None
 
 
 class _Whole(_Columns, array_like=True):
@@ -77,7 +79,7 @@ _decode_router = msgspec.msgpack.Decoder(tuple[int, int, RouterChange]).decode
 def encode(record: Record, offset: int, position: int) -> tuple[int, bytes]:
     """The kind and payload of a record that is appended when the counters stand at `offset` and `position`."""
     if type(record) is Appended:
-        return MESSAGES, _encode_appended(record, position)
+        return MESSAGES, _encode_appended(record, position, record.messages.bodies)
     if type(record) is Events:
         return EVENTS, _encode((offset, record))
     return CHANGE if type(record) is QueueChange else ROUTER, _encode((offset, position, record))
@@ -118,13 +120,13 @@ def message_range(payload: bytes) -> range:
 def check(messages: Messages) -> None:
     """Raise `InvalidMessage` for values of a wrong type, which could be written but never read back."""
     try:
-        kind, payload = encode(Appended(0, 0, messages, ()), 0, 0)
-        decode(kind, payload, bodies=False)
-    except (Damaged, TypeError, ValueError, OverflowError) as error:
+        columns = _decode_columns(_encode_appended(Appended(0, 0, messages, ()), 0, []))
+        _ids(columns.ids, columns.count)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"a message holds a value that cannot be stored: {error}; nothing was stored") from error
 
 
-def _encode_appended(record: Appended, position: int) -> bytes:
+def _encode_appended(record: Appended, position: int, bodies: list[bytes]) -> bytes:
     messages = record.messages
     ids = messages.ids
     headers = messages.headers
@@ -150,7 +152,7 @@ def _encode_appended(record: Appended, position: int) -> bytes:
             messages.due,
             record.digest,
             None if type(stamps) is int and (stamps == 0 or stamps == record.created) else stamps,
-            messages.bodies,
+            bodies,
         )
     )
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from remuda.log.fetch import Run, add_run
 from remuda.log.log import Log
+from remuda.log.parquet import write_parquet
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
-from remuda.log.seal import closed_segments, write_parquet
+from remuda.log.seal import GROUP_BYTES, GROUP_ROWS, closed_segments
 from remuda.log.sealed import EventTable, MessageTable, Table
 from remuda.log.segments import SealedFile
 
@@ -67,7 +68,7 @@ def _collect_messages(log: Log, keep: Keep) -> tuple[int, int, int]:
     removed = files = freed = 0
     for file in log.catalog.files().messages:
         table = MessageTable(log.disk, file)
-        runs = sorted(keep(file.first, file.last))
+        runs = _merged(keep(file.first, file.last))
         if not runs:
             freed += _remove(log, file)
             removed += table.rows
@@ -96,7 +97,7 @@ def _collect_events(log: Log, present: _Present) -> tuple[int, int, int]:
     return removed, files, freed
 
 
-def _select(table: Table, rows: Callable[[pa.RecordBatch], Iterable[Run]]) -> list[pa.RecordBatch] | None:
+def _select(table: Table, rows: Callable[[pa.RecordBatch], list[int]]) -> list[pa.RecordBatch] | None:
     """The rows that stay, group by group; None when some cannot be read."""
     selected = []
     if not table.readable:
@@ -105,7 +106,11 @@ def _select(table: Table, rows: Callable[[pa.RecordBatch], Iterable[Run]]) -> li
         batch = table.batch(group)
         if batch is None:
             return None
-        selected += [batch.slice(start, count) for start, count in rows(batch)]
+        stay = rows(batch)
+        if len(stay) == batch.num_rows:
+            selected.append(batch)
+        elif stay:
+            selected.append(batch.take(pa.array(stay, pa.int64())))
     return selected
 
 
@@ -126,8 +131,6 @@ def _rewrite(
 
 
 def _groups(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
-
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -155,14 +158,25 @@ def _remove(log: Log, file: SealedFile) -> int:
     return size
 
 
-def _rows_in(batch: pa.RecordBatch, runs: list[Run]) -> list[Run]:
-    """The rows of a batch whose offsets lie in the runs."""
+def _merged(runs: Iterable[Run]) -> list[Run]:
+    """The runs in order, none over another."""
+    merged: list[Run] = []
+    for first, count in sorted(runs):
+        done = sum(merged[-1]) if merged else first
+        if first + count > done:
+            add_run(merged, max(first, done), first + count - max(first, done))
+    return merged
+
+
+def _rows_in(batch: pa.RecordBatch, runs: list[Run]) -> list[int]:
+    """The rows of a batch whose offsets lie in the runs, which are in order."""
     offsets = batch.column("offset").to_pylist()
-    rows: list[Run] = []
-    for first, count in runs:
-        start, stop = bisect_left(offsets, first), bisect_left(offsets, first + count)
-        if stop > start:
-            add_run(rows, start, stop - start)
+    rows: list[int] = []
+    at = max(bisect_right(runs, (offsets[0], _FOREVER)) - 1, 0)
+    while at < len(runs) and runs[at][0] <= offsets[-1]:
+        first, count = runs[at]
+        rows += range(bisect_left(offsets, first), bisect_left(offsets, first + count))
+        at += 1
     return rows
 
 
@@ -190,12 +204,12 @@ class _Present:
         self._starts = [first for first, _ in runs]
         self._stops = [first + count for first, count in runs]
 
-    def rows(self, batch: pa.RecordBatch) -> list[Run]:
+    def rows(self, batch: pa.RecordBatch) -> list[int]:
         """The rows of a batch of events that tell of a message which is still there."""
-        rows: list[Run] = []
+        rows: list[int] = []
         firsts, counts = batch.column("first").to_pylist(), batch.column("count").to_pylist()
         for row, (first, count) in enumerate(zip(firsts, counts, strict=True)):
             at = bisect_right(self._stops, first)
             if at < len(self._starts) and self._starts[at] < first + count:
-                add_run(rows, row, 1)
+                rows.append(row)
         return rows

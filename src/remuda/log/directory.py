@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from remuda.log.system import allocate, datasync, read_all, sync_folder, write_all
 from remuda.model.errors import (
     DirectoryInUse,
     DirectoryNotWritable,
@@ -57,7 +58,7 @@ class DirectoryDisk:
             handle = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 wanted = os.fstat(handle).st_size - start if length is None else length
-                return _read_all(handle, start, wanted)
+                return read_all(handle, start, wanted)
             finally:
                 os.close(handle)
 
@@ -79,7 +80,7 @@ class DirectoryDisk:
             try:
                 handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
                 try:
-                    _write_all(handle, data, 0)
+                    write_all(handle, data, 0)
                     os.fsync(handle)
                 finally:
                     os.close(handle)
@@ -88,21 +89,21 @@ class DirectoryDisk:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def rename(self, source: str, target: str) -> None:
         with _storage_errors(source):
             path = self._root / target
             self._make_folder(path.parent)
             os.replace(self._root / source, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             if (self._root / source).parent != path.parent:
-                _sync_folder((self._root / source).parent)
+                sync_folder((self._root / source).parent)
 
     def remove(self, name: str) -> None:
         with _storage_errors(name), contextlib.suppress(FileNotFoundError):
             os.unlink(self._root / name)
-            _sync_folder((self._root / name).parent)
+            sync_folder((self._root / name).parent)
 
     def path(self, name: str) -> str | None:
         return str(self._root / name)
@@ -116,7 +117,7 @@ class DirectoryDisk:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = _read_all(handle, 0, 32).split(b"\n")[0].decode("ascii", "replace")
+            holder = read_all(handle, 0, 32).split(b"\n")[0].decode("ascii", "replace")
             os.close(handle)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StorageError(f"{str(path)!r} cannot be locked: {error.strerror}") from error
@@ -184,7 +185,7 @@ class DirectoryDisk:
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
 
 class DirectoryFile:
@@ -197,23 +198,27 @@ class DirectoryFile:
         self._fresh = fresh
 
     def write(self, data: bytes) -> None:
-        with _storage_errors(self._path.name):
-            _write_all(self._handle, data, self._position)
+        try:
+            write_all(self._handle, data, self._position)
+        except OSError as error:
+            raise _storage_error(self._path.name, error) from error
         self._position += len(data)
 
     def sync(self) -> None:
-        with _storage_errors(self._path.name):
-            _datasync(self._handle)
+        try:
+            datasync(self._handle)
             if self._fresh:
                 # The data is worth nothing while a power loss can still take the file's name.
-                _sync_folder(self._path.parent)
+                sync_folder(self._path.parent)
                 self._fresh = False
+        except OSError as error:
+            raise _storage_error(self._path.name, error) from error
 
     def reserve(self, up_to: int) -> None:
         with _storage_errors(self._path.name):
             size = os.fstat(self._handle).st_size
             if up_to > size:
-                _allocate(self._handle, size, up_to - size)
+                allocate(self._handle, size, up_to - size)
 
     def truncate(self, size: int) -> None:
         with _storage_errors(self._path.name):
@@ -232,9 +237,13 @@ def _storage_errors(name: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise _full(name) from error
-        raise StorageError(f"{name!r} cannot be read or written: {error.strerror}; check the disk") from error
+        raise _storage_error(name, error) from error
+
+
+def _storage_error(name: str, error: OSError) -> StorageError:
+    if error.errno in _NO_ROOM:
+        return _full(name)
+    return StorageError(f"{name!r} cannot be read or written: {error.strerror}; check the disk")
 
 
 def _full(name: str) -> DiskFull:
@@ -260,53 +269,3 @@ def _make(root: Path) -> None:
         if error.errno in _NOT_WRITABLE:
             raise _not_writable(root, error) from error
         raise StorageError(f"directory {str(root)!r} cannot be created: {error.strerror}") from error
-
-
-def _write_all(handle: int, data: bytes, position: int) -> None:
-    written = os.pwrite(handle, data, position)
-    while written < len(data):
-        more = os.pwrite(handle, memoryview(data)[written:], position + written)
-        if more == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written += more
-
-
-def _read_all(handle: int, start: int, length: int) -> bytes:
-    if length <= 0:
-        return b""
-    data = os.pread(handle, length, start)
-    if len(data) == length:
-        return data
-    parts = [data]
-    got = len(data)
-    while data and got < length:
-        data = os.pread(handle, length - got, start + got)
-        parts.append(data)
-        got += len(data)
-    return b"".join(parts)
-
-
-def _datasync(handle: int) -> None:
-    if hasattr(os, "fdatasync"):
-        os.fdatasync(handle)
-    else:
-        os.fsync(handle)
-
-
-def _allocate(handle: int, start: int, length: int) -> None:
-    if not hasattr(os, "posix_fallocate"):
-        return
-    try:
-        os.posix_fallocate(handle, start, length)
-    except OSError as error:
-        # Not every file system can reserve; there the write itself finds out.
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

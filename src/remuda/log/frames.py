@@ -66,7 +66,7 @@ Item = Frame | Unreadable | Torn
 
 
 def scan(data: bytes, marker: bytes, base: int = 0) -> Iterator[Item]:
-    """The frames of `data` and the damage between them; an all-zero rest is a clean end. `data` begins at byte `base`."""
+    """The frames of `data` and the damage between them. Bytes count from `base`; an all-zero rest is a clean end."""
     written = len(data.rstrip(b"\0"))
     budget = _CHECKS_PER_BYTE * len(data)
     position = 0

@@ -15,7 +15,8 @@ from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import MAX_PAYLOAD, new_marker, pack_header
 from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
 from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, SparseIndex, TailSegment, list_files
-from remuda.log.tail import Batch, LogOptions, Part, TailWriter, broken
+from remuda.log.tail import Batch, Part, TailWriter, broken
+from remuda.log.tail import LogOptions as LogOptions
 from remuda.model.errors import StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
@@ -38,6 +39,7 @@ class Log:
         self._number = 0
         self._recovered = False
         self._failure: BaseException | None = None
+        self._closed = False
         self._writer = TailWriter(disk, options)
         self._fetcher = Fetcher(disk, self.catalog)
         self._active: TailSegment | None = None
@@ -73,9 +75,9 @@ class Log:
         log._upcoming.sequence = max(
             [1, newest.mark.segment if newest else 1, *(segment.sequence + 1 for segment in files.tail)]
         )
-        begins_in_tail = not segments or segments[0].sequence == 1
+        begins_in_tail = not segments or segments[0].sequence == 1 or segments[0].first.number == 0
         state_lost = newest is None and bool(files.messages or files.events or found.damaged or not begins_in_tail)
-        expected = None if state_lost else newest.mark.counters if newest else Counters(0, 0, 0)
+        expected = newest.mark.counters if newest else _before_tail(files, segments, state_lost)
         report = RecoveryReport(
             damaged_checkpoints=tuple(found.damaged),
             state_lost=state_lost,
@@ -208,7 +210,7 @@ class Log:
     def close(self) -> None:
         """Write and sync what is pending, and let the directory go."""
         try:
-            if self._failure is None and self._recovered:
+            if self._failure is None and self._recovered and not self._closed:
                 batch = self.take()
                 batch.write()
                 if self._active is not None and self._active.written:
@@ -216,7 +218,7 @@ class Log:
                 batch.sync()
         finally:
             self._writer.close()
-            self._failure = self._failure or StorageError("it was closed")
+            self._closed = True
             self.disk.unlock()
 
     def _segment(self) -> TailSegment:
@@ -241,6 +243,8 @@ class Log:
     def _check(self) -> None:
         if self._failure is not None:
             raise broken(self._failure)
+        if self._closed:
+            raise StorageError("the log was closed; nothing was stored. Open it again to go on")
         if not self._recovered:
             raise StorageError("the log is still being read; take Recovery.records to their end first")
 
@@ -257,6 +261,16 @@ def _read_starts(disk: Disk, files: Files) -> list[TailSegment]:
         previous = segment.first
         segments.append(segment)
     return segments
+
+
+def _before_tail(files: Files, segments: list[TailSegment], state_lost: bool) -> Counters:
+    """The counters at which the tail should begin when no checkpoint says so."""
+    if not (state_lost and segments):
+        return Counters(0, 0, 0)
+    first = segments[0].first
+    offset = max((file.last + 1 for file in files.messages), default=0)
+    position = max((file.last + 1 for file in files.events), default=0)
+    return Counters(first.number, min(offset, first.offset), min(position, first.position))
 
 
 def _drop_sealed(disk: Disk, files: Files, segments: list[TailSegment]) -> list[TailSegment]:

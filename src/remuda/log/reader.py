@@ -34,13 +34,13 @@ class _Piece(NamedTuple):
 
 
 class Reader:
-    """Reads the log on a disk. Each call gives what is there now; call again from where it ended for what came after."""
+    """Reads the log on a disk. Each call gives what is there now; call again from where it ended for what came then."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._lister = Lister(disk)
-        self._gaps: list[range] = []
-        self._event_gaps: list[range] = []
+        self._gaps: dict[range, None] = {}
+        self._event_gaps: dict[range, None] = {}
 
     @property
     def gaps(self) -> tuple[range, ...]:
@@ -88,7 +88,7 @@ class Reader:
         return _retry(lambda: self._position_at(time))
 
     def _read(
-        self, pieces: Callable[[int, int], Iterator[_Piece]], gaps: list[range], start: int, stop: int | None
+        self, pieces: Callable[[int, int], Iterator[_Piece]], gaps: dict[range, None], start: int, stop: int | None
     ) -> Iterator[Any]:
         limit = _NO_END if stop is None else stop
         cursor, attempts = start, 0
@@ -254,9 +254,9 @@ def _neighbours(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             start = row
 
 
-def _note_gap(gaps: list[range], start: int, stop: int) -> None:
-    if start < stop and range(start, stop) not in gaps:
-        gaps.append(range(start, stop))
+def _note_gap(gaps: dict[range, None], start: int, stop: int) -> None:
+    if start < stop:
+        gaps[range(start, stop)] = None
 
 
 def _retry(look: Callable[[], T]) -> T:

@@ -46,5 +46,6 @@ EVENTS_SCHEMA: Final = pa.schema(
         ("ahead", pa.bool_()),
         ("who", pa.string()),
         ("high", pa.bool_()),
+        ("detail", pa.string()),
     ]
 )

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from remuda.log.columns import regroup
 from remuda.log.log import Log
+from remuda.log.parquet import write_parquet
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.segments import EVENTS_TABLE, HEADER_BYTES, MESSAGES_TABLE, SealedFile, TailSegment, parse_header
 from remuda.log.tables import event_batch, message_batch
@@ -18,10 +18,6 @@ from remuda.model.records import Appended, Events
 
 GROUP_ROWS: Final = 8192
 GROUP_BYTES: Final = 8 * 1024 * 1024
-_LOW_CARDINALITY: Final = {
-    "messages": ["name", "topics.list.element", "object", "mime_type", "queues.list.element"],
-    "events": ["queue", "state", "consumer", "reason", "who"],
-}
 
 
 class Sealed(NamedTuple):
@@ -47,25 +43,6 @@ def closed_segments(log: Log) -> Iterator[TailSegment]:
     for segment in log.catalog.files().tail:
         if segment.end is not None and segment.sequence < log.settled_before:
             yield segment
-
-
-def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str) -> tuple[bytes, int]:
-    """A Parquet file with one row group for each batch, and its number of rows."""
-    rows = 0
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=_LOW_CARDINALITY[table],
-        write_page_checksum=True,
-        write_statistics=[name for name in schema.names if name != "body"],
-    ) as writer:
-        for batch in batches:
-            rows += batch.num_rows
-            writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(batch.num_rows, 1))
-    return sink.getvalue().to_pybytes(), rows
 
 
 def _seal(log: Log, segment: TailSegment) -> Sealed:

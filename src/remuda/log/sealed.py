@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from remuda.log.disk import Disk
 from remuda.log.fetch import Piece
+from remuda.log.parquet import SealedParquet, Unreadable
 from remuda.log.segments import SealedFile
 from remuda.log.tables import to_messages
-from remuda.model.errors import StorageError
 from remuda.model.messages import Messages
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, UnicodeDecodeError)
-
-
-class Unreadable(StorageError):
-    """A sealed file is damaged."""
-
-
-def open_parquet(disk: Disk, name: str) -> pq.ParquetFile:
-    path = disk.path(name)
-    try:
-        # A map keeps the rows of an open file in place while collecting puts another in its stead.
-        source = pa.BufferReader(disk.read(name)) if path is None else pa.memory_map(path)
-        return pq.ParquetFile(source, page_checksum_verification=True)
-    except UNREADABLE as error:
-        _raise_unless_damage(error, name)
-        raise Unreadable(f"{name} cannot be read ({error}); its rows are missing. Restore it from a copy") from error
-
-
-def _raise_unless_damage(error: Exception, name: str) -> None:
-    """A file that is gone or could not be opened is not damaged: its rows may well be there at the next try."""
-    if isinstance(error, FileNotFoundError | pa.ArrowMemoryError):
-        raise error
-    if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EIO:
-        raise StorageError(f"{name} cannot be read now: {error.strerror}; try again") from error
 
 
 class Table:
@@ -51,16 +25,14 @@ class Table:
     def __init__(self, disk: Disk, file: SealedFile, column: str) -> None:
         self.file = file
         self.column = column
-        self._parquet: pq.ParquetFile | None = None
+        self._parquet: SealedParquet | None = None
         self._bounds: list[tuple[int, int]] = []
         try:
-            self._parquet = open_parquet(disk, file.name)
-            self._bounds = [self._bound(group) for group in range(self._parquet.metadata.num_row_groups)]
+            self._parquet = SealedParquet(disk, file.name)
         except Unreadable:
-            self._parquet = None
-        except UNREADABLE as error:
-            _raise_unless_damage(error, file.name)
-            self._parquet, self._bounds = None, []
+            pass
+        else:
+            self._bounds = [self._bound(group) for group in range(self._parquet.metadata.num_row_groups)]
         self.bytes = 4096 + 4096 * len(self._bounds)
 
     @property
@@ -108,16 +80,13 @@ class Table:
         """The rows of a group; None when they cannot be read."""
         assert self._parquet is not None
         try:
-            batches = self._parquet.read_row_group(group, columns=columns, use_threads=False).combine_chunks()
-            return batches.to_batches()[0] if batches.num_rows else None
-        except UNREADABLE as error:
-            _raise_unless_damage(error, self.file.name)
+            return self._parquet.read(group, columns)
+        except Unreadable:
             return None
 
     def _bound(self, group: int) -> tuple[int, int]:
-        found = self.statistics(group, self.column)
-        low, high = found if found is not None else (self.file.first, self.file.last)
-        return max(low, self.file.first), min(high, self.file.last)
+        known = self.statistics(group, self.column)
+        return known if known is not None else (self.file.first, self.file.last)
 
 
 class MessageTable(Table):
@@ -128,10 +97,7 @@ class MessageTable(Table):
         batch = self.batch(group)
         if batch is None:
             return MessageRows([], Messages(bodies=[], name=""))
-        try:
-            return MessageRows(batch.column("offset").to_pylist(), to_messages(batch))
-        except UNREADABLE:
-            return MessageRows([], Messages(bodies=[], name=""))
+        return MessageRows(batch.column("offset").to_pylist(), to_messages(batch))
 
 
 class EventTable(Table):

@@ -11,10 +11,10 @@ import re
 import struct
 import threading
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import google_crc32c
 
@@ -158,30 +158,35 @@ class Catalog:
 
     def __init__(self, files: Files) -> None:
         self._guard = threading.Lock()
-        self._tail = list(files.tail)
-        self._sealed = {MESSAGES_TABLE: list(files.messages), EVENTS_TABLE: list(files.events)}
+        self._files = files
 
     def files(self) -> Files:
-        with self._guard:
-            return Files(tuple(self._tail), tuple(self._sealed[MESSAGES_TABLE]), tuple(self._sealed[EVENTS_TABLE]))
+        return self._files
 
     def add_tail(self, segment: TailSegment) -> None:
         with self._guard:
-            self._tail.append(segment)
-
-    def seal(self, segment: TailSegment, sealed: Iterable[SealedFile]) -> None:
-        with self._guard:
-            for file in sealed:
-                if file not in self._sealed[file.table]:
-                    insort(self._sealed[file.table], file)
-            self._tail.remove(segment)
+            self._files = self._files._replace(tail=(*self._files.tail, segment))
 
     def drop_tail(self, segment: TailSegment) -> None:
         self.seal(segment, ())
 
-    def replace(self, old: SealedFile, new: SealedFile | None) -> None:
+    def seal(self, segment: TailSegment, sealed: Iterable[SealedFile]) -> None:
+        """Put sealed files in the place of a segment."""
         with self._guard:
-            files = self._sealed[old.table]
-            files.remove(old)
-            if new is not None:
-                insort(files, new)
+            files = self._files
+            tables = {MESSAGES_TABLE: set(files.messages), EVENTS_TABLE: set(files.events)}
+            for file in sealed:
+                tables[file.table].add(file)
+            self._files = Files(
+                tuple(other for other in files.tail if other is not segment),
+                tuple(sorted(tables[MESSAGES_TABLE])),
+                tuple(sorted(tables[EVENTS_TABLE])),
+            )
+
+    def replace(self, old: SealedFile, new: SealedFile | None) -> None:
+        """Put a rewritten file in the place of an old one, or nothing."""
+        with self._guard:
+            before = self._files.messages if old.table == MESSAGES_TABLE else self._files.events
+            after = tuple(new if file == old else file for file in before if file != old or new is not None)
+            changed: Any = {old.table: after}
+            self._files = self._files._replace(**changed)

@@ -77,6 +77,10 @@ class TailWriter:
             self._files[segment.sequence].truncate(segment.written)
             self._finished.add(segment.sequence)
 
+    @property
+    def all_synced(self) -> bool:
+        return not self._unsynced
+
     def sync(self) -> None:
         """Bring everything written so far to the disk, oldest first."""
         while self._unsynced:
@@ -128,7 +132,11 @@ class Batch:
     def write(self) -> None:
         """Hand everything to the operating system: it survives the end of the process, not yet a power loss."""
         try:
-            for part in self._parts:
+            synced_before = self._writer.all_synced
+            for at, part in enumerate(self._parts):
+                if at and synced_before:
+                    # Else a power loss could keep the new segment and tear the old: damage, though none was confirmed.
+                    self._writer.sync()
                 self._writer.write(part.segment, b"".join(part.chunks))
             for segment in self._finished:
                 self._writer.finish(segment)

@@ -40,6 +40,7 @@ class QueueView(msgspec.Struct, frozen=True, rename="camel"):
     completed: int | None = None
     failed: int | None = None
     reason: str | None = None
+    detail: str | None = None
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,15 +72,17 @@ class _Tale:
         self.consumed: list[Consumption] = []
         self.first: dict[str, int] = {}
         self.reason: str | None = None
+        self.detail: str | None = None
 
     def tell(self, event: Event, time: int) -> None:
         self.state, self.modified = event.state, time
         self.reason = event.reason or (None if event.state is State.QUEUED else self.reason)
+        self.detail = event.detail or (None if event.state is State.QUEUED else self.detail)
         match event.state:
             case State.FETCHED:
                 self._once("consumed", time)
                 self.attempts = event.attempt
-                self.consumed.append(Consumption(event.consumer or "", time))
+                self.consumed += [Consumption(name, time) for name in (event.consumer or "").split(", ")]
             case State.SUCCESS:
                 self._once("processed", time)
                 self.confirmed += 1
@@ -111,6 +114,7 @@ class _Tale:
             completed=self.first.get("completed"),
             failed=self.first.get("failed"),
             reason=self.reason,
+            detail=self.detail,
         )
 
     def _once(self, moment: str, time: int) -> None:

@@ -63,11 +63,31 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
         rows = list(messages)
         if not rows:
             return cls(bodies=[], name="")
+        if len(rows) == 1:
+            return cls._of_one(rows[0])
         ids = [row.id for row in rows]
         return cls(
             bodies=[row.body for row in rows],
             ids=ids if any(ids) else None,
             **{name: fold([getattr(row, name) for row in rows]) for name in _SHARED},
+        )
+
+    @classmethod
+    def _of_one(cls, message: Message) -> Messages:
+        return cls(
+            bodies=[message.body],
+            name=message.name,
+            ids=[message.id] if message.id else None,
+            topics=message.topics,
+            object=message.object,
+            key=message.key,
+            timestamp=message.timestamp,
+            mime_type=message.mime_type,
+            headers=message.headers,
+            priority=message.priority,
+            created=message.created,
+            expires=message.expires,
+            due=message.due,
         )
 
     def __len__(self) -> int:
@@ -114,12 +134,9 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidMessage(
                 f"a body must be bytes, not {type(wrong).__name__}; encode it first. Nothing of the batch was stored"
             )
-        for name in _SHARED:
-            column = getattr(self, name)
-            if isinstance(column, list) and len(column) != count:
+        for name, column in zip(self.__struct_fields__, msgspec.structs.astuple(self), strict=True):
+            if isinstance(column, list | range) and len(column) != count:
                 raise InvalidMessage(f"column {name!r} has {len(column)} values for {count} bodies; nothing was stored")
-        if self.ids is not None and len(self.ids) != count:
-            raise InvalidMessage(f"{len(self.ids)} ids for {count} bodies; nothing was stored")
         if isinstance(self.ids, list):
             for own in self.ids:
                 if len(own.encode()) > MAX_ID_BYTES:

@@ -89,6 +89,9 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     confirmations: int = 1
     queue_size: int = 500
     topics: tuple[str, ...] = ()
+    """Prefixes: messages under these topics come here, beside the queue of their root."""
+    patterns: tuple[str, ...] = ()
+    """The same by pattern: `*` is one word, `#` zero or more."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None = None, /, **more: Any) -> QueueOptions:
@@ -114,8 +117,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def is_channel(self) -> bool:
-        """Whether the queue is a subscriber's own channel, fed by topic prefixes (T2)."""
-        return bool(self.topics)
+        """Whether the queue is fed by topics beside its own root, as a subscriber's channel is (T2)."""
+        return bool(self.topics or self.patterns)
 
 
 _HINTS: Final[dict[str, Any]] = get_type_hints(QueueOptions)
@@ -136,8 +139,8 @@ def _read(name: str, value: Any) -> Any:
         return _named(name, value, micros)
     if name == "confirmations" and value == "per-topic":
         return PER_TOPIC
-    if name == "topics":
-        return _topics(value)
+    if name in ("topics", "patterns"):
+        return _topics(name, value)
     if isinstance(wanted, type) and issubclass(wanted, Enum):
         return read_enum(name, value, wanted)
     if wanted is bool:
@@ -169,7 +172,7 @@ def _named(name: str, value: Any, read: Any) -> Any:
         raise InvalidOption(f"{name}: {error}") from None
 
 
-def _topics(value: Any) -> tuple[str, ...]:
+def _topics(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not all(isinstance(item, str) and item for item in value):
-        raise InvalidOption(f"topics must be a list of topic prefixes, not {value!r}")
+        raise InvalidOption(f"{name} must be a list of topics, not {value!r}")
     return tuple(value)

@@ -47,6 +47,8 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The person behind an operator's move."""
     high: bool = False
     """Of messages that come from another queue: they have high priority."""
+    detail: str | None = None
+    """More than the reason says, such as a traceback; kept in the log only."""
 
 
 class Events(msgspec.Struct, frozen=True, array_like=True):

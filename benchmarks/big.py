@@ -1,0 +1,74 @@
+"""The rows about ten million messages: a restart after they were settled, and memory while they wait."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.children import LIVE
+from benchmarks.results import Result
+from benchmarks.scratch import scratch
+
+MANY: Final = 10_000_000
+FEW: Final = 1000
+RESTART: Final = "embedded/restart-10M"
+BACKLOG: Final = "embedded/backlog-10M"
+
+_ROOT: Final = Path(__file__).parent.parent
+
+
+def restart(rounds: int) -> Result:
+    with scratch() as directory:
+        built = _child("settle-and-die", directory, MANY, ends_with=-signal.SIGKILL)
+        killed = _child("restart", directory, LIVE)["seconds"]
+        clean = [_child("restart", directory, LIVE)["seconds"] for _ in range(rounds)]
+    return Result(
+        name=RESTART,
+        unit="s",
+        remuda=killed,
+        settings={
+            "remuda": "open_broker after SIGKILL, 10 M messages settled and 10 k waiting, sync=os, files still cached",
+            "clean_close_s": statistics.median(clean),
+            "bound_by": "reading the last checkpoint and what the log holds since",
+            **built,
+        },
+    )
+
+
+def backlog(rounds: int) -> Result:
+    with scratch() as directory:
+        few = _child("backlog", directory / "few", FEW)
+        many = _child("backlog", directory / "many", MANY)
+    return Result(
+        name=BACKLOG,
+        unit="MB resident",
+        remuda=many["resident_mb"],
+        settings={
+            "remuda": "10 M messages of 200 bytes wait in one pull queue, sync=os; memory of the whole process",
+            "peak_mb": many["peak_mb"],
+            "resident_mb_with_1000_waiting": few["resident_mb"],
+            "head_ms": many["head_ms"],
+            "head_ms_with_1000_waiting": few["head_ms"],
+            "published_per_second": many["published_per_second"],
+            "bound_by": "the interpreter, pyarrow and their caches",
+        },
+    )
+
+
+BIG_ROWS: Final[dict[str, Callable[[int], Result]]] = {RESTART: restart, BACKLOG: backlog}
+
+
+def _child(step: str, directory: Path, count: int, ends_with: int = 0) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.children", step, str(directory), str(count)]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != ends_with:
+        raise RuntimeError(f"{step} ended with {done.returncode}:\n{done.stderr}")
+    found: dict[str, Any] = msgspec.json.decode(done.stdout)
+    return found

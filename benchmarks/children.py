@@ -1,0 +1,115 @@
+"""Steps of the big rows that want a process of their own: it can be killed, and its memory is its own.
+
+    python -m benchmarks.children STEP DIRECTORY COUNT
+
+prints what the step found out as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from remuda import Messages, open_broker
+from remuda.broker.embedded import EmbeddedBroker
+
+QUEUE: Final = "bench"
+LIVE: Final = 10_000
+_BATCH: Final = 1000
+_BODIES: Final = [f"{number:0200d}".encode() for number in range(_BATCH)]
+_PULLS: Final = 2000
+
+Found = dict[str, Any]
+
+
+def settle_and_die(directory: Path, count: int) -> Found:
+    """Publish, take and acknowledge `count` messages, leave 10,000 waiting, and be killed."""
+    broker = _open(directory)
+    start = time.perf_counter()
+    for _ in range(count // _BATCH):
+        broker.publish(Messages(name=QUEUE, bodies=_BODIES))
+        delivery = broker.pull(QUEUE, _BATCH)
+        assert delivery is not None
+        delivery.ack()
+    _tell({"settled_per_second": round(count / (time.perf_counter() - start))})
+    _fill(broker, LIVE)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process goes on")
+
+
+def restart(directory: Path, count: int) -> Found:
+    """Open, see that the live messages are there, close."""
+    start = time.perf_counter()
+    broker = open_broker(directory, sync="os")
+    seconds = time.perf_counter() - start
+    waiting = broker.queue(QUEUE).waiting
+    assert waiting == count, f"{waiting} messages wait where {count} should"
+    broker.close()
+    return {"seconds": round(seconds, 4)}
+
+
+def backlog(directory: Path, count: int) -> Found:
+    """Let `count` messages wait; what that costs in memory, and how soon the head comes."""
+    broker = _open(directory)
+    start = time.perf_counter()
+    _fill(broker, count)
+    seconds = time.perf_counter() - start
+    found: Found = {"resident_mb": _memory("VmRSS"), "published_per_second": round(count / seconds)}
+    found["head_ms"] = _head_latency(broker)
+    found["peak_mb"] = _memory("VmHWM")
+    broker.close()
+    return found
+
+
+STEPS: Final[dict[str, Callable[[Path, int], Found]]] = {
+    "settle-and-die": settle_and_die,
+    "restart": restart,
+    "backlog": backlog,
+}
+
+
+def _open(directory: Path) -> EmbeddedBroker:
+    broker = open_broker(directory, sync="os")
+    broker.create_queue(QUEUE, type="pull")
+    return broker
+
+
+def _fill(broker: EmbeddedBroker, count: int) -> None:
+    for _ in range(count // _BATCH):
+        broker.publish(Messages(name=QUEUE, bodies=_BODIES))
+
+
+def _head_latency(broker: EmbeddedBroker) -> Found:
+    """Milliseconds to take and acknowledge the first message, over and over."""
+    pulls = min(_PULLS, broker.queue(QUEUE).waiting // 2)
+    times = []
+    for _ in range(pulls):
+        start = time.perf_counter()
+        delivery = broker.pull(QUEUE, 1)
+        assert delivery is not None
+        delivery.ack()
+        times.append(time.perf_counter() - start)
+    times.sort()
+    return {"p50": round(1000 * times[pulls // 2], 4), "p99": round(1000 * times[pulls * 99 // 100], 4)}
+
+
+def _memory(field: str) -> float:
+    status = Path("/proc/self/status").read_text()
+    kilobytes = next(line.split()[1] for line in status.splitlines() if line.startswith(field + ":"))
+    return round(int(kilobytes) / 1000, 1)
+
+
+def _tell(found: Found) -> None:
+    sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _tell(STEPS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3])))

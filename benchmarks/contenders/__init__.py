@@ -1,0 +1,1 @@
+"""Everyone who can do the work of a row."""

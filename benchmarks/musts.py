@@ -1,0 +1,81 @@
+"""What the figures must reach, told beside the table. Never a test: a machine may be busy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from benchmarks.big import BACKLOG, RESTART
+from benchmarks.results import Result
+
+
+class Finding(NamedTuple):
+    """One demand on one row: what was found, and whether it is enough."""
+
+    demand: str
+    row: str
+    found: str
+    holds: bool
+
+
+class Must(NamedTuple):
+    demand: str
+    row: str
+    check: Callable[[Result], tuple[bool, str]]
+
+
+def _rate(least: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: (result.remuda >= least, f"{result.remuda:,.0f}/s")
+
+
+def _of_limit(least: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: ((result.ratio_to_limit or 0) >= least, f"{result.ratio_to_limit or 0:.2f}")
+
+
+def _of_best_peer(least: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: ((result.ratio_to_best_peer or 0) >= least, f"{result.ratio_to_best_peer or 0:.1f} times")
+
+
+def _of_huey(least: float) -> Callable[[Result], tuple[bool, str]]:
+    def check(result: Result) -> tuple[bool, str]:
+        ratio = result.remuda / result.peers["huey"]
+        return ratio >= least, f"{ratio:,.0f} times"
+
+    return check
+
+
+def _below(most: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: (result.remuda < most, f"{result.remuda:g} {result.unit}")
+
+
+def _steady_head(result: Result) -> tuple[bool, str]:
+    """As with a thousand waiting: no more than half again, which is what noise alone can do."""
+    many, few = result.settings["head_ms"]["p50"], result.settings["head_ms_with_1000_waiting"]["p50"]
+    return many <= 1.5 * few, f"p50 {many:.3f} ms, {few:.3f} ms with 1,000"
+
+
+MUSTS: Final = (
+    Must("batches of 1000, os: ≥ 300,000 messages/s", "embedded/batch1000/1p/os/200B", _rate(300_000)),
+    Must("batches of 1000, os: ≥ 0.3 of the bare loop", "embedded/batch1000/1p/os/200B", _of_limit(0.3)),
+    Must("batches of 1000, always: ≥ 0.5 of the bare loop", "embedded/batch1000/1p/always/200B", _of_limit(0.5)),
+    Must("batches of 1000, always: ≥ 100 times huey", "embedded/batch1000/1p/always/200B", _of_huey(100)),
+    Must(
+        "one at a time, 8 publishers, always: ≥ 5 times best peer",
+        "embedded/one/8p/always/200B",
+        _of_best_peer(5),
+    ),
+    Must("one at a time, 1 publisher, always: ≥ 1 times best peer", "embedded/one/1p/always/200B", _of_best_peer(1)),
+    Must("memory, batches of 1000: ≥ 1,000,000 messages/s", "embedded/batch1000/1p/memory/200B", _rate(1_000_000)),
+    Must("10 M waiting: < 500 MB resident", BACKLOG, _below(500)),
+    Must("10 M waiting: the head comes as with 1,000", BACKLOG, _steady_head),
+    Must("restart with 10 M settled, 10 k live: < 2 s", RESTART, _below(2)),
+)
+
+
+def findings(results: Mapping[str, Result]) -> Iterator[Finding]:
+    """Every demand on a row that was measured."""
+    for must in MUSTS:
+        result = results.get(must.row)
+        if result is not None:
+            holds, found = must.check(result)
+            yield Finding(must.demand, must.row, found, holds)

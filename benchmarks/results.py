@@ -1,0 +1,54 @@
+"""What was measured, as it is kept in `results/latest.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+LATEST: Final = Path(__file__).parent / "results" / "latest.json"
+RATE: Final = "messages/s"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. Ratios are of rates, so more is better; they are missing where a row has no peer or no limit."""
+
+    name: str
+    unit: str
+    remuda: float
+    peers: dict[str, float] = {}
+    ratio_to_best_peer: float | None = None
+    limit: float | None = None
+    ratio_to_limit: float | None = None
+    settings: dict[str, Any] = {}
+
+
+def rate_result(name: str, remuda: float, peers: dict[str, float], limit: float, settings: dict[str, Any]) -> Result:
+    """A row of rates, with its ratios."""
+    best = max(peers.values(), default=None)
+    return Result(
+        name=name,
+        unit=RATE,
+        remuda=round(remuda, 1),
+        peers={peer: round(rate, 1) for peer, rate in peers.items()},
+        ratio_to_best_peer=None if best is None else round(remuda / best, 3),
+        limit=round(limit, 1),
+        ratio_to_limit=round(remuda / limit, 4),
+        settings=settings,
+    )
+
+
+def load(path: Path = LATEST) -> list[Result]:
+    return msgspec.json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []
+
+
+def save(results: list[Result], path: Path = LATEST) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+
+
+def merged(old: list[Result], new: list[Result], order: list[str]) -> list[Result]:
+    """The newest result of every row that still exists, in the order of the table."""
+    newest = {result.name: result for result in [*old, *new]}
+    return [newest[name] for name in order if name in newest]

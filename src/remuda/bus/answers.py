@@ -1,0 +1,43 @@
+"""What a handler can say by raising (B12), besides returning or failing."""
+
+from __future__ import annotations
+
+from remuda.model.durations import Duration
+
+
+class HandlerAnswer(Exception):  # noqa: N818 - these are answers, not errors
+    """An answer to the bus rather than a failure."""
+
+
+class Retry(HandlerAnswer):
+    """Try again: now, or after a while. Counts as an attempt."""
+
+    def __init__(self, reason: str = "asked for a retry", *, after: Duration = 0) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Reject(HandlerAnswer):
+    """The message is invalid and will never be understood (I)."""
+
+    def __init__(self, reason: str = "invalid") -> None:
+        super().__init__(reason)
+
+
+class NotInterested(HandlerAnswer):
+    """The message is not for this handler (N)."""
+
+    def __init__(self, reason: str = "not interested") -> None:
+        super().__init__(reason)
+
+
+class NotNow(HandlerAnswer):
+    """Back to the queue; the attempt does not count."""
+
+    def __init__(self, reason: str = "not now", *, after: Duration = 0) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class HandlerTimeout(BaseException):  # noqa: N818 - like a cancellation, it must pass `except Exception`
+    """Raised inside a handler that runs longer than its timeout."""

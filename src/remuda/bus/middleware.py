@@ -1,0 +1,78 @@
+"""Around publishing and handling (B11): ordered layers, each with a before, an after and an error hook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from remuda.bus.context import Context
+from remuda.model.message import Message
+
+
+class Handled:
+    """What an error hook returns to mark the error as handled: the handler then counts as having returned `result`."""
+
+    def __init__(self, result: Any = None) -> None:
+        self.result = result
+
+
+class Middleware:
+    """Override what you need. Before-hooks run in order, after- and error-hooks in reverse."""
+
+    def before_publish(self, message: Message) -> Message:
+        """May return a changed message; raising stops the publish."""
+        return message
+
+    def after_publish(self, message: Message) -> None:
+        """The message is kept."""
+
+    def publish_error(self, message: Message, error: Exception) -> None:
+        """The message was not taken."""
+
+    def before_handle(self, context: Context) -> None:
+        """May put values into the context; raising counts as the handler's failure."""
+
+    def after_handle(self, context: Context, result: Any) -> Any:
+        """May replace the result."""
+        return result
+
+    def handle_error(self, context: Context, error: BaseException) -> Handled | None:
+        """May mark the error as handled and give a result in place of it."""
+        return None
+
+
+class Stack:
+    """The layers of one bus, outermost first."""
+
+    def __init__(self, layers: Sequence[Middleware] = ()) -> None:
+        self.layers = list(layers)
+
+    def publishing(self, message: Message) -> Message:
+        for layer in self.layers:
+            message = layer.before_publish(message)
+        return message
+
+    def published(self, message: Message) -> None:
+        for layer in reversed(self.layers):
+            layer.after_publish(message)
+
+    def unpublished(self, message: Message, error: Exception) -> None:
+        for layer in reversed(self.layers):
+            layer.publish_error(message, error)
+
+    def handling(self, context: Context) -> None:
+        for layer in self.layers:
+            layer.before_handle(context)
+
+    def handled(self, context: Context, result: Any) -> Any:
+        for layer in reversed(self.layers):
+            result = layer.after_handle(context, result)
+        return result
+
+    def failed(self, context: Context, error: BaseException) -> Handled | None:
+        """The innermost layer that handles the error wins."""
+        for layer in reversed(self.layers):
+            answer = layer.handle_error(context, error)
+            if answer is not None:
+                return answer
+        return None

@@ -1,0 +1,82 @@
+"""When to try again (B4, B5): PaperTrail's schedule by default, CAP's by name, or one's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from remuda.model.durations import HOUR, MINUTE, SECOND, Duration, micros
+from remuda.model.errors import InvalidOption
+
+_DAY: Final = 24 * HOUR
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, and after how long. Durations are microseconds."""
+
+    max_retries: int = 5
+    intervals: tuple[int, ...] = (MINUTE, HOUR, 4 * HOUR, _DAY, _DAY)
+    """Before retry n waits entry n; the last entry repeats."""
+    min_interval: int = 0
+    jitter: float = 0.0
+    """Stretches each interval by a random part of itself up to this."""
+    threshold: int | None = None
+    """After this many attempts the threshold callback fires, once."""
+
+    def after(self, attempt: int) -> int | None:
+        """The wait after the failure of attempt n, which counts from 1; None when it was the last."""
+        if attempt > self.max_retries:
+            return None
+        interval = self.intervals[min(attempt, len(self.intervals)) - 1] if self.intervals else 0
+        if self.jitter:
+            interval += round(interval * self.jitter * random.random())
+        return max(interval, self.min_interval)
+
+
+DEFAULT: Final = RetryPolicy(min_interval=10 * SECOND)
+"""PaperTrail's: five retries after 1 minute, 1 hour, 4 hours and two days, never sooner than 10 seconds."""
+
+NEVER: Final = RetryPolicy(max_retries=0, intervals=())
+
+
+def cap(failed_retry_count: int = 50) -> RetryPolicy:
+    """CAP's: three attempts at once, then from the fourth minute one each minute, 50 in all."""
+    if failed_retry_count < 1:
+        raise InvalidOption(f"failed_retry_count must be at least 1, not {failed_retry_count}")
+    return RetryPolicy(
+        max_retries=failed_retry_count - 1,
+        intervals=(0, 0, 4 * MINUTE, MINUTE),
+        threshold=failed_retry_count,
+    )
+
+
+def exponential(
+    first: Duration = "1s", *, factor: float = 2.0, longest: Duration = "1h", retries: int = 10, jitter: float = 0.1
+) -> RetryPolicy:
+    """Each wait `factor` times the one before, up to `longest`, spread by `jitter`."""
+    start, limit = micros(first), micros(longest)
+    intervals = tuple(min(round(start * factor**step), limit) for step in range(retries))
+    return RetryPolicy(max_retries=retries, intervals=intervals, jitter=jitter)
+
+
+RetrySpec = RetryPolicy | Sequence[Duration] | int | str | None
+
+
+def policy(spec: RetrySpec) -> RetryPolicy | None:
+    """A policy as people write it: a list of waits, a number of retries, a name, or None for the configured one."""
+    if spec is None or isinstance(spec, RetryPolicy):
+        return spec
+    if isinstance(spec, str):
+        named = {"default": DEFAULT, "papertrail": DEFAULT, "cap": cap(), "never": NEVER, "exponential": exponential()}
+        if spec not in named:
+            raise InvalidOption(f"no retry policy is named {spec!r}; there are {', '.join(named)}, or give a list of waits")
+        return named[spec]
+    if isinstance(spec, int):
+        if spec < 0:
+            raise InvalidOption(f"a number of retries is zero or more, not {spec}")
+        return msgspec.structs.replace(DEFAULT, max_retries=spec)
+    waits = tuple(micros(wait) for wait in spec)
+    return RetryPolicy(max_retries=len(waits), intervals=waits)

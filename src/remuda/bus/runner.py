@@ -1,0 +1,92 @@
+"""Runs a bus: a crew per queue, started together, stopped in order (B8, B16)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from remuda.broker.port import Broker
+from remuda.bus.coroutines import CoroutineCrew
+from remuda.bus.crew import Crew, Work
+from remuda.bus.handler import ExecutorKind
+from remuda.bus.processes import ProcessCrew
+from remuda.bus.threads import ThreadCrew
+from remuda.bus.watchdog import Watchdog
+
+_log = logging.getLogger("remuda.bus")
+_IDLE_LOOK = 0.01
+
+
+class Runner:
+    """All crews of one bus."""
+
+    def __init__(self, works: Sequence[Work], broker: Broker, encoding: str, publish: Callable[..., object]) -> None:
+        self._broker = broker
+        self._works = works
+        self._watchdog = Watchdog()
+        self._crews = [self._crew(work, encoding, publish) for work in works]
+        self._stopped = threading.Event()
+        self.running = False
+
+    def start(self) -> None:
+        self._watchdog.start()
+        for crew in self._crews:
+            crew.start()
+        self.running = True
+        for work in self._works:
+            _log.info("%s: %d %s", work.queue, work.settings.threads, _executor(work).value)
+
+    def wait(self) -> None:
+        """Until someone asks to stop."""
+        self._stopped.wait()
+
+    def wait_until_idle(self, timeout: float | None = None) -> bool:
+        """Until nothing waits and nothing runs. Messages that wait for their time do not count."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._is_idle():
+            if self._stopped.is_set() or (deadline is not None and time.monotonic() > deadline):
+                return False
+            time.sleep(_IDLE_LOOK)
+        return True
+
+    def ask_to_stop(self) -> None:
+        self._stopped.set()
+
+    def stop(self, grace: float) -> bool:
+        """Take in nothing more, let what runs end within `grace` seconds, give back the rest."""
+        self._stopped.set()
+        for crew in self._crews:
+            crew.stop()
+        deadline = time.monotonic() + grace
+        ended = [crew.join(max(deadline - time.monotonic(), 0.01)) for crew in self._crews]
+        self._watchdog.stop()
+        self.running = False
+        if not all(ended):
+            _log.warning("some handlers did not end within %.0f s; their messages go back to the queue", grace)
+        return all(ended)
+
+    def _is_idle(self) -> bool:
+        infos = {info.name: info for info in self._broker.queues()}
+        return all(
+            info.waiting == 0 and info.in_flight == 0
+            for work in self._works
+            if (info := infos.get(work.queue)) is not None
+        )
+
+    def _crew(self, work: Work, encoding: str, publish: Callable[..., object]) -> Crew:
+        match _executor(work):
+            case ExecutorKind.ASYNCIO:
+                return CoroutineCrew(work)
+            case ExecutorKind.PROCESSES:
+                return ProcessCrew(work, encoding, publish)
+            case _:
+                return ThreadCrew(work, self._watchdog)
+
+
+def _executor(work: Work) -> ExecutorKind:
+    """The one asked for, else coroutines for coroutines and threads for functions."""
+    if work.settings.executor is not None:
+        return work.settings.executor
+    return ExecutorKind.ASYNCIO if any(handler.is_async for handler in work.handlers) else ExecutorKind.THREADS

@@ -1,0 +1,142 @@
+"""Parquet files in which no damage goes unnoticed.
+
+Parquet guards its pages at best, not its metadata. Before the footer, where no reader looks, stands a seal: the
+checksum of every row group and of the footer. Any Parquet reader can read the files.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from remuda.log.disk import Disk
+from remuda.model.errors import StorageError
+
+_MAGIC: Final = b"RMDS"
+_END: Final = struct.Struct("<II4s")
+"""The checksum over the list of groups and the footer, the length of the list, the magic."""
+_FOOTER_END: Final = struct.Struct("<I4s")
+_LOW_CARDINALITY: Final = {
+    "messages": ["name", "topics.list.element", "object", "mime_type", "queues.list.element"],
+    "events": ["queue", "state", "consumer", "reason", "who"],
+}
+UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """Where a row group lies, and the checksum of its bytes."""
+
+    start: int
+    end: int
+    crc: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_groups = msgspec.msgpack.Decoder(list[Group]).decode
+
+
+class Unreadable(StorageError):
+    """A sealed file, or a row group of it, is damaged."""
+
+
+def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str) -> tuple[bytes, int]:
+    """A sealed file with one row group for each batch, and its number of rows."""
+    rows = 0
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=_LOW_CARDINALITY[table],
+        write_statistics=[name for name in schema.names if name != "body"],
+    ) as writer:
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(batch.num_rows, 1))
+    return _sealed(sink.getvalue()), rows
+
+
+class SealedParquet:
+    """A sealed file opened for reading. Raises `Unreadable` rather than give a wrong row."""
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self._name = name
+        path = disk.path(name)
+        try:
+            # An open file keeps its rows while collecting puts another in its stead. It is not mapped to memory, where
+            # a failing disk would end the process.
+            self._source = pa.BufferReader(disk.read(name)) if path is None else pa.OSFile(path)
+            self._groups = self._read_seal()
+            self._file = pq.ParquetFile(self._source)
+            self.metadata: Any = self._file.metadata
+        except UNREADABLE as error:
+            raise self._damage(error) from error
+        if len(self._groups) != self.metadata.num_row_groups:
+            raise self._damage(ValueError("its groups are not those that were sealed"))
+
+    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows of a group."""
+        where = self._groups[group]
+        try:
+            if google_crc32c.value(self._source.read_at(where.end - where.start, where.start)) != where.crc:
+                raise ValueError(f"row group {group} does not match its checksum")
+            table = self._file.read_row_group(group, columns=columns, use_threads=False).combine_chunks()
+            return table.to_batches()[0]
+        except UNREADABLE as error:
+            raise self._damage(error) from error
+
+    def _read_seal(self) -> list[Group]:
+        size = self._source.size()
+        length, _ = _FOOTER_END.unpack(self._source.read_at(_FOOTER_END.size, size - _FOOTER_END.size))
+        footer_start = size - _FOOTER_END.size - length
+        footer = self._source.read_at(size - footer_start, footer_start)
+        crc, length, magic = _END.unpack(self._source.read_at(_END.size, footer_start - _END.size))
+        groups = self._source.read_at(length, footer_start - _END.size - length)
+        if magic != _MAGIC or google_crc32c.value(groups + footer) != crc:
+            raise ValueError("its footer does not match its checksum")
+        return _decode_groups(groups)
+
+    def _damage(self, error: Exception) -> Exception:
+        """What to raise: an error of the moment is not damage, and the rows may well be there at the next try."""
+        if isinstance(error, FileNotFoundError | pa.ArrowMemoryError):
+            return error
+        if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
+            return StorageError(f"{self._name} cannot be read now: {error.strerror}; try again")
+        return Unreadable(f"{self._name} cannot be read ({error}); its rows are missing. Restore it from a copy")
+
+
+def _sealed(buffer: pa.Buffer) -> bytes:
+    # Copied once as a whole: other threads wait while bytes are copied.
+    data = memoryview(buffer)
+    length, _ = _FOOTER_END.unpack_from(data, len(data) - _FOOTER_END.size)
+    footer_start = len(data) - _FOOTER_END.size - length
+    meta = pq.read_metadata(pa.BufferReader(buffer))
+    starts = [_start(meta.row_group(group)) for group in range(meta.num_row_groups)]
+    ends = [*starts[1:], footer_start]
+    groups = _encode(
+        [
+            Group(start, end, google_crc32c.value(bytes(data[start:end])))
+            for start, end in zip(starts, ends, strict=False)
+        ]
+    )
+    footer = bytes(data[footer_start:])
+    seal = groups + _END.pack(google_crc32c.value(groups + footer), len(groups), _MAGIC)
+    return b"".join((data[:footer_start], seal, footer))
+
+
+def _start(group: Any) -> int:
+    starts: list[int] = []
+    for at in range(group.num_columns):
+        chunk = group.column(at)
+        starts.append(chunk.data_page_offset)
+        if chunk.has_dictionary_page:
+            starts.append(chunk.dictionary_page_offset)
+    return min(starts)

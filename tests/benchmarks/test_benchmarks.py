@@ -1,0 +1,88 @@
+"""The benchmarks still run, and keep what they promise to keep. No figure is checked: machines are busy."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as benchmarks
+from benchmarks import big, children, musts, page, throughput
+from benchmarks.results import Result, load, merged, save
+from benchmarks.syncs import counted_syncs
+from benchmarks.workload import workloads
+
+FIELDS = ["name", "unit", "remuda", "peers", "ratio_to_best_peer", "limit", "ratio_to_limit", "settings"]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput, "_FEWEST", 16)
+    monkeypatch.setattr(throughput, "_MOST_UNBATCHED", 16)
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("row", ["embedded/one/8p/always/200B", "embedded/batch100/1p/memory/200B"])
+def test_a_row_runs_from_end_to_end(row: str, tmp_path: Path) -> None:
+    pytest.importorskip("huey")
+    output = tmp_path / "latest.json"
+    benchmarks.main(["--only", row, "--quick", "--output", str(output)])
+    (found,) = json.loads(output.read_bytes())
+    assert list(found) == FIELDS
+    assert found["name"] == row
+    assert found["remuda"] > 0
+    assert found["limit"] > 0
+    assert {"huey", "litequeue"} <= set(found["peers"]) <= set(found["settings"])
+
+
+def test_all_rows_are_named_as_the_results_promise() -> None:
+    names = benchmarks.row_names()
+    assert len(names) == len(set(names)) == 38
+    assert {must.row for must in musts.MUSTS} <= set(names)
+
+
+def test_a_batch_has_bodies_of_the_size_it_says() -> None:
+    for workload in workloads():
+        bodies = workload.bodies()
+        assert len(set(bodies)) == len(bodies) == workload.batch
+        assert {len(body) for body in bodies} == {workload.body_bytes}
+
+
+def test_syncs_are_counted_and_done(tmp_path: Path) -> None:
+    with counted_syncs() as syncs, (tmp_path / "file").open("wb") as file:
+        os.fdatasync(file.fileno())
+    assert syncs.total == 1
+
+
+def test_a_restart_after_a_kill_finds_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(big, "MANY", 2000)
+    result = big.restart(rounds=1)
+    assert result.name == big.RESTART
+    assert result.settings["clean_close_s"] > 0
+
+
+def test_a_backlog_tells_memory_and_latency(tmp_path: Path) -> None:
+    found = children.backlog(tmp_path / "broker", 3000)
+    assert found["resident_mb"] > 0
+    assert set(found["head_ms"]) == {"p50", "p99"}
+
+
+def test_results_of_other_rows_are_kept(tmp_path: Path) -> None:
+    first, second = (Result(name=name, unit="s", remuda=1.0) for name in "ab")
+    again = Result(name="a", unit="s", remuda=2.0)
+    path = tmp_path / "results.json"
+    save(merged([first, second], [again], ["b", "a"]), path)
+    assert load(path) == [second, again]
+
+
+def test_the_page_keeps_its_words_around_the_tables(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    page.rewrite([Result(name="embedded/restart-10M", unit="s", remuda=0.5)], path)
+    text = path.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "| embedded/restart-10M | 0.50 s |" in text
+    assert "old" not in text

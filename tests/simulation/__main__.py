@@ -1,0 +1,49 @@
+"""`python -m tests.simulation --seeds 1000` plays many seeds, `--seed 7` one of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.simulation.runner import Failure, Tally, play
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300, help="how many seeds to play")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="play this seed alone")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        seeds = range(arguments.seed, arguments.seed + 1)
+    else:
+        seeds = range(arguments.first, arguments.first + arguments.seeds)
+    return _play(seeds, arguments.keep_going)
+
+
+def _play(seeds: range, keep_going: bool) -> int:
+    total, failures, begin, shown = Tally(), 0, time.monotonic(), 0.0
+    for played, seed in enumerate(seeds, 1):
+        try:
+            total.add(play(seed))
+        except Failure as failure:
+            failures += 1
+            print(f"\r{failure}\n", file=sys.stderr)
+            if not keep_going:
+                return 1
+        if sys.stderr.isatty() and time.monotonic() - shown > 0.2:
+            shown = time.monotonic()
+            print(f"\r{played} of {len(seeds)} seeds", end="", file=sys.stderr, flush=True)
+    seconds = time.monotonic() - begin
+    print(
+        f"\r{len(seeds)} seeds in {seconds:.1f} s: {total.steps} steps, {total.operations} disk operations, "
+        f"{total.crashes} crashes, {total.recoveries} recoveries, {total.messages} messages, "
+        f"{total.deliveries} deliveries, {total.settled} answered; {failures} failed"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

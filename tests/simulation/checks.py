@@ -1,0 +1,235 @@
+"""Compares what is with what ought to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from remuda.broker.engine import Engine
+from remuda.core.core import Core
+from remuda.core.lane import Lane
+from remuda.core.queue import Queue
+from remuda.model.options import Acknowledge, QueueType, Status
+from tests.simulation.model import PARKED, Entry, Model, QueueModel, Violation, require
+
+View = dict[str, Any]
+"""A queue's whole state, message by message."""
+
+
+def core_view(queue: Queue, time: int) -> View:
+    """A queue of the core. Scheduled messages that are due by `time` count as waiting."""
+    lanes = {
+        "high": list(_offsets(queue.high)),
+        "returned": list(_offsets(queue.returned)),
+        "normal": list(_offsets(queue.normal)),
+    }
+    deadlines = {
+        offset: deadline
+        for lane in queue.lanes()
+        for first, count, deadline in lane.runs()
+        for offset in range(first, first + count)
+    }
+    attempts = {offset: queue.attempts.get(offset, 0) for offset in deadlines}
+    delayed = {}
+    due = []
+    for piece in queue.delayed:
+        for offset in range(piece.first, piece.end):
+            if piece.state.value == "Q" and piece.due <= time:
+                due.append((piece.due, offset, piece))
+            else:
+                delayed[offset] = (
+                    piece.state.value, piece.due, piece.attempt, piece.ahead, piece.high, piece.deadline
+                )  # fmt: skip
+    for _, offset, piece in sorted(due, key=lambda item: item[:2]):
+        lanes["high" if piece.high else "returned" if piece.ahead else "normal"].append(offset)
+        deadlines[offset], attempts[offset] = piece.deadline, piece.attempt
+    return {
+        "status": queue.status,
+        "options": queue.options,
+        **lanes,
+        "deadlines": deadlines,
+        "attempts": attempts,
+        "delayed": delayed,
+        "flying": {
+            offset: (piece.attempt, piece.high, piece.deadline)
+            for piece in queue.flights
+            if piece.state.value == "F"
+            for offset in range(piece.first, piece.end)
+        },
+        "parked": {
+            offset: (piece.state.value, piece.reason, piece.high)
+            for piece in queue.parked
+            for offset in range(piece.first, piece.end)
+        },
+        "ids": {offset: text for text, offset in queue.offset_of.items() if not _confirmed(queue, offset)},
+        "counts": {state.value: count for state, count in queue.counts.items() if count},
+    }
+
+
+def model_view(queue: QueueModel, time: int) -> View:
+    queue.release_due(time)
+    entries = queue.entries
+    waiting = queue.waiting
+    delayed = {offset: entries[offset] for offset in queue.delayed()}
+    return {
+        "status": queue.status,
+        "options": queue.options,
+        "high": list(queue.high),
+        "returned": list(queue.returned),
+        "normal": list(queue.normal),
+        "deadlines": {offset: entries[offset].deadline for offset in waiting},
+        "attempts": {offset: entries[offset].attempt for offset in waiting},
+        "delayed": {
+            at: (one.state, one.due, one.attempt, one.ahead, one.high, one.deadline) for at, one in delayed.items()
+        },
+        "flying": {at: (one.attempt, one.high, one.deadline) for at, one in entries.items() if one.state == "F"},
+        "parked": {at: (one.state, one.reason, one.high) for at, one in entries.items() if one.state in PARKED},
+        "ids": {at: text for at, text in queue.ids.items() if entries[at].state != "S"},
+        "counts": {state: count for state, count in queue.counts.items() if count},
+    }
+
+
+def compare(core: Core, model: Model, time: int) -> None:
+    """The core holds exactly what its records tell."""
+    require(
+        sorted(core.queues) == sorted(model.queues), f"the queues are {sorted(core.queues)}, not {sorted(model.queues)}"
+    )
+    for name, queue in core.queues.items():
+        expected = model.queues[name]
+        _follow_partial_confirmations(queue, expected)
+        difference = differs(core_view(queue, time), model_view(expected, time))
+        require(not difference, f"queue {name!r} differs from its records: {difference}")
+        require(
+            queue.size == expected.size, f"queue {name!r} counts {queue.size} messages where there are {expected.size}"
+        )
+
+
+def differs(found: View, expected: View) -> str:
+    """Where two views differ, for people; empty where they do not."""
+    parts = []
+    for field in expected:
+        if found[field] != expected[field]:
+            if isinstance(expected[field], dict):
+                keys = sorted({*found[field], *expected[field]})
+                odd = [key for key in keys if found[field].get(key) != expected[field].get(key)]
+                text = ", ".join(f"{key}: {found[field].get(key)} not {expected[field].get(key)}" for key in odd[:4])
+                parts.append(f"{field} {{{text}}}")
+            else:
+                parts.append(f"{field}: {found[field]} not {expected[field]}")
+    return "; ".join(parts)
+
+
+def adopt(core: Core, model: Model) -> None:
+    """Take the core's word for where live messages are, after it was found good enough."""
+    for name in [name for name in model.queues if name not in core.queues]:
+        del model.queues[name]
+    for name, queue in core.queues.items():
+        old = model.queues.get(name)
+        model.queues[name] = _adopted(queue, old)
+
+
+def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:
+    view = core_view(queue, -1)
+    fresh = QueueModel(queue.name, queue.options, queue.status)
+    if old is not None:
+        fresh.ended = dict(old.ended)
+    fresh.had_messages = queue.had_messages
+    fresh.counts.update(view["counts"])
+    fresh.ids = dict(view["ids"])
+    fresh.names = dict(queue.id_of)
+    for lane in ("high", "returned", "normal"):
+        getattr(fresh, lane).extend(view[lane])
+        for offset in view[lane]:
+            fresh.entries[offset] = Entry(
+                "Q", lane == "high", view["deadlines"][offset], attempt=view["attempts"][offset], ahead=lane == "returned"
+            )
+    for offset, (state, due, attempt, ahead, high, deadline) in view["delayed"].items():
+        if state == "Q":
+            fresh.later.add(offset)
+        fresh.entries[offset] = Entry(state, high, deadline, due, attempt, ahead)
+    for offset, (attempt, high, deadline) in view["flying"].items():
+        fresh.entries[offset] = Entry("F", high, deadline, attempt=attempt)
+    for offset, (state, reason, high) in view["parked"].items():
+        fresh.entries[offset] = Entry(state, high, reason=reason)
+    return fresh
+
+
+def check_numbers(engine: Engine, model: Model) -> None:
+    """Offsets and positions are dense: the log, the core and the records agree on the next ones."""
+    ledger, log = engine.core.ledger, engine.log
+    require(
+        ledger.next_offset == log.next_offset == model.next_offset,
+        f"the next offset is {ledger.next_offset} in the core, {log.next_offset} in the log, {model.next_offset} by count",
+    )
+    require(
+        ledger.next_position == log.next_position == model.next_position,
+        f"the next position is {ledger.next_position} in the core, {log.next_position} in the log, "
+        f"{model.next_position} by count",
+    )
+
+
+def check_time(model: Model) -> None:
+    """After a tick nothing is overdue."""
+    for queue in model.queues.values():
+        for offset, entry in queue.entries.items():
+            where = f"{queue.name}: message {offset}"
+            lease = queue.leases.get(entry.lease)
+            if entry.state == "F" and lease is not None:
+                require(lease.deadline > model.now, f"Q3: {where} is held beyond its answer's time {lease.deadline}")
+            elif entry.state == "R":
+                require(entry.due > model.now, f"Q9: {where} was due at {entry.due} and still waits for a retry")
+            if entry.state in "QR":
+                require(entry.deadline > model.now, f"Q5: {where} is beyond its deadline {entry.deadline}")
+
+
+def check_flow(model: Model) -> None:
+    """No message waits while someone is free to take it, and nobody holds more than allowed."""
+    for queue in model.queues.values():
+        options = queue.options
+        if queue.status not in (Status.RUNNING, Status.ONLY_CONSUME) or options.type is QueueType.PULL:
+            continue
+        busy = [
+            {name for name in lease.consumers if name not in lease.confirmed | lease.declined}
+            for lease in queue.leases.values()
+            if any(queue.entries[at].state in "FS" for at in lease.offsets if at in queue.entries)
+        ]
+        waits = options.acknowledge is Acknowledge.WAIT
+        held = [name for names in busy for name in names]
+        if options.type is QueueType.ROUND_ROBIN:
+            free = [name for name in queue.consumers if not (waits and name in held)]
+        else:
+            free = queue.consumers if not (waits and held) else []
+        if free and queue.waiting and not options.delay_between_messages:
+            raise Violation(f"{queue.name}: {free} are free while {queue.waiting[:5]} wait")
+
+
+def check_limits(before: dict[str, int], entered: dict[str, int], model: Model) -> None:
+    """Q6: a queue never holds more than its limit, unless an operator put it there."""
+    for name, queue in model.queues.items():
+        limit = queue.options.message_limit
+        if limit and queue.size > limit:
+            allowed = max(limit, before.get(name, 0) + entered.get(name, 0))
+            require(queue.size <= allowed, f"Q6: queue {name!r} holds {queue.size} messages, its limit is {limit}")
+
+
+def _follow_partial_confirmations(queue: Queue, expected: QueueModel) -> None:
+    """A message confirmed too seldom leaves its flight when its delivery ends, which no record tells."""
+    flying = {
+        offset for piece in queue.flights if piece.state.value == "S" for offset in range(piece.first, piece.end)
+    }
+    for offset, entry in expected.entries.items():
+        if entry.state == "S" and offset not in flying:
+            expected.ids.pop(offset, None)
+            expected.ended[offset] = "S"
+    for offset in expected.ended:
+        expected.entries.pop(offset, None)
+
+
+def _confirmed(queue: Queue, offset: int) -> bool:
+    piece = queue.flights.holding(offset)
+    return piece is not None and piece.state.value == "S"
+
+
+def _offsets(lane: Lane) -> Iterator[int]:
+    for first, count, _ in lane.runs():
+        yield from range(first, first + count)

@@ -1,0 +1,119 @@
+"""What one process handed to the log, and how far it got: the measure of what a crash may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from remuda.broker.engine import Engine
+from remuda.broker.extensions import Extensions
+from remuda.broker.options import BrokerOptions
+from remuda.core.effects import Effects
+from remuda.log import checkpoint
+from remuda.log.frames import Frame, scan_file
+from remuda.log.segments import HEADER_BYTES, list_files
+from remuda.model.records import Record
+from tests.simulation.disk import CrashKind, SimulatedDisk
+from tests.simulation.model import require
+
+
+class Journal:
+    """Records by the number of their frame, from `base` on. None stands for one that a power loss took."""
+
+    def __init__(self) -> None:
+        self.base: int | None = None
+        self.records: list[Record | None] = []
+        self.written = 0
+        self.synced = 0
+
+    def rebase(self) -> None:
+        """All of it is on the disk for good; count anew from here."""
+        assert self.base is not None
+        self.base += len(self.records)
+        self.records = []
+        self.written = self.synced = 0
+
+    def kept(self) -> Iterator[Record]:
+        return (record for record in self.records if record is not None)
+
+    @property
+    def has_holes(self) -> bool:
+        return None in self.records
+
+    def cut(self, disk: SimulatedDisk, kind: CrashKind) -> list[Record]:
+        """Forget what the crash took, after checking that it took nothing it must not; gives what was lost."""
+        if self.base is None:
+            return []
+        found, settled = surviving(disk)
+        alive = [self.base + at < settled or self.base + at in found for at in range(len(self.records))]
+        promised = self.written if kind is CrashKind.KILL else self.synced
+        for at in range(promised):
+            require(
+                alive[at] or self.records[at] is None,
+                f"L2: record {at} of {len(self.records)}, which a {kind.value} must not take, is gone: {self.records[at]}",
+            )
+        lost = [record for record, lives in zip(self.records, alive, strict=True) if record is not None and not lives]
+        self.records = [record if lives else None for record, lives in zip(self.records, alive, strict=True)]
+        while self.records and self.records[-1] is None:
+            self.records.pop()
+        self.written = len(self.records)
+        if kind is CrashKind.POWER:
+            self.synced = len(self.records)
+        return lost
+
+    def join(self, following: Journal) -> None:
+        """Go on with what a process wrote that ended while it was opening the log."""
+        if following.base is None or self.base is None:
+            self.base = self.base if self.base is not None else following.base
+            return
+        require(
+            following.base == self.base + len(self.records),
+            f"the log goes on with frame {following.base}, not {self.base + len(self.records)}",
+        )
+        before = len(self.records)
+        self.records += following.records
+        self.written = before + following.written
+        if following.synced:
+            self.synced = before + following.synced
+
+
+class WatchedEngine(Engine):
+    """An engine that writes down what it does, also when it ends in the middle of it."""
+
+    def __init__(
+        self, disk: SimulatedDisk, options: BrokerOptions, worker: int, now: int, journal: Journal
+    ) -> None:
+        self.journal = journal
+        super().__init__(disk, options, Extensions(), worker, now)
+
+    def record(self) -> Effects:
+        if self.journal.base is None:
+            self.journal.base = self.log.mark().number
+        effects = super().record()
+        self.journal.records += effects.records
+        return effects
+
+    def commit(self, *, sync: bool) -> None:
+        reached = len(self.journal.records)
+        batch = self.take()
+        batch.write()
+        self.journal.written = reached
+        if sync:
+            batch.sync()
+            self.journal.synced = reached
+
+
+def surviving(disk: SimulatedDisk) -> tuple[set[int], int]:
+    """The numbers of the frames that can be read in the tail, and the one before which a checkpoint tells it all."""
+    found: set[int] = set()
+    for segment in list_files(disk.list()).tail:
+        read = partial(disk.read, segment.name)
+        for item in scan_file(read, segment.marker, HEADER_BYTES, disk.size(segment.name)):
+            if isinstance(item, Frame):
+                found.add(item.number)
+    valid = checkpoint.read_all(disk).valid
+    return found, max((one.mark.number for one in valid), default=0)
+
+
+def flat(effects: Iterable[Effects]) -> list[Record]:
+    return [record for one in effects for record in one.records]

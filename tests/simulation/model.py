@@ -1,0 +1,452 @@
+"""What ought to be: every message's state in every queue, kept in plain dictionaries and lists.
+
+Slow and simple on purpose. It knows the records of the log and the rules of the contract, and none of the core's code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from remuda.model.message import Message, Priority
+from remuda.model.messages import cell
+from remuda.model.options import (
+    Acknowledge,
+    AutoDestroy,
+    LimitExceeded,
+    Persistence,
+    PutBack,
+    QueueOptions,
+    Status,
+)
+from remuda.model.records import Appended, Event, Events, QueueChange, Record
+
+NEVER: Final = (1 << 63) - 1
+MOVES: Final = frozenset("LQ LU QF QE FS FK FR FE FI FN FQ RQ RE SX KX EQ IQ NQ".split())
+PARKED: Final = frozenset("EIN")
+LIVE: Final = frozenset("QFR")
+
+
+class Violation(AssertionError):
+    """Remuda broke its contract."""
+
+
+def require(holds: bool, text: str) -> None:
+    if not holds:
+        raise Violation(text)
+
+
+@dataclass
+class Step:
+    """One command: what it may cause, and what came of it."""
+
+    text: str
+    answered: set[tuple[str, int]] = field(default_factory=set)
+    left: set[tuple[str, str]] = field(default_factory=set)
+    cleared: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+    reprocessed: set[str] = field(default_factory=set)
+    unreadable: set[tuple[str, int]] = field(default_factory=set)
+    ticks: bool = False
+    resumes: bool = False
+    replays: bool = False
+    """Records that were checked when they were made are played again."""
+    told: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The states each message went through in this step."""
+    fetched: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    """Messages fetched, by queue and offset, with the consumers' names and the attempt."""
+    entered: Counter[str] = field(default_factory=Counter)
+    """How many messages came into each queue other than by publishing."""
+
+
+@dataclass
+class Entry:
+    """One message in one queue."""
+
+    state: str
+    high: bool
+    deadline: int = NEVER
+    due: int = 0
+    attempt: int = 0
+    ahead: bool = False
+    lease: int = -1
+    consumer: str = ""
+    reason: str | None = None
+
+
+@dataclass
+class Lease:
+    consumers: tuple[str, ...]
+    offsets: list[int]
+    deadline: int
+    needed: int
+    confirmed: set[str] = field(default_factory=set)
+    declined: set[str] = field(default_factory=set)
+
+
+@dataclass
+class QueueModel:
+    """One queue. `high`, `returned` and `normal` are the lines in which messages wait, in this order of rank."""
+
+    name: str
+    options: QueueOptions
+    status: Status
+    entries: dict[int, Entry] = field(default_factory=dict)
+    """Live and parked messages."""
+    ended: dict[int, str] = field(default_factory=dict)
+    """The last state of those that are through."""
+    later: set[int] = field(default_factory=set)
+    """Queued messages whose time has not come."""
+    high: list[int] = field(default_factory=list)
+    returned: list[int] = field(default_factory=list)
+    normal: list[int] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    """Ids of messages that came in while ids had to be unique."""
+    ids: dict[int, str] = field(default_factory=dict)
+    """Those of them that no other message may have now."""
+    counts: Counter[str] = field(default_factory=Counter)
+    consumers: list[str] = field(default_factory=list)
+    leases: dict[int, Lease] = field(default_factory=dict)
+    had_messages: bool = False
+    sent_at: int | None = None
+
+    @property
+    def lanes(self) -> tuple[list[int], list[int], list[int]]:
+        return self.high, self.returned, self.normal
+
+    @property
+    def waiting(self) -> list[int]:
+        return self.high + self.returned + self.normal
+
+    def delayed(self) -> list[int]:
+        return [at for at, one in self.entries.items() if one.state == "R" or at in self.later]
+
+    def flying(self) -> list[int]:
+        return [at for at, one in self.entries.items() if one.state == "F" or (one.state == "S" and one.lease >= 0)]
+
+    def parked(self) -> list[int]:
+        return [at for at, one in self.entries.items() if one.state in PARKED]
+
+    @property
+    def size(self) -> int:
+        return sum(one.state in LIVE or (one.state == "S" and one.lease >= 0) for one in self.entries.values())
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.options.persistence is Persistence.PERSISTENT
+
+    def lane_of(self, entry: Entry) -> list[int]:
+        return self.high if entry.high else self.returned if entry.ahead else self.normal
+
+    def leave_line(self, offset: int) -> None:
+        self.later.discard(offset)
+        for lane in self.lanes:
+            if offset in lane:
+                lane.remove(offset)
+
+    def release_due(self, time: int) -> None:
+        """Scheduled messages whose time has come take their place in line."""
+        due = [at for at in self.later if self.entries[at].due <= time]
+        for offset in sorted(due, key=lambda at: (self.entries[at].due, at)):
+            self.later.remove(offset)
+            self.lane_of(self.entries[offset]).append(offset)
+
+    def deadline(self, since: int, expires: int | None = None) -> int:
+        own = since + self.options.message_timeout if self.options.message_timeout else NEVER
+        return own if expires is None else min(own, expires)
+
+
+class Model:
+    """All queues, as the records tell them."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, QueueModel] = {}
+        self.messages: dict[int, Message] = {}
+        """By offset, as they were published."""
+        self.next_offset = 0
+        self.next_position = 0
+        self.history: dict[tuple[str, str], bytes] = {}
+        self.made_ids: set[str] = set()
+        """Ids that Remuda made up."""
+        self.newest_pullers: set[str] = set()
+        self.now = 0
+
+    def copy(self) -> Model:
+        twin = copy.copy(self)
+        twin.messages = dict(self.messages)
+        twin.history = dict(self.history)
+        twin.made_ids = set(self.made_ids)
+        twin.queues = copy.deepcopy(self.queues)
+        return twin
+
+    def queue(self, name: str) -> QueueModel:
+        require(name in self.queues, f"a record tells of queue {name!r}, which does not exist")
+        return self.queues[name]
+
+    def play(self, record: Record, step: Step) -> None:
+        if isinstance(record, Appended):
+            self._append(record, step)
+        elif isinstance(record, Events):
+            require(
+                record.first == self.next_position,
+                f"events begin at position {record.first}, not at {self.next_position}",
+            )
+            self.next_position += len(record.rows)
+            for event in record.rows:
+                self._event(event, record.time, step)
+        elif isinstance(record, QueueChange):
+            self._change(record, step)
+
+    # Messages
+
+    def _append(self, record: Appended, step: Step) -> None:
+        require(record.first == self.next_offset, f"messages begin at {record.first}, not at {self.next_offset}")
+        self.next_offset += len(record)
+        for row, message in enumerate(record.messages):
+            offset = record.first + row
+            self.messages[offset] = message
+            if message.id.isdecimal():
+                require(message.id not in self.made_ids, f"M4: id {message.id} was given twice")
+                self.made_ids.add(message.id)
+            if message.object is not None and message.key is not None:
+                self.history[message.object, message.key] = message.body
+            for name in cell(record.queues, row):
+                queue = self.queue(name)
+                queue.release_due(record.created)
+                entry = Entry("Q", message.priority == Priority.HIGH, queue.deadline(record.created, message.expires))
+                require(offset not in queue.entries, f"{name}: offset {offset} entered twice")
+                queue.entries[offset] = entry
+                queue.had_messages = True
+                queue.counts["Q"] += 1
+                if message.due is not None and message.due > record.created:
+                    entry.due = message.due
+                    queue.later.add(offset)
+                else:
+                    queue.lane_of(entry).append(offset)
+                if queue.options.unique_ids:
+                    queue.ids[offset] = queue.names[offset] = message.id
+
+    # Events
+
+    def _event(self, event: Event, time: int, step: Step) -> None:
+        queue = self.queue(event.queue)
+        queue.release_due(time)
+        for offset in range(event.first, event.first + event.count):
+            require(offset < self.next_offset, f"{queue.name}: an event tells of {offset}, which was never published")
+            self._move(queue, offset, event, time, step)
+
+    def _move(self, queue: QueueModel, offset: int, event: Event, time: int, step: Step) -> None:
+        entry = queue.entries.get(offset)
+        source, target = entry.state if entry else queue.ended.get(offset, "L"), event.state.value
+        where = f"{queue.name}: message {offset}"
+        again = source == target == "S"
+        require(again or source + target in MOVES, f"M6: {where} went from {source} to {target} ({event.reason})")
+        step.told[queue.name, offset] = step.told.get((queue.name, offset), "") + target
+        queue.counts[target] += 1
+        if entry is None:
+            entry = queue.entries[offset] = Entry("L", event.high)
+        if source == "F" and not step.replays:
+            self._check_reason_to_land(queue, offset, entry, target, step)
+        if target == "F":
+            self._fetch(queue, offset, entry, event, time, step)
+        elif target == "Q":
+            self._enqueue(queue, offset, entry, event, time, step)
+        elif target == "R":
+            require(event.attempt == entry.attempt, f"{where}: retry of attempt {event.attempt}, was {entry.attempt}")
+            entry.due, entry.ahead, entry.lease = event.due or time, event.ahead, -1
+        elif target in PARKED:
+            if source in "QR" and not step.replays:
+                self._check_reason_to_end(queue, offset, entry, event, time, step)
+            queue.leave_line(offset)
+            entry.reason, entry.lease, entry.deadline, entry.attempt = event.reason, -1, NEVER, 0
+            queue.ids.pop(offset, None)
+        elif target in "KX":
+            del queue.entries[offset]
+            queue.ids.pop(offset, None)
+            queue.ended[offset] = target
+        entry.state = target
+
+    def _fetch(self, queue: QueueModel, offset: int, entry: Entry, event: Event, time: int, step: Step) -> None:
+        where = f"{queue.name}: message {offset}"
+        require(entry.deadline > time, f"Q5: {where} sent at {time}, after its deadline {entry.deadline}")
+        require(offset in queue.waiting, f"{where} was sent while it was delayed until {entry.due}, now {time}")
+        line = next(lane for lane in queue.lanes if lane)
+        if step.replays:
+            line = next(lane for lane in queue.lanes if offset in lane)
+        elif event.consumer in self.newest_pullers:
+            require(offset == line[-1], f"Q16: {where} was sent where {line[-1]} is the newest")
+        else:
+            require(offset == line[0], f"Q15: {where} was sent before {line[0]}, whose turn it was")
+        require(
+            queue.status in (Status.RUNNING, Status.ONLY_CONSUME), f"Q14: {where} was sent while {queue.status.value}"
+        )
+        require(event.attempt == entry.attempt + 1, f"{where}: attempt {event.attempt} after {entry.attempt}")
+        line.remove(offset)
+        entry.attempt, entry.consumer = event.attempt, event.consumer or ""
+        entry.due, entry.ahead = 0, False
+        step.fetched[queue.name, offset] = (entry.consumer, entry.attempt)
+
+    def _enqueue(self, queue: QueueModel, offset: int, entry: Entry, event: Event, time: int, step: Step) -> None:
+        where = f"{queue.name}: message {offset}"
+        queue.had_messages = True
+        if entry.state in "FR":
+            released = entry.state == "F" and (queue.name, offset) in step.answered
+            wanted = entry.attempt - released
+            require(step.replays or event.attempt == wanted, f"{where}: put back with attempt {event.attempt}, not {wanted}")
+        else:
+            step.entered[queue.name] += 1
+            if entry.state in PARKED:
+                asked = queue.name in step.reprocessed or step.replays or event.reason != "reprocessed"
+                require(asked, f"{where} was reprocessed although nobody asked")
+            entry.deadline = queue.deadline(time)
+            if offset in queue.names:
+                queue.ids[offset] = queue.names[offset]
+        queue.leave_line(offset)
+        entry.attempt, entry.ahead, entry.lease = event.attempt, event.ahead, -1
+        entry.state = "Q"
+        if event.due is not None and event.due > time:
+            entry.due = event.due
+            queue.later.add(offset)
+        else:
+            entry.due = 0
+            queue.lane_of(entry).append(offset)
+
+    def _check_reason_to_land(self, queue: QueueModel, offset: int, entry: Entry, target: str, step: Step) -> None:
+        """A message in flight changes only because of an answer, a missed deadline, or the end of its consumer."""
+        if target == "K":
+            allowed = queue.options.acknowledge is Acknowledge.NONE
+        elif target == "S":
+            allowed = (queue.name, offset) in step.answered
+        else:
+            lease = queue.leases.get(entry.lease)
+            allowed = (
+                (queue.name, offset) in step.answered
+                or (step.ticks and (lease is None or lease.deadline <= self.now))
+                or any((queue.name, name) in step.left for name in entry.consumer.split(", "))
+                or step.resumes
+                or queue.name in step.removed
+                or self._may_end(queue)
+                or (queue.name, offset) in step.unreadable
+            )
+        require(allowed, f"{queue.name}: message {offset} went from F to {target} for no reason")
+
+    def _check_reason_to_end(
+        self, queue: QueueModel, offset: int, entry: Entry, event: Event, time: int, step: Step
+    ) -> None:
+        """A waiting message ends only by its deadline, by eviction, or by someone's command."""
+        where = f"{queue.name}: message {offset}"
+        match event.reason:
+            case "expired":
+                require(entry.deadline <= time, f"Q5: {where} expired at {time}, before its deadline {entry.deadline}")
+            case "evicted":
+                limit = queue.options.message_limit
+                evicts = queue.options.limit_exceeded is LimitExceeded.DELETE_OLDEST
+                require(
+                    bool(limit) and evicts and queue.size > limit,
+                    f"Q6: {where} was evicted from {queue.size} messages, the limit is {limit}",
+                )
+                line = next((lane for lane in reversed(queue.lanes) if lane), None)
+                if line is not None:
+                    require(offset == line[0], f"Q6: {where} was evicted although {line[0]} is older")
+            case "cleared":
+                require(queue.name in step.cleared, f"{where} was cleared although nobody asked")
+            case "queue removed":
+                require(
+                    queue.name in step.removed or self._may_end(queue), f"{where} ended with its queue for no reason"
+                )
+            case "lost at restart: a memory queue":
+                require(step.resumes and not queue.is_persistent, f"{where} was lost at restart: it was persistent")
+            case "unreadable in the log":
+                require((queue.name, offset) in step.unreadable, f"{where} ended as unreadable for no reason")
+            case other:
+                raise Violation(f"{where} ended while it waited: {other}")
+
+    def _may_end(self, queue: QueueModel) -> bool:
+        """Whether Q10 lets the queue go. Only the loss of all consumers takes a queue that still holds messages."""
+        return queue.options.auto_destroy is AutoDestroy.NO_CONSUMERS and not queue.consumers
+
+    # Queues
+
+    def _change(self, change: QueueChange, step: Step) -> None:
+        name = change.queue
+        if change.action == "created":
+            require(name not in self.queues, f"queue {name!r} was created twice")
+            assert change.options is not None
+            self.queues[name] = QueueModel(name, change.options, change.status or Status.RUNNING)
+            return
+        queue = self.queue(name)
+        if change.action == "configured":
+            assert change.options is not None
+            queue.options = change.options
+        elif change.action == "status":
+            assert change.status is not None
+            queue.status = change.status
+        elif change.action == "forgotten":
+            for offset in range(change.first, change.first + change.count):
+                require(
+                    offset in queue.entries and queue.entries[offset].state in PARKED,
+                    f"{name}: message {offset} was forgotten although it is not parked",
+                )
+                queue.ended[offset] = queue.entries.pop(offset).state
+        elif change.action == "removed":
+            live = [at for at, one in queue.entries.items() if one.state in LIVE]
+            require(not live, f"queue {name!r} was removed and {live} are nowhere")
+            over = step.replays or name in step.removed or self._is_over(queue)
+            require(over, f"Q10: queue {name!r} was removed for no reason")
+            del self.queues[name]
+
+    def _is_over(self, queue: QueueModel) -> bool:
+        match queue.options.auto_destroy:
+            case AutoDestroy.NO_MESSAGES:
+                return queue.had_messages
+            case AutoDestroy.NO_CONSUMERS | AutoDestroy.EMPTY:
+                return not queue.consumers
+            case _:
+                return False
+
+
+def admitted(queue: QueueModel, rows: Iterable[tuple[int, Message]]) -> dict[int, str]:
+    """Which of these rows the queue refuses when they come one after the other, each with the error's name."""
+    tally = Tally(queue)
+    refused: dict[int, str] = {}
+    for row, message in rows:
+        error = tally.objection(message)
+        if error is not None:
+            refused[row] = error
+        else:
+            tally.take(message)
+    return refused
+
+
+class Tally:
+    """A queue's room as a batch fills it."""
+
+    def __init__(self, queue: QueueModel) -> None:
+        self.queue = queue
+        self.size = queue.size
+        self.ids = set(queue.ids.values())
+
+    def objection(self, message: Message) -> str | None:
+        options = self.queue.options
+        if self.queue.status not in (Status.RUNNING, Status.ONLY_PUBLISH):
+            return "QueueNotAccepting"
+        if options.message_size_limit and len(message.body) > options.message_size_limit:
+            return "MessageTooLarge"
+        if options.unique_ids and message.id in self.ids:
+            return "Duplicate"
+        if options.message_limit and self.size >= options.message_limit:
+            evicts = options.limit_exceeded is LimitExceeded.DELETE_OLDEST
+            if not evicts or len(self.queue.flying()) >= options.message_limit:
+                return "QueueFull"
+        return None
+
+    def take(self, message: Message) -> None:
+        self.size += 1
+        self.ids.add(message.id)
+
+
+def puts_back(queue: QueueModel) -> bool:
+    return queue.options.put_back is not PutBack.NO

@@ -1,0 +1,244 @@
+"""Opening the log again after a crash, and everything that must be true then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from remuda.core import snapshot
+from remuda.core.compacter import Compacter
+from remuda.core.core import Core
+from remuda.log.log import Log
+from remuda.log.reader import Reader
+from remuda.log.tail import LogOptions
+from remuda.model.ids import Snowflakes
+from remuda.model.message import Message
+from remuda.model.records import Events, Record
+from tests.simulation import checks
+from tests.simulation.disk import CrashKind, SimulatedCrash, SimulatedDisk
+from tests.simulation.journal import Journal, WatchedEngine
+from tests.simulation.model import LIVE, PARKED, Model, Step, Violation, require
+
+if TYPE_CHECKING:
+    from tests.simulation.runner import Simulation
+
+WORKER = 7
+
+
+def recover(sim: Simulation, kind: CrashKind) -> None:
+    """Bring the disk back and open it; the opening itself may crash too."""
+    while True:
+        durable = promised(sim, kind)
+        sim.disk.restart(kind)
+        full_chance, sim.disk.full_chance = sim.disk.full_chance, 0.0
+        lost = sim.journal.cut(sim.disk, kind)
+        forget_events(sim, lost)
+        if sim.random.random() < 0.15:
+            sim.disk.crash_in(sim.random.randint(1, 40), sim.random.choice(list(CrashKind)))
+        try:
+            open_engine(sim, kind, durable)
+        except SimulatedCrash:
+            assert sim.disk.crash_kind is not None
+            kind = sim.disk.crash_kind
+            sim.note(f"  {kind.value} while the log was being opened")
+            sim.tally.crashes += 1
+        else:
+            sim.disk.full_chance = full_chance
+            sim.tally.recoveries += 1
+            return
+
+
+def promised(sim: Simulation, kind: CrashKind) -> Model:
+    """What a crash of this kind must leave: all up to the last write, or up to the last sync."""
+    model = sim.base.copy()
+    step = Step("what was promised", replays=True)
+    count = sim.journal.written if kind is CrashKind.KILL else sim.journal.synced
+    if None not in sim.journal.records[:count]:
+        for record in sim.journal.records[:count]:
+            assert record is not None
+            model.play(record, step)
+    return model
+
+
+def open_engine(sim: Simulation, kind: CrashKind = CrashKind.KILL, durable: Model | None = None) -> None:
+    """Open an engine on what the disk has, and check it against the records that survived."""
+    journal = Journal()
+    sim.model.now = sim.clock
+    try:
+        engine = WatchedEngine(sim.disk, sim.scenario.broker, WORKER, sim.clock, journal)
+    except SimulatedCrash:
+        sim.journal.join(journal)
+        raise
+    sim.disk.disarm()
+    if sim.disk.full_chance == 0.0:
+        sim.disk.full_chance = sim.scenario.full_chance
+    sim.engine = engine
+    holes = sim.journal.has_holes
+    check_report(sim, kind, holes)
+    expected = sim.base.copy()
+    expected.now = sim.clock
+    if holes:
+        sim.damaged = True
+        check_promises(engine.core, durable or sim.base, list(sim.journal.kept()))
+        expected.next_offset, expected.next_position = engine.log.next_offset, engine.log.next_position
+        for record in [*sim.journal.kept(), *journal.kept()]:
+            remember_messages(expected, record)
+    else:
+        replay = Step("replay", replays=True)
+        for record in sim.journal.kept():
+            expected.play(record, replay)
+        for queue in expected.queues.values():
+            queue.consumers.clear()
+            queue.leases.clear()
+        resume = Step("resume", resumes=True)
+        for record in journal.kept():
+            expected.play(record, resume)
+        checks.compare(engine.core, expected, max(sim.latest, sim.clock))
+    for record in journal.kept():
+        sim.remember(record)
+    checks.adopt(engine.core, expected)
+    expected.newest_pullers = sim.model.newest_pullers
+    sim.model = expected
+    journal.rebase()
+    sim.journal = journal
+    sim.base = expected.copy()
+    checks.check_numbers(engine, expected)
+    check_nothing_held(engine.core)
+    check_readable(sim)
+    if sim.random.random() < 0.3:
+        check_rebuilding(sim)
+
+
+def check_report(sim: Simulation, kind: CrashKind, holes: bool) -> None:
+    report = sim.engine.report
+    require(not report.damaged_checkpoints, f"L3: checkpoints {report.damaged_checkpoints} are damaged")
+    require(not report.state_lost, "L3: the state was lost")
+    if not holes:
+        require(not report.damages, f"L3: there is damage where nothing was damaged: {report.describe()}")
+
+
+def check_promises(core: Core, durable: Model, survived: Sequence[Record]) -> None:
+    """Where a power loss left holes among records that nobody was promised: all that was promised is still there."""
+    ends: set[tuple[str, int]] = set()
+    for record in survived:
+        if isinstance(record, Events):
+            for event in record.rows:
+                if event.state.value not in LIVE:
+                    ends |= {(event.queue, offset) for offset in range(event.first, event.first + event.count)}
+    changed = {record.queue for record in survived if hasattr(record, "queue")}
+    for name, queue in durable.queues.items():
+        if name not in core.queues:
+            require(name in changed, f"L2: queue {name!r} is gone")
+            continue
+        found = checks.core_view(core.queues[name], -1)
+        live = {*found["high"], *found["returned"], *found["normal"], *found["delayed"], *found["flying"]}
+        for offset, entry in queue.entries.items():
+            if entry.state in LIVE and queue.is_persistent and name not in changed:
+                known = offset in live or offset in found["parked"] or (name, offset) in ends
+                require(known, f"L2: {name}: message {offset} was accepted for good and is nowhere")
+        for offset, state in queue.ended.items():
+            require(
+                state in PARKED or offset not in live,
+                f"L2: {name}: message {offset} was settled for good and is back",
+            )
+
+
+def remember_messages(model: Model, record: Record) -> None:
+    if not hasattr(record, "messages"):
+        return
+    for row, message in enumerate(record.messages):
+        model.messages[record.first + row] = message
+        if message.id.isdecimal():
+            model.made_ids.add(message.id)
+        if message.object is not None and message.key is not None:
+            model.history[message.object, message.key] = message.body
+
+
+def forget_events(sim: Simulation, lost: Sequence[Record]) -> None:
+    for record in lost:
+        if isinstance(record, Events):
+            for position in range(record.first, record.first + len(record.rows)):
+                sim.events.pop(position, None)
+
+
+def check_nothing_held(core: Core) -> None:
+    """Q17, and nobody holds a delivery right after a start."""
+    for queue in core.queues.values():
+        require(not queue.flights.size, f"{queue.name}: {list(queue.flights)} are in flight after a restart")
+
+
+def check_readable(sim: Simulation) -> None:
+    """Every live message can be read back, and is what was published."""
+    live = sorted({offset for queue in sim.model.queues.values() for offset in queue.entries})
+    fetched = sim.engine.log.fetch([(offset, 1) for offset in live])
+    require(sim.damaged or not fetched.missing, f"L2: the log has lost {fetched.missing}, which are live")
+    found = [offset for first, count in fetched.offsets for offset in range(first, first + count)]
+    for offset, message in zip(found, fetched.messages, strict=True):
+        check_message(offset, message, sim.model)
+
+
+def check_message(offset: int, message: Message, model: Model) -> None:
+    expected = model.messages.get(offset)
+    require(expected is not None, f"message {offset} was never published")
+    assert expected is not None
+    for name in Message.__struct_fields__:
+        found, wanted = getattr(message, name), getattr(expected, name)
+        if name == "headers":
+            found, wanted = dict(found), dict(wanted)
+        require(found == wanted, f"M1: message {offset} has {name} {found!r}, not {wanted!r}")
+
+
+def check_rebuilding(sim: Simulation) -> None:
+    """L4: the newest checkpoint with the records after it gives the same state as all records."""
+    twin = sim.disk.clone()
+    names = twin.list()
+    if not any(name.startswith("checkpoint/") for name in names) or any(name.startswith("sealed/") for name in names):
+        return
+    short = rebuilt(sim, twin)
+    for name in names:
+        if name.startswith("checkpoint/"):
+            twin.remove(name)
+    whole = rebuilt(sim, twin)
+    if short is None or whole is None:
+        return
+    require(sorted(short.queues) == sorted(whole.queues), f"{sorted(short.queues)} from a checkpoint, {sorted(whole.queues)}")
+    time = max(sim.latest, sim.clock)
+    for name, queue in short.queues.items():
+        difference = checks.differs(checks.core_view(queue, time), checks.core_view(whole.queues[name], time))
+        require(not difference, f"L4: queue {name!r} from a checkpoint differs from all records: {difference}")
+    require(short.compacter.history == whole.compacter.history, "L4: the compacter's history differs")
+
+
+def rebuilt(sim: Simulation, disk: SimulatedDisk) -> Core | None:
+    """A core made of a disk's files, before it resumes."""
+    broker = sim.scenario.broker
+    core = Core(Snowflakes(WORKER), compacter=Compacter(broker.compact), default_options=broker.queue_defaults)
+    log, found = Log.open(disk.clone(), LogOptions(segment_bytes=broker.segment_bytes))
+    if found.snapshot is not None:
+        snapshot.load(core, found.snapshot)
+    for record in found.records:
+        core.replay(record)
+    if found.report.state_lost or found.report.damages:
+        return None
+    log.close()
+    return core
+
+
+def check_reader(sim: Simulation) -> None:
+    """L1, L8: a spectator reads every message and every event as they happened; only what was collected is missing."""
+    reader = Reader(sim.disk)
+    offset = 0
+    for record in reader.messages():
+        for row, message in enumerate(record.messages):
+            require(record.first + row >= offset, f"L8: the reader went back to offset {record.first + row}")
+            require(sim.collected or sim.damaged or record.first + row == offset, f"L8: the reader skipped {offset}")
+            offset = record.first + row + 1
+            check_message(record.first + row, message, sim.model)
+    position = 0
+    for events in reader.events():
+        for at, event in enumerate(events.rows, events.first):
+            require(sim.collected or sim.damaged or at == position, f"L8: the reader skipped event {position}")
+            position = at + 1
+            if sim.events.get(at) != (events.time, event):
+                raise Violation(f"L8: the reader has {events.time, event} at {at}, not {sim.events.get(at)}")
+    require(reader.end() == (sim.model.next_offset, sim.model.next_position), f"L8: the reader ends at {reader.end()}")

@@ -1,0 +1,241 @@
+"""Plays one seed: an engine on a simulated disk, actors who use it, crashes that end it, and a model that watches."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeVar
+
+from remuda.broker.options import Sync
+from remuda.core.effects import Effects, Sending
+from remuda.model.errors import DiskFull, RemudaError
+from remuda.model.records import Appended, Event, Events, Record
+from tests.simulation import checks, recovery
+from tests.simulation.actors import Actors
+from tests.simulation.disk import CrashKind, SimulatedCrash, SimulatedDisk
+from tests.simulation.journal import Journal, WatchedEngine
+from tests.simulation.model import Lease, Model, Step, require
+from tests.simulation.scenario import START, Scenario
+
+T = TypeVar("T")
+TRACE = 20
+DiskFor = Callable[[Random], SimulatedDisk]
+
+
+@dataclass
+class Tally:
+    """What a run did, for the summary."""
+
+    steps: int = 0
+    operations: int = 0
+    crashes: int = 0
+    recoveries: int = 0
+    messages: int = 0
+    deliveries: int = 0
+    settled: int = 0
+
+    def add(self, other: Tally) -> None:
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(frozen=True)
+class Held:
+    """A delivery in a consumer's hands."""
+
+    queue: str
+    consumer: str
+    lease: int | None
+    offsets: tuple[int, ...]
+
+
+class Failure(AssertionError):
+    """A seed that failed, with all that is needed to look into it."""
+
+    def __init__(self, seed: int, step: int, cause: BaseException, trace: list[str]) -> None:
+        self.seed = seed
+        lines = "\n".join(f"  {line}" for line in trace)
+        super().__init__(
+            f"seed {seed} failed at step {step}: {type(cause).__name__}: {cause}\n"
+            f"The last {len(trace)} operations:\n{lines}\n"
+            f"Replay it with: make simulate SEED={seed}"
+        )
+
+
+class Simulation:
+    """One seed's play."""
+
+    def __init__(self, seed: int, disk_for: DiskFor = SimulatedDisk) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.scenario = Scenario(self.random)
+        self.disk = disk_for(Random(self.random.random()))
+        self.model = Model()
+        self.base = Model()
+        self.journal = Journal()
+        self.clock = START
+        self.latest = START
+        self.hands: list[Held] = []
+        self.events: dict[int, tuple[int, Event]] = {}
+        self.collected = False
+        self.damaged = False
+        self.tally = Tally()
+        self.step_number = 0
+        self.trace: deque[str] = deque(maxlen=TRACE)
+        self.engine: WatchedEngine
+        self._outbox: list[Sending] = []
+        self._must_sync = False
+        self._actors = Actors(self)
+
+    def play(self) -> Tally:
+        """All steps of the seed; raises `Failure`."""
+        try:
+            recovery.open_engine(self)
+            for self.step_number in range(1, self.scenario.steps + 1):
+                self._act(self.scenario.action())
+            self.note("end: reopen and read it all")
+            self._actors.reopen()
+            recovery.check_reader(self)
+        except (Exception, SimulatedCrash) as error:
+            raise Failure(self.seed, self.step_number, error, list(self.trace)) from error
+        self.tally.steps = self.step_number
+        self.tally.operations = self.disk.operations
+        return self.tally
+
+    def _act(self, action: str) -> None:
+        try:
+            getattr(self._actors, action)()
+            if self.random.random() >= self.scenario.commits_late:
+                self.commit()
+        except SimulatedCrash:
+            kind = self.disk.crash_kind
+            assert kind is not None
+            self.recover(kind)
+        except DiskFull as error:
+            self.note(f"  disk full: {error}")
+            if self.broken:
+                self.recover(CrashKind.KILL)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a failed write stopped the log, which then must be opened again."""
+        try:
+            self.engine.log.mark()
+            self.engine.log.reserve(0, use_spare=True)
+        except DiskFull:
+            return False
+        except RemudaError:
+            return True
+        return False
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.step_number:4} {text}")
+
+    # What actors use
+
+    def run(self, step: Step, verb: Callable[[], T]) -> T:
+        """Do one thing to the core, and check all that comes of it."""
+        self.note(step.text)
+        self.model.now = max(self.model.now, self.clock)
+        self.latest = max(self.latest, self.clock)
+        before = {name: queue.size for name, queue in self.model.queues.items()}
+        try:
+            result = verb()
+        except RemudaError as error:
+            self.note(f"  {type(error).__name__}: {error}")
+            self.observe(step, self.engine.record())
+            raise
+        self.observe(step, self.engine.record())
+        checks.check_limits(before, step.entered, self.model)
+        checks.compare(self.engine.core, self.model, self.model.now)
+        checks.check_numbers(self.engine, self.model)
+        checks.check_flow(self.model)
+        return result
+
+    def observe(self, step: Step, effects: Effects) -> None:
+        for record in effects.records:
+            self.model.play(record, step)
+            self.remember(record)
+        sent: set[tuple[str, int]] = set()
+        for sending in effects.sendings:
+            self._observe_sending(sending, step, sent)
+        missing = set(step.fetched) - sent
+        require(not missing, f"messages were fetched and sent to nobody: {sorted(missing)[:5]}")
+        self._outbox += effects.sendings
+        self._must_sync = self._must_sync or effects.durable
+
+    def remember(self, record: Record) -> None:
+        if isinstance(record, Appended):
+            self.tally.messages += len(record)
+        elif isinstance(record, Events):
+            for position, event in enumerate(record.rows, record.first):
+                self.events[position] = (record.time, event)
+
+    def _observe_sending(self, sending: Sending, step: Step, sent: set[tuple[str, int]]) -> None:
+        queue = self.model.queues.get(sending.queue)
+        offsets = [offset for first, count in sending.runs for offset in range(first, first + count)]
+        attempts = [one for one, (_, count) in zip(sending.attempts, sending.runs, strict=True) for _ in range(count)]
+        for offset, attempt in zip(offsets, attempts, strict=True):
+            key = (sending.queue, offset)
+            require(key in step.fetched, f"{sending.queue}: message {offset} was sent without being fetched")
+            consumers, wanted = step.fetched[key]
+            require(sending.consumer in consumers.split(", "), f"{offset} was sent to {sending.consumer}, not {consumers}")
+            require(attempt == wanted, f"{offset} was sent as attempt {attempt}, not {wanted}")
+            sent.add(key)
+        if queue is None or sending.lease is None:
+            return
+        label = step.fetched[sending.queue, offsets[0]][0]
+        lease = self.engine.core.queues[sending.queue].leases.get(sending.lease)
+        needed = 1 if lease is None else lease.needed
+        queue.leases.setdefault(
+            sending.lease, Lease(tuple(label.split(", ")), offsets, sending.deadline, needed)
+        )
+        for offset in offsets:
+            entry = queue.entries.get(offset)
+            if entry is not None and entry.state == "F":
+                entry.lease = sending.lease
+
+    def commit(self) -> None:
+        """Write what was recorded and hand out the deliveries, as the host does."""
+        outbox, self._outbox = self._outbox, []
+        sync = self._must_sync and self.scenario.sync is Sync.ALWAYS
+        self._must_sync = False
+        self.engine.commit(sync=sync)
+        for sending in outbox:
+            self._hand_over(sending)
+
+    def _hand_over(self, sending: Sending) -> None:
+        offsets = [offset for first, count in sending.runs for offset in range(first, first + count)]
+        messages = self.engine.held(sending)
+        if messages is None:
+            fetched = self.engine.log.fetch(sending.runs)
+            if fetched.missing:
+                require(
+                    self.damaged, f"{sending.queue}: the log has lost {fetched.missing}, which are being delivered"
+                )
+                self._actors.lose(sending.queue, fetched.missing)
+                offsets = [offset for first, count in fetched.offsets for offset in range(first, first + count)]
+            messages = fetched.messages
+        require(len(messages) == len(offsets), f"{len(messages)} messages came for {len(offsets)} offsets")
+        for offset, message in zip(offsets, messages, strict=True):
+            recovery.check_message(offset, message, self.model)
+        self.tally.deliveries += len(offsets)
+        self.hands.append(Held(sending.queue, sending.consumer, sending.lease, tuple(offsets)))
+
+    def recover(self, kind: CrashKind) -> None:
+        self.note(f"  {kind.value}")
+        self.tally.crashes += 1
+        self.drop_everything()
+        recovery.recover(self, kind)
+
+    def drop_everything(self) -> None:
+        """What dies with the process."""
+        self.hands.clear()
+        self._outbox.clear()
+        self._must_sync = False
+
+
+def play(seed: int, disk_for: DiskFor = SimulatedDisk) -> Tally:
+    return Simulation(seed, disk_for).play()

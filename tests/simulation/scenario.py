@@ -1,0 +1,212 @@
+"""What a seed makes of the world: how the broker is set up, which queues there are, who publishes what.
+
+Every seed leaves some features out, so that the others meet more often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from remuda.broker.options import BrokerOptions, Sync
+from remuda.model.durations import DAY, HOUR, MILLISECOND, SECOND
+from remuda.model.message import Message, Priority
+from remuda.model.options import (
+    Acknowledge,
+    AutoDestroy,
+    CommitWhen,
+    LimitExceeded,
+    Persistence,
+    PutBack,
+    QueueOptions,
+    QueueType,
+)
+
+START: Final = 1_750_000_000 * SECOND
+ROOTS: Final = ("apples", "pears", "plums", "limes")
+WORDS: Final = ("red", "green", "sour")
+DEAD_LETTERS: Final = "dead-letters"
+ACTIONS: Final = (
+    ("publish", 30),
+    ("answer", 34),
+    ("pass_time", 16),
+    ("subscribe", 7),
+    ("unsubscribe", 3),
+    ("pull", 14),
+    ("declare", 2),
+    ("configure", 2),
+    ("set_status", 3),
+    ("reprocess", 2),
+    ("clear", 1),
+    ("forget", 1),
+    ("remove_queue", 0.4),
+    ("checkpoint", 3),
+    ("seal", 2),
+    ("collect", 1.5),
+    ("crash", 3),
+    ("arm_crash", 5),
+    ("reopen", 1),
+)
+ALWAYS_ON: Final = frozenset({"publish", "answer", "pass_time", "subscribe", "pull"})
+
+
+@dataclass(frozen=True)
+class Features:
+    """Which of the rarer things this seed's messages and queues have."""
+
+    limits: bool
+    deadlines: bool
+    delays: bool
+    unique: bool
+    compacter: bool
+    memory: bool
+    destroys: bool
+    channels: bool
+    several_confirmations: bool
+    clock_jumps_back: bool
+
+
+class Scenario:
+    """All random choices that do not depend on what happened so far."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.features = Features(*(random.random() < 0.5 for _ in Features.__dataclass_fields__))
+        self.sync = random.choice((Sync.ALWAYS, Sync.ALWAYS, Sync.OS))
+        self.broker = BrokerOptions(
+            sync=self.sync,
+            default_queue=random.choice((None, None, None, "rest")),
+            queue_defaults=self.queue_options("defaults") if random.random() < 0.2 else QueueOptions(),
+            compact=random.random() < 0.9,
+            success_retention=random.choice((0, 10 * SECOND, DAY)),
+            dead_retention=random.choice((0, 30 * SECOND, DAY)),
+            segment_bytes=random.choice((1_500, 6_000, 30_000, 1 << 20)),
+        )
+        self.full_chance = random.choice((0.0, 0.0, 0.0, 0.05, 0.3))
+        self.commits_late = random.choice((0.0, 0.3, 0.7))
+        self.steps = random.choice((40, 80, 80, 160))
+        kept = [(name, weight) for name, weight in ACTIONS if name in ALWAYS_ON or random.random() < 0.75]
+        self._actions = [name for name, _ in kept]
+        self._weights = [weight for _, weight in kept]
+        self._published = 0
+
+    def action(self) -> str:
+        return self.random.choices(self._actions, self._weights)[0]
+
+    # Queues
+
+    def queue_options(self, name: str) -> QueueOptions:
+        random, features = self.random, self.features
+        some = self._chance
+        kind = random.choice((QueueType.ROUND_ROBIN, QueueType.ROUND_ROBIN, QueueType.PUSH, QueueType.PULL))
+        values: dict[str, Any] = {
+            "type": kind,
+            "acknowledge": random.choice((Acknowledge.WAIT, Acknowledge.WAIT, Acknowledge.JUST_REQUEST, Acknowledge.NONE)),
+            "acknowledge_timeout": random.choice((SECOND, 15 * SECOND, HOUR)),
+            "commit_when": random.choice(tuple(CommitWhen)),
+            "put_back": random.choice(tuple(PutBack)),
+            "put_back_delay": some(0.3 if features.delays else 0, random.choice((50 * MILLISECOND, 20 * SECOND)), 0),
+            "delay_between_messages": some(0.1, 100 * MILLISECOND, 0),
+            "client_limit": some(0.1, 2, 0),
+            "message_size_limit": some(0.1, 60, 0),
+            "queue_size": random.choice((0, 3, 500)),
+        }
+        if features.limits and some(0.6, True, False):
+            values["message_limit"] = random.choice((1, 3, 10, 40))
+            values["limit_exceeded"] = random.choice(tuple(LimitExceeded))
+        if features.deadlines and some(0.5, True, False):
+            values["message_timeout"] = random.choice((200 * MILLISECOND, 5 * SECOND, HOUR))
+            values["expired_queue"] = random.choice((None, "late", name))
+        if features.unique:
+            values["unique_ids"] = some(0.6, True, False)
+        if features.memory and some(0.4, True, False):
+            values["persistence"] = Persistence.MEMORY
+        if features.destroys and some(0.4, True, False):
+            values["auto_destroy"] = random.choice(tuple(AutoDestroy))
+        if features.several_confirmations and kind is QueueType.PUSH:
+            values["confirmations"] = random.choice((0, 1, 2, 3))
+        return QueueOptions(**values)
+
+    def channel_options(self, name: str) -> QueueOptions:
+        prefixes = self.random.sample([*ROOTS, *(f"{root}.{word}" for root in ROOTS for word in WORDS)], 2)
+        changed = {"topics": tuple(prefixes), "expired_queue": None}
+        return self.queue_options(name).changed(changed)
+
+    def changes(self, options: QueueOptions) -> dict[str, Any]:
+        """Some options of a live queue, set anew."""
+        other = self.queue_options("late")
+        names = [
+            "acknowledge_timeout", "put_back", "message_limit", "limit_exceeded", "message_timeout", "message_size_limit",
+            "acknowledge", "delay_between_messages", "client_limit",
+        ]  # fmt: skip
+        chosen = self.random.sample(names, self.random.randint(1, 3))
+        durations = {"acknowledge_timeout", "message_timeout", "delay_between_messages"}
+        values = {name: getattr(other, name) for name in chosen}
+        # Bare numbers are seconds where people write them.
+        return {name: f"{value}us" if name in durations else value for name, value in values.items()}
+
+    def name(self) -> str:
+        """A queue or channel, which may exist."""
+        return self.random.choice((*ROOTS, *ROOTS, "rest", "late", DEAD_LETTERS, "channel-a", "channel-b"))
+
+    # Messages
+
+    def batch(self, now: int) -> list[Message]:
+        count = self.random.choice((1, 1, 1, 2, 3, 5, 12, 50))
+        shared = self.message(now) if self.random.random() < 0.5 else None
+        return [self._numbered(shared or self.message(now)) for _ in range(count)]
+
+    def message(self, now: int) -> Message:
+        random, features = self.random, self.features
+        topics: tuple[str, ...] = ()
+        if random.random() < 0.25:
+            topics = tuple(self.topic() for _ in range(random.randint(1, 3)))
+        return Message(
+            name=self.topic(),
+            body=b"",
+            topics=topics,
+            priority=Priority.HIGH if random.random() < 0.25 else Priority.NORMAL,
+            headers={} if random.random() < 0.7 else {"trace": str(random.randrange(1000))},
+            mime_type=random.choice(("application/octet-stream", "application/octet-stream", "text/plain")),
+            timestamp=None if random.random() < 0.8 else now - random.randrange(SECOND),
+            expires=self._later(now, 0.25 if features.deadlines else 0),
+            due=self._later(now, 0.25 if features.delays else 0),
+            object=random.choice((None, "fruit")) if features.compacter else None,
+            key=random.choice((None, "a", "b")) if features.compacter else None,
+        )
+
+    def topic(self) -> str:
+        root = self.random.choice(ROOTS)
+        return root if self.random.random() < 0.6 else f"{root}.{self.random.choice(WORDS)}"
+
+    def _numbered(self, message: Message) -> Message:
+        """The message with a body of its own, and sometimes an id of its own."""
+        self._published += 1
+        random = self.random
+        if message.key is not None and random.random() < 0.7:
+            body = random.choice((b"one", b"two"))
+        else:
+            body = b"%d-" % self._published + b"x" * random.choice((0, 3, 10, 80))
+        own = ""
+        if random.random() < (0.5 if self.features.unique else 0.1):
+            own = f"own-{random.randrange(12)}" if self.features.unique else f"own-{self._published}"
+        return Message(**{**{name: getattr(message, name) for name in message.__struct_fields__}, "body": body, "id": own})
+
+    # Time
+
+    def pause(self) -> int:
+        """How the clock moves on."""
+        random = self.random
+        if self.features.clock_jumps_back and random.random() < 0.1:
+            return -random.choice((SECOND, HOUR, 3 * DAY))
+        longest = random.choice((MILLISECOND, 200 * MILLISECOND, 2 * SECOND, 2 * SECOND, 30 * SECOND, 2 * HOUR))
+        return random.randint(1, longest)
+
+    def _later(self, now: int, chance: float) -> int | None:
+        if self.random.random() >= chance:
+            return None
+        return now + self.random.choice((-SECOND, 1, 100 * MILLISECOND, 5 * SECOND, HOUR))
+
+    def _chance(self, chance: float, yes: Any, no: Any) -> Any:
+        return yes if self.random.random() < chance else no
