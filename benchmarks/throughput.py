@@ -48,6 +48,9 @@ class Side(msgspec.Struct):
     def measure(self) -> None:
         self.rates.append(self.count / self.run(self.count))
 
+    def rounded(self) -> list[int]:
+        return [round(rate) for rate in self.rates]
+
     @property
     def rate(self) -> float:
         return statistics.median(self.rates)
@@ -62,7 +65,7 @@ def measure(workload: Workload, effort: Effort) -> Result:
         if description is not None:
             settings[peer.name] = description
             sides[peer.name] = _side(peer, workload, effort)
-    limit = _limit(workload, effort, syncs_per_message)
+    limit = _limit(workload, effort, syncs_per_message, sides[REMUDA.name].count)
     for _ in range(effort.rounds):
         for side in (*sides.values(), limit):
             side.measure()
@@ -71,8 +74,8 @@ def measure(workload: Workload, effort: Effort) -> Result:
         "limit": bare.describe(workload, syncs_per_message),
         "bound_by": workload.bound_by,
         "remuda_syncs_per_message": round(syncs_per_message, 4),
-        "messages_per_round": {name: side.count for name, side in sides.items()},
-        "rounds": effort.rounds,
+        "messages_per_round": {name: side.count for name, side in sides.items()} | {"limit": limit.count},
+        "rounds": {name: side.rounded() for name, side in sides.items()} | {"limit": limit.rounded()},
     }
     return rate_result(workload.name, rates.pop(REMUDA.name), rates, limit.rate, settings)
 
@@ -109,11 +112,15 @@ def _side(contender: Contender, workload: Workload, effort: Effort) -> Side:
     return Side(run, _whole(wanted, first))
 
 
-def _limit(workload: Workload, effort: Effort, syncs_per_message: float) -> Side:
+def _limit(workload: Workload, effort: Effort, syncs_per_message: float, remudas_count: int) -> Side:
+    """On disk exactly Remuda's messages: more bytes than it writes would meet the kernel's brake on writers."""
+
     def run(count: int) -> float:
         with scratch() as directory:
             return bare.run(workload, directory, count, syncs_per_message)
 
+    if workload.durability != "memory":
+        return Side(run, remudas_count)
     first = 4 * workload.batch
     return Side(run, _whole(int(effort.seconds * first / run(first)), workload.batch))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from remuda.broker.spectator import Spectator
 from remuda.core.effects import Notice, Sending
 from remuda.core.info import QueueInfo
 from remuda.core.operators import Selection
-from remuda.core.receipts import Declared, Receipt
+from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.model.document import Document
 from remuda.model.durations import Duration
 from remuda.model.options import QueueOptions, Status
@@ -54,13 +54,19 @@ class ThreadsFace:
         messages: Publishable,
         *,
         queue: str | None = None,
+        unbound: str | None = None,
         options: Options = None,
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
         return self.loop.run(
             self._broker.publish(
-                messages, queue=queue, options=options, timeout=timeout, raise_refusals=raise_refusals
+                messages,
+                queue=queue,
+                unbound=unbound,
+                options=options,
+                timeout=timeout,
+                raise_refusals=raise_refusals,
             )
         )
 
@@ -93,6 +99,13 @@ class ThreadsFace:
             queue, count, consumer=consumer, newest=newest, clear_after=clear_after, timeout=timeout
         )
         return _for_threads(self.loop.run(work), self.loop)
+
+    def renew(self, delivery: Delivery) -> bool:
+        return self.loop.run(self._broker.renew(cast(Any, delivery)))
+
+    @property
+    def aio(self) -> AsyncBroker:
+        return self._broker
 
     def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
         return self.loop.run(self._broker.create_queue(name, options, **more))
@@ -154,6 +167,10 @@ class _ThreadsSubscription:
     @property
     def consumer(self) -> str:
         return self._subscription.consumer
+
+    @property
+    def differs(self) -> Differences:
+        return self._subscription.differs
 
     def receive(self, timeout: Duration | None = None) -> Delivery | None:
         return _for_threads(self._loop.run(self._subscription.receive(timeout)), self._loop)

@@ -155,7 +155,7 @@ class CoreMachine(RuleBasedStateMachine):
         if sending.lease is None:
             return
         queue = self.core.queues[sending.queue]
-        runs = sending.runs[:1] if some else sending.runs
+        runs = [(sending.runs[0][0], 1)] if some else sending.runs
         lease = queue.leases.get(sending.lease)
         held = [
             offset

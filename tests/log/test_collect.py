@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -90,39 +91,37 @@ def events_after(log: Log, first: int, count: int) -> Record:
     return type(record)(record.first + following, record.time, record.rows)
 
 
+def keep_some(first: int, last: int) -> list[tuple[int, int]]:
+    return [(offset, 1) for offset in range(first, last + 1) if offset % 3 == 0 and offset > 20]
+
+
 @pytest.mark.parametrize("power", [False, True])
 def test_l5_a_crash_at_any_step_of_collecting_keeps_what_must_stay(power: bool) -> None:
-    def keep(first: int, last: int) -> list[tuple[int, int]]:
-        return [(offset, 1) for offset in range(first, last + 1) if offset % 3 == 0 and offset > 20]
-
-    def scenario(disk: SimulatedDisk, until: list[int]) -> None:
+    base = SimulatedDisk()
+    log, _, _ = open_log(base, TINY)
+    rows = {row[0]: row for row in message_rows(fill(log, 50))}
+    log.write_checkpoint(log.mark(), b"state")
+    assert len(seal(log)) > 3
+    for steps in itertools.count(1):
+        disk = base.after_kill()
         log, _, _ = open_log(disk, TINY)
-        fill(log, 60)
-        log.write_checkpoint(log.mark(), b"state")
-        seal(log)
-        until.append(disk.operations)
-        collect(log, keep)
-
-    total, until = SimulatedDisk(), list[int]()
-    scenario(total, until)
-    log, _, _ = open_log(SimulatedDisk(), TINY)
-    given = fill(log, 60)
-    rows = {row[0]: row for row in message_rows(given)}
-    assert total.operations > until[0] + 10
-    for dies_at in range(until[0] + 1, total.operations + 1):
-        disk = SimulatedDisk(dies_at=dies_at)
-        with pytest.raises(PowerLoss):
-            scenario(disk, [])
-        left = disk.after_power_loss(random.Random(dies_at)) if power else disk.after_kill()
-        log, _, recovery = open_log(left)
+        disk.dies_at = disk.operations + steps
+        try:
+            collect(log, keep_some)
+            break
+        except PowerLoss:
+            pass
+        left = disk.after_power_loss(random.Random(steps)) if power else disk.after_kill()
+        log, _, recovery = open_log(left, TINY)
         assert recovery.report.clean
         found = message_rows(Reader(left).messages())
         assert all(rows[row[0]] == row for row in found)
-        assert {o for o in rows if o % 3 == 0 and o > 20} <= {row[0] for row in found}
-        told = {event.first for _, _, event in event_rows(Reader(left).events())}
-        assert told
-        collect(log, keep)
+        assert {offset for offset in rows if offset % 3 == 0 and offset > 20} <= {row[0] for row in found}
+        assert event_rows(Reader(left).events())
+        collect(log, keep_some)
+        assert not [name for name in left.list() if name.endswith(".tmp")]
         assert log.next_offset == len(rows)
+    assert steps > 20
 
 
 def test_closed_segments_without_anything_to_keep_are_dropped_from_memory() -> None:

@@ -102,7 +102,7 @@ def test_l3_a_torn_last_frame_is_cut_at_every_byte_and_reported_once() -> None:
 
 
 def test_l3_every_flipped_byte_is_survived_and_accounted_for() -> None:
-    files, given = written(30)
+    files, given = written(16)
     for name, data in files.items():
         for at in range(len(data)):
             broken = bytearray(data)

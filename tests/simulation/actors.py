@@ -103,8 +103,11 @@ class Actors:
                 error for name in routes[row] if name in tallies and (error := tallies[name].objection(message))
             }
             refusal = receipt.refusals.get(row)
+            gone = routes[row] - set(tallies)
             require(
-                bool(objections) == (refusal is not None) and (refusal is None or type(refusal).__name__ in objections),
+                bool(gone)
+                or (refusal is None and not objections)
+                or (refusal is not None and type(refusal).__name__ in objections),
                 f"row {row}: {type(refusal).__name__} where {objections or 'nothing'} was expected",
             )
             if refusal is not None:
@@ -219,6 +222,8 @@ class Actors:
         step = Step(f"{puller} pulls {count} from {name}{', newest first' if newest else ''}, then clears {after}")
         if after != "none":
             step.cleared.add(name)
+            if wait:
+                sim.model.clearing_pulls.add(name)
         try:
             sim.run(
                 step,
@@ -427,6 +432,7 @@ class Actors:
         sim.note("collect")
         sim.collected = True
         self._upkeep().collect()
+        sim.commit()
         recovery.check_readable(sim)
 
     def _upkeep(self) -> Upkeep:

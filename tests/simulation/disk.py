@@ -175,7 +175,7 @@ class SimulatedDisk:
         if not fresh and not (crashes and self.random.random() < 0.5):
             content.resize(position)
         self._crash_if(crashes)
-        return _SimulatedFile(self, name, content, position, fresh, self._epoch)
+        return _SimulatedFile(self, name, content, position, self._epoch)
 
     def write_atomic(self, name: str, data: bytes) -> None:
         crashes = self._step(partial=True)
@@ -286,14 +286,12 @@ class SimulatedDisk:
 
 
 class _SimulatedFile:
-    def __init__(
-        self, disk: SimulatedDisk, name: str, content: Content, position: int, fresh: bool, epoch: int
-    ) -> None:
+    def __init__(self, disk: SimulatedDisk, name: str, content: Content, position: int, epoch: int) -> None:
         self._disk = disk
         self._name = name
         self._content = content
         self._position = position
-        self._fresh = fresh
+        self._name_synced = False
         self._epoch = epoch
 
     def write(self, data: bytes) -> None:
@@ -316,9 +314,9 @@ class _SimulatedFile:
         if crashes and self._disk.random.random() < 0.7:
             self._disk.crash_if(crashes)
         self._disk.keep(self._content)
-        if self._fresh:
+        if not self._name_synced:
             self._disk.sync_folder(self._name)
-            self._fresh = False
+            self._name_synced = True
         self._disk.crash_if(crashes)
 
     def reserve(self, up_to: int) -> None:

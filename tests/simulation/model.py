@@ -172,6 +172,8 @@ class Model:
         self.made_ids: set[str] = set()
         """Ids that Remuda made up."""
         self.newest_pullers: set[str] = set()
+        self.clearing_pulls: set[str] = set()
+        """Queues in which a pull request that clears may still wait."""
         self.now = 0
 
     def copy(self) -> Model:
@@ -352,7 +354,8 @@ class Model:
                 if line is not None:
                     require(offset == line[0], f"Q6: {where} was evicted although {line[0]} is older")
             case "cleared":
-                require(queue.name in step.cleared, f"{where} was cleared although nobody asked")
+                asked = queue.name in step.cleared or queue.name in self.clearing_pulls
+                require(asked, f"{where} was cleared although nobody asked")
             case "queue removed":
                 require(
                     queue.name in step.removed or self._may_end(queue), f"{where} ended with its queue for no reason"

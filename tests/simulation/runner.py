@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
+from unittest.mock import patch
 
 from remuda.broker.options import Sync
 from remuda.core.effects import Effects, Sending
+from remuda.log.frames import MARKER_BYTES
 from remuda.model.errors import DiskFull, RemudaError
 from remuda.model.records import Appended, Event, Events, Record
 from tests.simulation import checks, recovery
@@ -92,17 +94,25 @@ class Simulation:
     def play(self) -> Tally:
         """All steps of the seed; raises `Failure`."""
         try:
-            recovery.open_engine(self)
-            for self.step_number in range(1, self.scenario.steps + 1):
-                self._act(self.scenario.action())
-            self.note("end: reopen and read it all")
-            self._actors.reopen()
-            recovery.check_reader(self)
+            with patch("remuda.log.log.new_marker", self._marker):
+                self._play()
         except (Exception, SimulatedCrash) as error:
             raise Failure(self.seed, self.step_number, error, list(self.trace)) from error
         self.tally.steps = self.step_number
         self.tally.operations = self.disk.operations
         return self.tally
+
+    def _play(self) -> None:
+        recovery.open_engine(self)
+        for self.step_number in range(1, self.scenario.steps + 1):
+            self._act(self.scenario.action())
+        self.note("end: reopen and read it all")
+        self._actors.reopen()
+        recovery.check_reader(self)
+
+    def _marker(self) -> bytes:
+        """A file's random mark, which must come from the seed as everything else."""
+        return bytes(self.random.randint(1, 255) for _ in range(MARKER_BYTES))
 
     def _act(self, action: str) -> None:
         try:

@@ -13,6 +13,7 @@ from remuda.broker.asking import (
     channel_options,
     check_clear_after,
     consumer_name,
+    puller_name,
     queue_options,
     report_refusals,
 )
@@ -24,7 +25,7 @@ from remuda.broker.port import Options, Publishable
 from remuda.core.effects import Sending
 from remuda.core.info import QueueInfo
 from remuda.core.operators import Selection
-from remuda.core.receipts import Declared, Receipt
+from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.settling import Verdict
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
@@ -112,8 +113,8 @@ class AsyncEmbeddedBroker:
         self, queue: str, *, consumer: str | None = None, batch: int = 1, options: Options = None
     ) -> AsyncEmbeddedSubscription:
         name = consumer_name(consumer)
-        inbox = await self._finish(self.host.subscribe(queue, name, batch, options))
-        return AsyncEmbeddedSubscription(self, queue, name, inbox)
+        inbox, differs = await self._finish(self.host.subscribe(queue, name, batch, options))
+        return AsyncEmbeddedSubscription(self, queue, name, inbox, differs)
 
     async def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
@@ -132,25 +133,21 @@ class AsyncEmbeddedBroker:
     ) -> AsyncDelivery | None:
         wait = micros(timeout)
         pending = self.host.pull(
-            queue, consumer_name(consumer), count=count, newest=newest,
+            queue, puller_name(consumer), count=count, newest=newest,
             clear_after=check_clear_after(clear_after), wait=wait,
         )  # fmt: skip
+        found = pending.result
         try:
-            found = await self._finish(pending)
+            await self._finish(pending)
             if isinstance(found, PullRequest):
-                sending = await found.inbox.get_async(wait / SECOND)
-                if sending is None:
-                    withdrawn = self.host.end_pull(found)
-                    sending = await found.inbox.get_async(0 if withdrawn else None)
-                found = sending
+                found = await self._answer_to(found, wait)
+            return await self._deliver(found)
         except asyncio.CancelledError:
-            asked = pending.result
-            if isinstance(asked, PullRequest):
-                self.host.refuse_pull(asked)
-            elif asked is not None:
-                self.host.give_back(asked)
+            if isinstance(found, PullRequest):
+                self.host.refuse_pull(found)
+            elif found is not None:
+                self.host.give_back(found)
             raise
-        return await self._deliver(found)
 
     async def renew(self, delivery: AsyncDelivery) -> bool:
         return self.host.renew(delivery.queue, delivery.lease)
@@ -217,6 +214,13 @@ class AsyncEmbeddedBroker:
                 raise CommitTimeout("no consumer has answered yet; the message is kept and will be delivered") from None
         return pending.result
 
+    async def _answer_to(self, asked: PullRequest, wait: int) -> Sending | None:
+        sending = await asked.inbox.get_async(wait / SECOND)
+        if sending is not None:
+            return sending
+        withdrawn = self.host.end_pull(asked)
+        return await asked.inbox.get_async(0 if withdrawn else None)
+
     async def _deliver(self, sending: Sending | None) -> AsyncDelivery | None:
         if sending is None:
             return None
@@ -235,10 +239,13 @@ class AsyncEmbeddedBroker:
 class AsyncEmbeddedSubscription:
     """A consumer's deliveries, for a coroutine."""
 
-    def __init__(self, broker: AsyncEmbeddedBroker, queue: str, consumer: str, inbox: Inbox) -> None:
+    def __init__(
+        self, broker: AsyncEmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences
+    ) -> None:
         self._broker = broker
         self.queue = queue
         self.consumer = consumer
+        self.differs = differs
         self._inbox = inbox
 
     async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:

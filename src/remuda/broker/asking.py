@@ -17,6 +17,7 @@ from remuda.model.options import QueueOptions
 CLEAR_AFTER = ("none", "all", "priority", "regular")
 
 _numbers = itertools.count(1)
+_own = threading.local()
 
 
 def as_batch(messages: Message | Messages | Sequence[Message]) -> Messages:
@@ -32,6 +33,16 @@ def as_batch(messages: Message | Messages | Sequence[Message]) -> Messages:
 def consumer_name(given: str | None) -> str:
     """The name given, or one that no other consumer of this machine has."""
     return given or f"{os.getpid()}-{threading.current_thread().name}-{next(_numbers)}"
+
+
+def puller_name(given: str | None) -> str:
+    """The name given, or one for this thread: a pull needs no name of its own, only one to be known by."""
+    if given:
+        return given
+    if getattr(_own, "process", None) != os.getpid():
+        _own.process, _own.name = os.getpid(), f"{os.getpid()}-{threading.current_thread().name}"
+    name: str = _own.name
+    return name
 
 
 def queue_options(options: QueueOptions | Mapping[str, Any] | None, more: Mapping[str, Any]) -> Any:

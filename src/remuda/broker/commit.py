@@ -13,14 +13,16 @@ class GroupCommit:
 
     def __init__(self, work: Callable[[], int]) -> None:
         self._work = work
-        self._turn = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._turn = threading.Condition(self._lock)
+        self._followers = 0
         self._done = 0
         self._leading = False
         self._failure: BaseException | None = None
 
     def wait(self, ticket: int) -> None:
         """Return when everything up to `ticket` is kept; raise if it cannot be."""
-        with self._turn:
+        with self._lock:
             while True:
                 if self._done >= ticket:
                     return
@@ -32,7 +34,9 @@ class GroupCommit:
                 if not self._leading:
                     self._leading = True
                     break
+                self._followers += 1
                 self._turn.wait()
+                self._followers -= 1
         reached, failure = 0, None
         try:
             reached = self._work()
@@ -40,10 +44,11 @@ class GroupCommit:
             failure = error
             raise
         finally:
-            with self._turn:
+            with self._lock:
                 self._leading = False
                 self._done = max(self._done, reached)
                 self._failure = self._failure or failure
-                self._turn.notify_all()
+                if self._followers:
+                    self._turn.notify_all()
         if reached < ticket:
             self.wait(ticket)

@@ -12,6 +12,7 @@ from remuda.broker.asking import (
     channel_options,
     check_clear_after,
     consumer_name,
+    puller_name,
     queue_options,
     report_refusals,
 )
@@ -25,7 +26,7 @@ from remuda.broker.upkeep import Removed
 from remuda.core.effects import Notice, Sending
 from remuda.core.info import QueueInfo
 from remuda.core.operators import Selection
-from remuda.core.receipts import Declared, Receipt
+from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.settling import Verdict
 from remuda.log.recovery import RecoveryReport
 from remuda.model.document import Document
@@ -79,8 +80,8 @@ class EmbeddedBroker:
         self, queue: str, *, consumer: str | None = None, batch: int = 1, options: Options = None
     ) -> EmbeddedSubscription:
         name = consumer_name(consumer)
-        inbox = self._finish(self.host.subscribe(queue, name, batch, options))
-        return EmbeddedSubscription(self, queue, name, inbox)
+        inbox, differs = self._finish(self.host.subscribe(queue, name, batch, options))
+        return EmbeddedSubscription(self, queue, name, inbox, differs)
 
     def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
@@ -99,7 +100,7 @@ class EmbeddedBroker:
     ) -> Delivery | None:
         wait = micros(timeout)
         pending = self.host.pull(
-            queue, consumer_name(consumer), count=count, newest=newest,
+            queue, puller_name(consumer), count=count, newest=newest,
             clear_after=check_clear_after(clear_after), wait=wait,
         )  # fmt: skip
         found = self._finish(pending)
@@ -199,10 +200,13 @@ class EmbeddedBroker:
 class EmbeddedSubscription:
     """A consumer's deliveries, for a thread."""
 
-    def __init__(self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences
+    ) -> None:
         self._broker = broker
         self.queue = queue
         self.consumer = consumer
+        self.differs = differs
         self._inbox = inbox
 
     def receive(self, timeout: Duration | None = None) -> Delivery | None:

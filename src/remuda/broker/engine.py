@@ -5,7 +5,7 @@ No threads and no clock, so that a simulation can drive it step by step on a sim
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Final
 
 from remuda.broker.extensions import Extensions, MessageStore
 from remuda.broker.options import BrokerOptions
@@ -18,13 +18,15 @@ from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
 from remuda.log.tail import Batch, LogOptions
 from remuda.model.document import Document, document
+from remuda.model.errors import InvalidMessage
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Events
 from remuda.model.state import PARKED
 
-_PER_BATCH = 512
-_PER_MESSAGE = 192
+MAX_BATCH_BYTES: Final = 1 << 30
+_PER_BATCH: Final = 512
+_PER_MESSAGE: Final = 192
 """Generous guesses of what a message costs in the log beside its body."""
 
 
@@ -62,7 +64,12 @@ class Engine:
 
     def make_room(self, messages: Messages) -> None:
         """Refuse a batch that the disk cannot take, before anything changes."""
-        size = sum(map(len, messages.bodies)) + _PER_BATCH + _PER_MESSAGE * len(messages)
+        size = sum(map(len, messages.bodies)) + _PER_BATCH + _PER_MESSAGE * len(messages.bodies)
+        if size > MAX_BATCH_BYTES:
+            raise InvalidMessage(
+                f"a batch of {size} bytes is over the {MAX_BATCH_BYTES} that are written at once; nothing was stored. "
+                "Publish it in parts"
+            )
         self.log.reserve(size)
 
     def record(self) -> Effects:

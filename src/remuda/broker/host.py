@@ -29,7 +29,7 @@ from remuda.core.core import Core
 from remuda.core.effects import Answer, Commit, Effects, Sending
 from remuda.core.info import QueueInfo
 from remuda.core.operators import Selection
-from remuda.core.receipts import Declared, Receipt
+from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.settling import Verdict
 from remuda.log.codec import check as check_storable
 from remuda.log.disk import Disk
@@ -38,7 +38,7 @@ from remuda.model.document import Document
 from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions, Status
-from remuda.model.records import Binding, Record, RouterKind
+from remuda.model.records import REMOVED, Binding, QueueChange, Record, RouterKind
 
 T = TypeVar("T")
 Options = QueueOptions | Mapping[str, Any] | None
@@ -114,6 +114,7 @@ class Host:
         router: str | None = None,
         options: Options = None,
     ) -> Pending[list[Receipt]]:
+        messages.check()
         check_storable(messages)
         with self.lock:
             core = self._core()
@@ -127,20 +128,22 @@ class Host:
 
     # Consuming
 
-    def subscribe(self, queue: str, consumer: str, batch: int, options: Options) -> Pending[Inbox]:
+    def subscribe(
+        self, queue: str, consumer: str, batch: int, options: Options
+    ) -> Pending[tuple[Inbox, Differences]]:
         with self.lock:
             inbox = Inbox()
             key = (queue, consumer)
             taken = self._inboxes.get(key)
             self._inboxes[key] = inbox
             try:
-                self._core().subscribe(queue, consumer, self.clock(), batch=batch, options=options)
+                differs = self._core().subscribe(queue, consumer, self.clock(), batch=batch, options=options)
             except BaseException:
                 del self._inboxes[key]
                 if taken is not None:
                     self._inboxes[key] = taken
                 raise
-            return Pending(inbox, self._record())
+            return Pending((inbox, differs), self._record())
 
     def unsubscribe(self, queue: str, consumer: str) -> Pending[None]:
         with self.lock:
@@ -367,7 +370,7 @@ class Host:
         if not effects.records and not effects.sendings and not effects.commits and not effects.notices:
             return 0
         self._ticket += 1
-        self._must_sync = self._must_sync or effects.durable
+        self._must_sync = self._must_sync or (effects.durable and self.options.sync is Sync.ALWAYS)
         self._outbox.append(effects)
         self._on_the_way.update(
             sending.request for sending in effects.sendings if sending.request is not None
@@ -386,7 +389,7 @@ class Host:
             records, self._unreplicated = self._unreplicated, []
             must_sync, self._must_sync = self._must_sync, False
         batch.write()
-        if must_sync and self.options.sync is Sync.ALWAYS:
+        if must_sync:
             batch.sync()
         if records and self.extensions.synchronizer is not None:
             self.extensions.synchronizer.replicate(records)
@@ -404,10 +407,21 @@ class Host:
                 inbox = self._inboxes.get((sending.queue, sending.consumer))
             if inbox is not None:
                 inbox.put(sending)
+        for record in effects.records:
+            if isinstance(record, QueueChange) and record.action == REMOVED:
+                self._dismiss(record.queue)
         for commit in effects.commits:
             self._tell(commit)
         if effects.notices:
             self.notices.post(effects.notices)
+
+    def _dismiss(self, queue: str) -> None:
+        """The consumers of a queue that is gone get no more; those of a new one of its name stay."""
+        with self.lock:
+            standing = self.engine.core.queues.get(queue)
+            for key in [key for key in self._inboxes if key[0] == queue]:
+                if standing is None or key[1] not in standing.consumers:
+                    self._inboxes.pop(key).close()
 
     def _watch(self, receipts: list[Receipt]) -> Future[None] | None:
         watches = [receipt.watch for receipt in receipts if receipt.watch is not None]

@@ -57,6 +57,8 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return result
 
     def check(self) -> None:
+        if not self.sync_interval:
+            raise InvalidOption("sync_interval must be longer than zero; sync='always' syncs before every answer")
         if self.segment_bytes < 1 << 16:
             raise InvalidOption(f"segment_bytes must be at least {1 << 16}, not {self.segment_bytes}")
         if self.checkpoint_bytes < 1 << 12:
@@ -78,5 +80,15 @@ def _read(name: str, value: Any) -> Any:
     if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise InvalidOption(f"{name} must be a whole number above zero, not {value!r}")
     if name == "queue_defaults" and not isinstance(value, QueueOptions):
+        if not isinstance(value, Mapping):
+            raise InvalidOption(f"queue_defaults must be queue options, not {value!r}")
         return QueueOptions.parse(value)
+    if name == "compact_objects" and not (
+        isinstance(value, Mapping) and all(isinstance(key, str) and isinstance(on, bool) for key, on in value.items())
+    ):
+        raise InvalidOption(f"compact_objects must map names of objects to true or false, not {value!r}")
+    if name == "worker" and (isinstance(value, bool) or not isinstance(value, int | None)):
+        raise InvalidOption(f"worker must be a whole number, or None to claim one, not {value!r}")
+    if name == "default_queue" and value is not None and not (isinstance(value, str) and value):
+        raise InvalidOption(f"default_queue must be the name of a queue, or None, not {value!r}")
     return value

@@ -547,8 +547,15 @@ class Core:
                 names.append(name)
         return (*names, *(name for name in self.distributor.channels(topics) if name not in names))
 
-    def _ready(self, routes: Sequence[tuple[str, ...]], options: QueueOptions | Mapping[str, Any] | None) -> None:
-        """Make sure that every queue on these routes exists and is initialized; all are checked before any is made."""
+    def _ready(
+        self, routes: Sequence[tuple[str, ...]], options: QueueOptions | Mapping[str, Any] | None
+    ) -> dict[str, Differences]:
+        """Make sure that every queue on these routes exists and is initialized; all are checked before any is made.
+
+        Gives the queues that stand with other options than those asked for.
+        """
+        if len(routes) == 1 and options is None and self._all_ready(routes[0]):
+            return {}
         names = {name for route in routes for name in route}
         missing = [name for name in names if name not in self.queues]
         if missing:
@@ -559,6 +566,17 @@ class Core:
         for name in sorted(names):
             if self.queues[name].status is Status.NOT_INITIALIZED:
                 self._initialize(self.queues[name], asked)
+        if options is None:
+            return {}
+        differing = {name: _differences(asked, self.queues[name].options) for name in sorted(names)}
+        return {name: differences for name, differences in differing.items() if differences}
+
+    def _all_ready(self, names: tuple[str, ...]) -> bool:
+        for name in names:
+            queue = self.queues.get(name)
+            if queue is None or queue.status is Status.NOT_INITIALIZED:
+                return False
+        return True
 
     def _enter(self, record: Appended) -> int | None:
         admission.enter(record, self.queues)

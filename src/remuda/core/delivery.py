@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from remuda.core import operators
 from remuda.core.effects import NoticeKind, Sending
 from remuda.core.lane import Run
 from remuda.core.ledger import Ledger
@@ -48,6 +49,8 @@ def pull(ledger: Ledger, queue: Queue, waiter: Waiter) -> bool:
         return False
     runs = _newest(queue, waiter.count) if waiter.newest else queue.peek(waiter.count)
     send(ledger, queue, (waiter.consumer,), runs, waiter.request)
+    if waiter.clear_after != "none":
+        operators.clear(ledger, queue, waiter.clear_after, waiter.consumer)
     return True
 
 

@@ -123,7 +123,8 @@ class Ledger:
 
     def note_block(self, first: int, count: int, time: int) -> None:
         for block in range(first >> BLOCK_BITS, ((first + count - 1) >> BLOCK_BITS) + 1):
-            self.last_settled[block] = max(time, self.last_settled.get(block, 0))
+            if time > self.last_settled.get(block, 0):
+                self.last_settled[block] = time
 
     def settled_since(self, time: int) -> list[tuple[int, int]]:
         """Runs of offsets in which something came in or was settled at `time` or later; the other blocks are forgotten."""

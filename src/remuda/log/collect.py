@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from remuda.log.fetch import Run, add_run
 from remuda.log.log import Log
-from remuda.log.parquet import write_parquet
+from remuda.log.parquet import Unreadable, write_sealed
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS, closed_segments
 from remuda.log.sealed import EventTable, MessageTable, Table
@@ -67,17 +68,11 @@ def drop_settled(log: Log, keep: Keep) -> Collected:
 def _collect_messages(log: Log, keep: Keep) -> tuple[int, int, int]:
     removed = files = freed = 0
     for file in log.catalog.files().messages:
-        table = MessageTable(log.disk, file)
         runs = _merged(keep(file.first, file.last))
-        if not runs:
-            freed += _remove(log, file)
-            removed += table.rows
-            files += 1
-            continue
-        batches = _select(table, lambda batch, runs=runs: _rows_in(batch, runs))  # type: ignore[misc]
-        count, bytes_saved = _rewrite(log, file, table, batches, MESSAGES_SCHEMA)
-        removed += count
-        freed += bytes_saved
+        table = MessageTable(log.disk, file)
+        staying = _staying(table, ["offset"], partial(_rows_in, runs)) if runs else []
+        rows, gone, size = _shrink(log, table, staying, MESSAGES_SCHEMA)
+        removed, files, freed = removed + rows, files + gone, freed + size
     return removed, files, freed
 
 
@@ -85,52 +80,56 @@ def _collect_events(log: Log, present: _Present) -> tuple[int, int, int]:
     removed = files = freed = 0
     for file in log.catalog.files().events:
         table = EventTable(log.disk, file)
-        batches = _select(table, present.rows)
-        if batches is not None and not any(batch.num_rows for batch in batches):
-            freed += _remove(log, file)
-            removed += table.rows
-            files += 1
-            continue
-        count, bytes_saved = _rewrite(log, file, table, batches, EVENTS_SCHEMA)
-        removed += count
-        freed += bytes_saved
+        staying = _staying(table, ["first", "count"], present.rows)
+        rows, gone, size = _shrink(log, table, staying, EVENTS_SCHEMA)
+        removed, files, freed = removed + rows, files + gone, freed + size
     return removed, files, freed
 
 
-def _select(table: Table, rows: Callable[[pa.RecordBatch], list[int]]) -> list[pa.RecordBatch] | None:
-    """The rows that stay, group by group; None when some cannot be read."""
-    selected = []
+def _staying(table: Table, columns: list[str], rows: Callable[[pa.RecordBatch], list[int]]) -> list[list[int]] | None:
+    """The rows of each group that stay; None when some cannot be read."""
     if not table.readable:
         return None
+    staying = []
     for group in range(table.group_count):
-        batch = table.batch(group)
+        batch = table.batch(group, columns)
         if batch is None:
             return None
-        stay = rows(batch)
-        if len(stay) == batch.num_rows:
-            selected.append(batch)
-        elif stay:
-            selected.append(batch.take(pa.array(stay, pa.int64())))
-    return selected
+        staying.append(rows(batch))
+    return staying
 
 
-def _rewrite(
-    log: Log, file: SealedFile, table: Table, batches: list[pa.RecordBatch] | None, schema: pa.Schema
-) -> tuple[int, int]:
-    """Write a file anew where that saves enough. A damaged one stays as it is: it may be mended from a copy."""
-    if batches is None:
-        return 0, 0
-    stay = sum(batch.num_rows for batch in batches)
-    if stay >= REWRITE_BELOW * table.rows:
-        return 0, 0
+def _shrink(log: Log, table: Table, staying: list[list[int]] | None, schema: pa.Schema) -> tuple[int, int, int]:
+    """Remove a file, or write it anew where that saves enough: rows, files and bytes that are gone.
+
+    A damaged file of which something must stay is left as it is: it may be mended from a copy.
+    """
+    if staying is None:
+        return 0, 0, 0
+    count = sum(map(len, staying))
+    if count == 0:
+        return table.rows, 1, _remove(log, table.file)
+    if count >= REWRITE_BELOW * table.rows:
+        return 0, 0, 0
+    file = table.file
     before = log.disk.size(file.name)
-    data, _ = write_parquet(_groups(batches, schema), schema, file.table)
-    log.disk.write_atomic(file.name, data)
+    try:
+        batches = _regrouped(_selected(table, staying), schema)
+        _, after = write_sealed(log.disk, file.name, batches, schema, file.table)
+    except Unreadable:
+        return 0, 0, 0
     log.catalog.replace(file, SealedFile(file.first, file.last, file.table, file.generation + 1))
-    return table.rows - stay, before - len(data)
+    return table.rows - count, 0, before - after
 
 
-def _groups(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _selected(table: Table, staying: list[list[int]]) -> Iterator[pa.RecordBatch]:
+    for group, rows in enumerate(staying):
+        if rows:
+            batch = table.read(group)
+            yield batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
+
+
+def _regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     group: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -168,7 +167,7 @@ def _merged(runs: Iterable[Run]) -> list[Run]:
     return merged
 
 
-def _rows_in(batch: pa.RecordBatch, runs: list[Run]) -> list[int]:
+def _rows_in(runs: list[Run], batch: pa.RecordBatch) -> list[int]:
     """The rows of a batch whose offsets lie in the runs, which are in order."""
     offsets = batch.column("offset").to_pylist()
     rows: list[int] = []

@@ -70,7 +70,7 @@ class DirectoryDisk:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             if not fresh:
                 os.ftruncate(handle, position)
-            return DirectoryFile(handle, path, position, fresh)
+            return DirectoryFile(handle, path, position)
 
     def write_atomic(self, name: str, data: bytes) -> None:
         path = self._root / name
@@ -191,11 +191,11 @@ class DirectoryDisk:
 class DirectoryFile:
     """A file that grows at its end."""
 
-    def __init__(self, handle: int, path: Path, position: int, fresh: bool) -> None:
+    def __init__(self, handle: int, path: Path, position: int) -> None:
         self._handle = handle
         self._path = path
         self._position = position
-        self._fresh = fresh
+        self._name_synced = False
 
     def write(self, data: bytes) -> None:
         try:
@@ -207,10 +207,11 @@ class DirectoryFile:
     def sync(self) -> None:
         try:
             datasync(self._handle)
-            if self._fresh:
-                # The data is worth nothing while a power loss can still take the file's name.
+            if not self._name_synced:
+                # The data is worth nothing while a power loss can still take the file's name, also where an earlier
+                # process made the file and was killed before it synced.
                 sync_folder(self._path.parent)
-                self._fresh = False
+                self._name_synced = True
         except OSError as error:
             raise _storage_error(self._path.name, error) from error
 

@@ -149,7 +149,7 @@ class Fetcher:
             group_key = (*key, group)
             rows = self._cache.get(group_key)
             if not isinstance(rows, MessageRows):
-                rows = table.read(group)
+                rows = table.messages(group)
             self._keep(group_key, rows)
             yield from rows.pieces(offset, stop)
 

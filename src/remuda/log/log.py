@@ -67,7 +67,11 @@ class Log:
     def _open(cls, disk: Disk, options: LogOptions) -> tuple[Log, Recovery]:
         found = checkpoints.read_all(disk)
         newest = found.valid[0] if found.valid else None
-        files = list_files(disk.list())
+        names = disk.list()
+        for name in names:
+            if name.startswith("sealed/") and name.endswith(".tmp"):
+                disk.remove(name)  # what a crash left half written
+        files = list_files(names)
         segments = _read_starts(disk, files)
         segments = _drop_sealed(disk, files, segments)
         log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)

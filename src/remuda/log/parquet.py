@@ -6,6 +6,7 @@ checksum of every row group and of the footer. Any Parquet reader can read the f
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
 from collections.abc import Iterable, Sequence
@@ -16,9 +17,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from remuda.log.disk import Disk
-from remuda.model.errors import StorageError
+from remuda.log.disk import AppendFile, Disk
+from remuda.model.errors import RemudaError, StorageError
 
+TEMPORARY: Final = ".tmp"
 _MAGIC: Final = b"RMDS"
 _END: Final = struct.Struct("<II4s")
 """The checksum over the list of groups and the footer, the length of the list, the magic."""
@@ -46,22 +48,89 @@ class Unreadable(StorageError):
     """A sealed file, or a row group of it, is damaged."""
 
 
-def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str) -> tuple[bytes, int]:
-    """A sealed file with one row group for each batch, and its number of rows."""
+def write_sealed(
+    disk: Disk, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str
+) -> tuple[int, int]:
+    """Write a sealed file with one row group for each batch, all of it or nothing; its rows and its bytes."""
+    temporary = f"{name}{TEMPORARY}"
+    file = disk.open_append(temporary)
+    try:
+        try:
+            rows, size = _write(file, batches, schema, table)
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(temporary, name)
+    except RemudaError:
+        with contextlib.suppress(RemudaError):
+            disk.remove(temporary)
+        raise
+    return rows, size
+
+
+def _write(file: AppendFile, batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: str) -> tuple[int, int]:
+    sink = _Sink(file)
+    groups: list[Group] = []
     rows = 0
-    sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink,
+        pa.PythonFile(sink, mode="w"),
         schema,
         compression="zstd",
         compression_level=1,
         use_dictionary=_LOW_CARDINALITY[table],
         write_statistics=[name for name in schema.names if name != "body"],
     ) as writer:
+        sink.pass_on()
         for batch in batches:
-            rows += batch.num_rows
+            start = sink.position
             writer.write_table(pa.Table.from_batches([batch]), row_group_size=max(batch.num_rows, 1))
-    return _sealed(sink.getvalue()), rows
+            groups.append(Group(start, sink.position + sink.held, sink.pass_on()))
+            rows += batch.num_rows
+    footer = sink.take_held()
+    listed = _encode(groups)
+    file.write(listed + _END.pack(google_crc32c.value(listed + footer), len(listed), _MAGIC) + footer)
+    return rows, sink.position + len(listed) + _END.size + len(footer)
+
+
+class _Sink:
+    """Takes what Arrow writes and passes it on group by group, so that a file is never whole in memory."""
+
+    closed = False
+
+    def __init__(self, file: AppendFile) -> None:
+        self._file = file
+        self._held: list[bytes] = []
+        self.held = 0
+        self.position = 0
+
+    def write(self, data: bytes) -> int:
+        self._held.append(bytes(data))
+        self.held += len(data)
+        return len(data)
+
+    def pass_on(self) -> int:
+        """Write what is held to the file; its checksum."""
+        data = self.take_held()
+        self._file.write(data)
+        self.position += len(data)
+        crc: int = google_crc32c.value(data)
+        return crc
+
+    def take_held(self) -> bytes:
+        """What was written last and not passed on."""
+        data = b"".join(self._held)
+        self._held.clear()
+        self.held = 0
+        return data
+
+    def tell(self) -> int:
+        return self.position + self.held
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class SealedParquet:
@@ -111,32 +180,3 @@ class SealedParquet:
         if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
             return StorageError(f"{self._name} cannot be read now: {error.strerror}; try again")
         return Unreadable(f"{self._name} cannot be read ({error}); its rows are missing. Restore it from a copy")
-
-
-def _sealed(buffer: pa.Buffer) -> bytes:
-    # Copied once as a whole: other threads wait while bytes are copied.
-    data = memoryview(buffer)
-    length, _ = _FOOTER_END.unpack_from(data, len(data) - _FOOTER_END.size)
-    footer_start = len(data) - _FOOTER_END.size - length
-    meta = pq.read_metadata(pa.BufferReader(buffer))
-    starts = [_start(meta.row_group(group)) for group in range(meta.num_row_groups)]
-    ends = [*starts[1:], footer_start]
-    groups = _encode(
-        [
-            Group(start, end, google_crc32c.value(bytes(data[start:end])))
-            for start, end in zip(starts, ends, strict=False)
-        ]
-    )
-    footer = bytes(data[footer_start:])
-    seal = groups + _END.pack(google_crc32c.value(groups + footer), len(groups), _MAGIC)
-    return b"".join((data[:footer_start], seal, footer))
-
-
-def _start(group: Any) -> int:
-    starts: list[int] = []
-    for at in range(group.num_columns):
-        chunk = group.column(at)
-        starts.append(chunk.data_page_offset)
-        if chunk.has_dictionary_page:
-            starts.append(chunk.dictionary_page_offset)
-    return min(starts)

@@ -97,7 +97,7 @@ class Replay:
 
     def records(self) -> Iterator[Record]:
         for segment in self._segments:
-            if self._mark is None or segment.sequence >= self._mark.segment:
+            if self._is_read(segment):
                 yield from self._read(segment)
         self._cut()
 
@@ -130,12 +130,17 @@ class Replay:
             if segment.written == 0:
                 self._disk.remove(segment.name)
             elif segment.name in cuts or segment.name not in unreadable:
-                self._shorten(segment)
+                if self._is_read(segment):
+                    self._secure(segment)
             else:
                 segment.written = self._disk.size(segment.name)
 
-    def _shorten(self, segment: TailSegment) -> None:
-        if self._disk.size(segment.name) > segment.written:
-            file = self._disk.open_append(segment.name, segment.written)
-            file.sync()
-            file.close()
+    def _secure(self, segment: TailSegment) -> None:
+        # A process that was killed may not have synced what it wrote. What comes next builds on it, so it must not
+        # go away any more when the power fails.
+        file = self._disk.open_append(segment.name, segment.written)
+        file.sync()
+        file.close()
+
+    def _is_read(self, segment: TailSegment) -> bool:
+        return self._mark is None or segment.sequence >= self._mark.segment

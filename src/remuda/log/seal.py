@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from remuda.log.columns import regroup
 from remuda.log.log import Log
-from remuda.log.parquet import write_parquet
+from remuda.log.parquet import write_sealed
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.segments import EVENTS_TABLE, HEADER_BYTES, MESSAGES_TABLE, SealedFile, TailSegment, parse_header
 from remuda.log.tables import event_batch, message_batch
@@ -60,19 +61,19 @@ def _seal(log: Log, segment: TailSegment) -> Sealed:
             elif type(found.record) is Events:
                 events.append(found.record)
 
-    message_batches = map(message_batch, regroup(messages(), GROUP_ROWS, GROUP_BYTES))
-    data, message_rows = write_parquet(message_batches, MESSAGES_SCHEMA, MESSAGES_TABLE)
+    message_rows = event_rows = 0
+    batches = map(message_batch, regroup(messages(), GROUP_ROWS, GROUP_BYTES))
     if segment.end.offset > segment.first.offset:
         file = SealedFile(segment.first.offset, segment.end.offset - 1, MESSAGES_TABLE)
-        log.disk.write_atomic(file.name, data)
-        size += len(data)
+        message_rows, written = write_sealed(log.disk, file.name, batches, MESSAGES_SCHEMA, MESSAGES_TABLE)
+        size += written
         sealed.append(file)
-    event_rows = 0
+    else:
+        deque(batches, maxlen=0)  # nothing but events to be read
     if segment.end.position > segment.first.position:
-        data, event_rows = write_parquet(_event_batches(events), EVENTS_SCHEMA, EVENTS_TABLE)
         file = SealedFile(segment.first.position, segment.end.position - 1, EVENTS_TABLE)
-        log.disk.write_atomic(file.name, data)
-        size += len(data)
+        event_rows, written = write_sealed(log.disk, file.name, _event_batches(events), EVENTS_SCHEMA, EVENTS_TABLE)
+        size += written
         sealed.append(file)
     walk.finish(segment.end, segment.name, segment.written)
     # Readers find the sealed rows first; only then may the frames go.

@@ -78,11 +78,15 @@ class Table:
 
     def batch(self, group: int, columns: Sequence[str] | None = None) -> pa.RecordBatch | None:
         """The rows of a group; None when they cannot be read."""
-        assert self._parquet is not None
         try:
-            return self._parquet.read(group, columns)
+            return self.read(group, columns)
         except Unreadable:
             return None
+
+    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """The rows of a group; raises `Unreadable`."""
+        assert self._parquet is not None
+        return self._parquet.read(group, columns)
 
     def _bound(self, group: int) -> tuple[int, int]:
         known = self.statistics(group, self.column)
@@ -93,7 +97,7 @@ class MessageTable(Table):
     def __init__(self, disk: Disk, file: SealedFile) -> None:
         super().__init__(disk, file, "offset")
 
-    def read(self, group: int) -> MessageRows:
+    def messages(self, group: int) -> MessageRows:
         batch = self.batch(group)
         if batch is None:
             return MessageRows([], Messages(bodies=[], name=""))

@@ -139,11 +139,17 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidMessage(f"column {name!r} has {len(column)} values for {count} bodies; nothing was stored")
         if isinstance(self.ids, list):
             for own in self.ids:
-                if len(own.encode()) > MAX_ID_BYTES:
-                    raise InvalidMessage(
-                        f"id {own[:40]!r}… has {len(own.encode())} bytes, at most {MAX_ID_BYTES} are allowed; "
-                        "nothing was stored"
-                    )
+                _check_id(own)
+
+
+def _check_id(own: str) -> None:
+    if not isinstance(own, str):
+        raise InvalidMessage(f"an id must be a text, not {own!r}; nothing was stored")
+    size = len(own.encode("utf-8", "surrogatepass"))
+    if size > MAX_ID_BYTES:
+        raise InvalidMessage(
+            f"id {own[:40]!r}… has {size} bytes, at most {MAX_ID_BYTES} are allowed; nothing was stored"
+        )
 
 
 _SHARED: Final = tuple(name for name in Messages.__struct_fields__ if name not in {"bodies", "ids"})

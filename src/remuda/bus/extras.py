@@ -1,0 +1,12 @@
+"""Parts of Remuda that need more than it installs by itself."""
+
+from __future__ import annotations
+
+from remuda.model.errors import RemudaError
+
+
+class MissingExtra(RemudaError, ImportError):
+    """A library is not installed; the text holds the line that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f'{what} need an extra that is not installed: pip install "remuda[{extra}]"')

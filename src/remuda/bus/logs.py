@@ -1,0 +1,44 @@
+"""Logs for people, or as JSON for programs: one object per line, with the message's particulars as fields."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+import msgspec
+
+_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_LINE: Final = "%(asctime)s %(levelname)-7s %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one JSON object: time, level, logger, message, whatever `extra` holds, and the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD and name not in entry:
+                entry[name] = value
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(entry, enc_hook=str).decode()
+
+
+def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Send the logs of `remuda.*` to stderr. An application that has set up logging itself is left alone, unless JSON is asked for."""
+    logger = logging.getLogger("remuda")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(level)
+    if logging.getLogger().handlers and not as_json:
+        return
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(_LINE, "%H:%M:%S"))
+    logger.handlers[:] = [handler]
+    logger.propagate = False

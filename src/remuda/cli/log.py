@@ -1,0 +1,113 @@
+"""`remuda log tail`: the event log as it grows. Reads the files only, beside whoever writes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from remuda.log.reader import Reader
+
+_POLL = 0.2
+
+
+def tail(
+    directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
+    start: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this offset; 0 is the oldest.")] = None,
+    since: Annotated[str | None, typer.Option(help="Begin at this time, or 10m ago.")] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without a beginning: the last so many.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    events: Annotated[bool, typer.Option("--events", help="What happened to messages, in place of messages.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per line.")] = False,
+) -> None:
+    """Print the event log, oldest first."""
+    from remuda.cli import say
+    from remuda.cli.target import directory_of
+    from remuda.cli.times import point
+    from remuda.log.disk import DirectoryDisk
+    from remuda.log.reader import Reader
+    from remuda.model.errors import InvalidOption
+
+    if start is not None and since is not None:
+        raise InvalidOption("--from and --since both say where to begin; give one of them")
+    reader = Reader(DirectoryDisk(directory_of(directory), create=False))
+    if since is not None:
+        begin = reader.position_at(point(since)) if events else reader.offset_at(point(since))
+    elif start is not None:
+        begin = start
+    else:
+        begin = max(reader.end()[1 if events else 0] - lines, 0)
+    show = say.json if as_json else _print
+    try:
+        while True:
+            for entry in _events(reader, begin) if events else _messages(reader, begin):
+                begin = entry["position" if events else "offset"] + 1
+                show(entry)
+            if not follow:
+                return
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        return
+
+
+def _messages(reader: Reader, begin: int) -> Iterator[dict[str, Any]]:
+    from remuda.cli import say
+    from remuda.model.messages import cell
+
+    for record in reader.messages(begin):
+        for row, message in enumerate(record.messages):
+            yield {
+                "offset": record.first + row,
+                "time": say.iso(message.created),
+                "id": message.id,
+                "topic": message.name,
+                "queues": list(cell(record.queues, row)),
+                "headers": dict(message.headers),
+                "body": say.content(message.body),
+            }
+
+
+def _events(reader: Reader, begin: int) -> Iterator[dict[str, Any]]:
+    from remuda.cli import say
+
+    for record in reader.events(begin):
+        for row, event in enumerate(record.rows):
+            entry: dict[str, Any] = {
+                "position": record.first + row,
+                "time": say.iso(record.time),
+                "queue": event.queue,
+                "state": event.state.value,
+                "offset": event.first,
+                "count": event.count,
+            }
+            for name in ("consumer", "attempt", "reason", "due", "who"):
+                if (value := getattr(event, name)) is not None:
+                    entry[name] = say.iso(value) if name == "due" else value
+            yield entry
+
+
+def _print(entry: dict[str, Any]) -> None:
+    """One line for people."""
+    from remuda.cli import say
+    from remuda.model.state import State
+
+    clock = str(entry["time"])[11:23]
+    if "position" in entry:
+        last = entry["offset"] + entry["count"] - 1
+        which = f"#{entry['offset']}" if entry["count"] == 1 else f"#{entry['offset']}-{last}"
+        words = f"{entry['position']:>6}  {clock}  {entry['queue']}  {which}  {say.STATES[State(entry['state'])]}"
+        if entry["state"] == State.FETCHED.value:
+            words += f", attempt {entry['attempt']}, by {entry['consumer']}"
+        for label, name in ((": ", "reason"), ("; next at ", "due"), (" by ", "who")):
+            if name in entry:
+                words += f"{label}{entry[name]}"
+        typer.echo(words)
+        return
+    import msgspec
+
+    queues = ", ".join(entry["queues"]) or "no queue"
+    body = say.excerpt(msgspec.json.encode(entry["body"]))
+    typer.echo(f"#{entry['offset']:<6} {clock}  {entry['topic']}  {entry['id']}  → {queues}  {body}")

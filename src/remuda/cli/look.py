@@ -1,0 +1,186 @@
+"""A directory as it is now, without touching it: works beside the process that has it open, and after its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from remuda.core import snapshot
+from remuda.core.core import Core
+from remuda.core.info import QueueInfo, describe
+from remuda.core.queue import Queue
+from remuda.log.disk import AppendFile, DirectoryDisk
+from remuda.log.log import Log
+from remuda.model.document import Document, document
+from remuda.model.errors import InvalidOption, NotFound, StorageError
+from remuda.model.ids import Snowflakes
+from remuda.model.message import Message
+from remuda.model.records import Event, Events
+from remuda.model.state import State
+
+_ATTEMPTS: Final = 20
+_CHUNK: Final = 500
+
+KINDS: Final = ("waiting", "delayed", "in-flight", "dead", "invalid", "not-interested")
+"""Where in a queue a message can be."""
+_PARKED: Final = {State.DEAD: "dead", State.INVALID: "invalid", State.NOT_INTERESTED: "not-interested"}
+
+
+class Whereabouts(NamedTuple):
+    """Neighbouring messages of a queue that are in the same place for the same reason."""
+
+    kind: str
+    first: int
+    count: int
+    attempts: int = 0
+    reason: str | None = None
+    due: int | None = None
+    time: int | None = None
+
+
+class Row(NamedTuple):
+    """One message of a queue."""
+
+    offset: int
+    where: Whereabouts
+    message: Message
+
+
+class Tale(NamedTuple):
+    """Everything the log tells of one message."""
+
+    document: Document
+    routed: tuple[str, ...]
+    events: list[tuple[int, Event]]
+
+
+class Look:
+    """The queues that a log makes, read from its files."""
+
+    def __init__(self, path: Path) -> None:
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._read(path)
+                return
+            except FileNotFoundError as error:
+                # The writer sealed or removed a file in the meantime; a fresh listing knows where its rows are now.
+                if attempt == _ATTEMPTS - 1:
+                    raise StorageError(
+                        f"the files of {str(path)!r} change faster than they can be read: {error}"
+                    ) from error
+
+    def _read(self, path: Path) -> None:
+        self._log, recovery = Log.open(_Untouched(path))
+        self._core = Core(Snowflakes(0))
+        self._holders: dict[str, dict[str, tuple[int, int]]] = {}
+        if recovery.snapshot is not None:
+            snapshot.load(self._core, recovery.snapshot)
+        for record in recovery.records:
+            self._core.replay(record)
+            if isinstance(record, Events):
+                for event in record.rows:
+                    if event.state is State.FETCHED and event.consumer:
+                        self._holders.setdefault(event.queue, {})[event.consumer] = (event.first, event.count)
+
+    def queues(self) -> list[QueueInfo]:
+        """All queues by name. Their consumers are those that hold messages now."""
+        return [self._info(queue) for _, queue in sorted(self._core.queues.items())]
+
+    def rows(self, queue: str, kinds: tuple[str, ...] = KINDS, limit: int | None = None) -> Iterator[Row]:
+        """Messages that wait, are held or have ended without success, the oldest of each kind first."""
+        for where in _whereabouts(self._queue(queue), kinds):
+            for first in range(where.first, where.first + where.count, _CHUNK):
+                wanted = min(_CHUNK, where.first + where.count - first)
+                if limit is not None:
+                    wanted = min(wanted, limit)
+                    limit -= wanted
+                if not wanted:
+                    return
+                found = self._log.fetch([(first, wanted)])
+                offsets = (offset for start, size in found.offsets for offset in range(start, start + size))
+                for offset, message in zip(offsets, found.messages, strict=True):
+                    yield Row(offset, where, message)
+
+    def message(self, message: str | int) -> Tale:
+        """One message's whole life, by its id or its offset."""
+        offset = message if isinstance(message, int) else self._log.find_id(message)
+        found = None if offset is None else self._log.record_of(offset)
+        if offset is None or found is None:
+            raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
+        events = self._log.events_of(offset)
+        return Tale(document(offset, *found, events), found[1], events)
+
+    def _queue(self, name: str) -> Queue:
+        if name not in self._core.queues:
+            known = ", ".join(sorted(self._core.queues)) or "none"
+            raise NotFound(f"there is no queue {name!r}; the queues are: {known}")
+        return self._core.queues[name]
+
+    def _info(self, queue: Queue) -> QueueInfo:
+        holders = self._holders.get(queue.name, {})
+        held = tuple(name for name, run in holders.items() if any(True for _ in queue.flights.find(*run)))
+        return msgspec.structs.replace(describe(queue), consumers=held)
+
+
+def check_kind(kind: str | None) -> tuple[str, ...]:
+    """The kinds to show; all of them unless one is named."""
+    if kind is None:
+        return KINDS
+    if kind not in KINDS:
+        raise InvalidOption(f"--state must be one of {', '.join(KINDS)}; not {kind!r}")
+    return (kind,)
+
+
+def _whereabouts(queue: Queue, kinds: tuple[str, ...]) -> Iterator[Whereabouts]:
+    if "in-flight" in kinds:
+        for piece in queue.flights:
+            yield Whereabouts("in-flight", piece.first, piece.count, piece.attempt, time=piece.time or None)
+    if "waiting" in kinds:
+        for lane in queue.lanes():
+            for first, count, _ in lane.runs():
+                yield Whereabouts("waiting", first, count, queue.attempts.get(first, 0))
+    if "delayed" in kinds:
+        for piece in queue.delayed:
+            attempts = queue.attempts.get(piece.first, piece.attempt)
+            yield Whereabouts(
+                "delayed", piece.first, piece.count, attempts, piece.reason, piece.due, piece.time or None
+            )
+    for piece in queue.parked:
+        if (kind := _PARKED[piece.state]) in kinds:
+            yield Whereabouts(kind, piece.first, piece.count, piece.attempt, piece.reason, time=piece.time)
+
+
+class _Untouched(DirectoryDisk):
+    """A directory that is only read: nothing is locked, cut or swept."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, create=False)
+
+    def lock(self) -> None:
+        pass
+
+    def remove(self, name: str) -> None:
+        pass
+
+    def open_append(self, name: str, position: int = 0) -> AppendFile:  # type: ignore[override]
+        return _Nowhere()
+
+
+class _Nowhere:
+    def write(self, data: bytes) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def reserve(self, up_to: int) -> None:
+        pass
+
+    def truncate(self, size: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

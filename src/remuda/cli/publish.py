@@ -1,0 +1,71 @@
+"""`remuda publish`: one message from the command line."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from remuda.bus.bus import Bus
+
+
+def publish(
+    target: Annotated[str, typer.Argument(metavar="DIR|URL|APP", help="Where to: a directory, a URL, or an app.")],
+    topic: Annotated[str, typer.Argument(help="The topic, like order.placed.")],
+    body: Annotated[str, typer.Argument(help="JSON, else a text; - reads standard input as it is.")] = "null",
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be given several times.")] = None,
+    callback: Annotated[str | None, typer.Option(help="The topic that the handler's answer goes to.")] = None,
+    delay: Annotated[str | None, typer.Option(help="How long to wait first, like 30s or 4h.")] = None,
+    expires: Annotated[str | None, typer.Option(help="How long the message is worth handling.")] = None,
+    id: Annotated[str, typer.Option(help="An id of your own.")] = "",
+    high: Annotated[bool, typer.Option("--high", help="Goes before messages of normal priority.")] = False,
+    user: Annotated[str | None, typer.Option(help="Who causes it.")] = None,
+) -> None:
+    """Publish one message and print its id once it is kept."""
+    from remuda.model.message import Priority
+
+    headers = _headers(header or [])
+    value = sys.stdin.buffer.read() if body == "-" else _value(body)
+    bus = _bus(target)
+    try:
+        number = bus.publish(
+            topic, value, headers=headers, callback=callback, delay=delay, expires=expires, id=id, user=user,
+            priority=Priority.HIGH if high else Priority.NORMAL,
+        )  # fmt: skip
+    finally:
+        bus.close()
+    typer.echo(number)
+
+
+def _bus(target: str) -> Bus:
+    from remuda.bus.bus import Bus
+    from remuda.cli.target import is_app, load_bus
+    from remuda.model.errors import InvalidOption
+
+    bus = load_bus(target) if is_app(target) else Bus(target)
+    if str(bus.url).startswith("memory:"):
+        raise InvalidOption(f"{target} keeps messages in memory; one published from here would end with this command")
+    return bus
+
+
+def _headers(given: list[str]) -> dict[str, str]:
+    from remuda.model.errors import InvalidOption
+
+    headers = {}
+    for entry in given:
+        name, separator, value = entry.partition("=")
+        if not separator or not name:
+            raise InvalidOption(f"--header takes NAME=VALUE, not {entry!r}")
+        headers[name] = value
+    return headers
+
+
+def _value(body: str) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body

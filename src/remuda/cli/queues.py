@@ -1,0 +1,56 @@
+"""`remuda queues`: what lies where."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from remuda.core.info import QueueInfo
+
+
+def queues(
+    directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the queues. Works beside the process that has the directory open; changes nothing."""
+    from remuda.cli import say
+    from remuda.cli.look import Look
+    from remuda.cli.target import directory_of
+
+    found = Look(directory_of(directory)).queues()
+    if as_json:
+        say.json([_plain(info) for info in found])
+        return
+    columns = ["queue", "depth", "in flight", "delayed", "dead", "invalid", "unwanted", "done", "consumers", "status"]
+    say.table(columns, map(_row, found), right=columns[1:-1])
+
+
+def _row(info: QueueInfo) -> list[object]:
+    return [
+        info.name, info.waiting, info.in_flight, info.delayed, info.dead, info.invalid, info.not_interested,
+        _done(info), len(info.consumers), info.status.value,
+    ]  # fmt: skip
+
+
+def _plain(info: QueueInfo) -> dict[str, object]:
+    return {
+        "queue": info.name,
+        "depth": info.waiting,
+        "inFlight": info.in_flight,
+        "delayed": info.delayed,
+        "dead": info.dead,
+        "invalid": info.invalid,
+        "notInterested": info.not_interested,
+        "done": _done(info),
+        "consumers": list(info.consumers),
+        "status": info.status.value,
+        "type": info.options.type.value,
+        "counts": {state.value: number for state, number in info.counts.items()},
+    }
+
+
+def _done(info: QueueInfo) -> int:
+    from remuda.model.state import State
+
+    return info.counts.get(State.SUCCESS, 0)

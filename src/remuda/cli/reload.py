@@ -1,0 +1,78 @@
+"""`remuda run --reload`: the app in a process of its own, started anew whenever a file changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+_POLL: Final = 0.3
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+
+Snapshot = dict[str, int]
+
+
+def run_reloading(arguments: Sequence[str]) -> None:
+    """Run `remuda` with these arguments until a signal comes."""
+    asked: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, receive)
+    root = Path.cwd()
+    seen = snapshot(root)
+    child = _start(arguments)
+    while not asked:
+        time.sleep(_POLL)
+        now = snapshot(root)
+        if changed := sorted(name for name in seen.keys() | now.keys() if seen.get(name) != now.get(name)):
+            print(f"{', '.join(changed[:3])} changed; starting anew", file=sys.stderr, flush=True)
+            seen = now
+            _stop(child, asked)
+            if not asked:
+                child = _start(arguments)
+        elif child.poll() == 0:
+            return
+    _stop(child, asked)
+
+
+def snapshot(root: Path) -> Snapshot:
+    """When each file was last changed whose change means a new start."""
+    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in _sources(root) if path.exists()}
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and name not in _SKIPPED and not Path(folder, name, "pyvenv.cfg").exists()
+        ]
+        for name in files:
+            if name.endswith(".py") or name == "remuda.toml":
+                yield Path(folder, name)
+
+
+def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    # In a session of its own, so that Ctrl-C reaches this process alone, and the child is asked to stop just once.
+    return subprocess.Popen([sys.executable, "-m", "remuda.cli", *arguments], start_new_session=True)
+
+
+def _stop(child: subprocess.Popen[bytes], asked: Sequence[int]) -> None:
+    """Ask the child to stop and wait; a second signal to us is passed on as its second."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+    passed_on = max(len(asked), 1)
+    while child.poll() is None:
+        if len(asked) > passed_on:
+            child.send_signal(signal.SIGTERM)
+            passed_on = len(asked)
+        time.sleep(0.02)

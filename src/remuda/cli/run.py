@@ -1,0 +1,81 @@
+"""`remuda run`: handle messages until told to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from remuda.bus.bus import Bus
+
+
+def run(
+    app: Annotated[str, typer.Argument(metavar="APP", help="module:variable, like app:bus for bus in app.py.")],
+    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file changes; for development.")] = False,
+    grace: Annotated[str, typer.Option(help="How long running handlers may take to end when asked to stop.")] = "10s",
+    threads: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[QUEUE=]N", help="Messages handled at once per queue, or in one queue. May be repeated."),
+    ] = None,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when nothing is left to be handled now.")
+    ] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, one object per line.")] = False,
+    metrics: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Serve Prometheus metrics on this port of this machine.")
+    ] = None,
+) -> None:
+    """Run the handlers of an app. The first Ctrl-C or SIGTERM stops in order, the second at once."""
+    from remuda.model.durations import micros
+
+    micros(grace)
+    if reload:
+        from remuda.cli.reload import run_reloading
+
+        run_reloading(_child_arguments(app, grace, threads or [], log_json, metrics))
+        return
+    from remuda.bus.logs import configure
+    from remuda.cli.signals import Stopper
+    from remuda.cli.target import load_bus
+
+    bus = load_bus(app)
+    configure(as_json=log_json)
+    for entry in threads or []:
+        queue, _, number = entry.rpartition("=")
+        bus.settings.put(f"message.threads.{queue}" if queue else "message.threads", number, "--threads")
+    if metrics is not None:
+        _serve_metrics(bus, metrics)
+    with Stopper(bus, grace):
+        _greet(app, bus)
+        try:
+            bus.run(until_idle=until_idle, grace=grace)
+        finally:
+            bus.close()
+
+
+def _greet(app: str, bus: Bus) -> None:
+    import logging
+
+    queues = sorted({handler.queue for handler in bus.handlers})
+    logging.getLogger("remuda.run").info("%s on %s handles %s", app, bus.url, ", ".join(queues) or "nothing yet")
+
+
+def _serve_metrics(bus: Bus, port: int) -> None:
+    from remuda.bus.metrics import Metrics
+
+    metrics = Metrics()
+    bus.stack.layers.append(metrics)
+    metrics.watch(bus)
+    metrics.serve(port)
+
+
+def _child_arguments(app: str, grace: str, threads: list[str], log_json: bool, metrics: int | None) -> list[str]:
+    arguments = ["run", app, "--grace", grace]
+    for entry in threads:
+        arguments += ["--threads", entry]
+    if log_json:
+        arguments.append("--log-json")
+    if metrics is not None:
+        arguments += ["--metrics", str(metrics)]
+    return arguments

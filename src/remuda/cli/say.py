@@ -1,0 +1,100 @@
+"""Tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from remuda.model.durations import MILLISECOND, SECOND
+from remuda.model.state import State
+
+_WIDE: Final = 200
+_BODY: Final = 60
+
+STATES: Final = {
+    State.LOGGED: "logged",
+    State.UNCHANGED: "unchanged",
+    State.QUEUED: "queued",
+    State.FETCHED: "fetched",
+    State.SUCCESS: "success",
+    State.KICKED: "not answered",
+    State.RETRY: "retry",
+    State.DEAD: "dead",
+    State.INVALID: "invalid",
+    State.NOT_INTERESTED: "not interested",
+    State.COMPLETED: "completed",
+}
+"""States in words."""
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
+    """Print a table; columns named in `right` hold numbers."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    numbers = set(right)
+    for column in columns:
+        drawn.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text("" if value is None else str(value)) for value in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    console.print(drawn)
+
+
+def json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    sys.stdout.flush()
+
+
+def moment(time: int | None) -> str:
+    """A time in microseconds, as this machine's clock shows it."""
+    if time is None:
+        return ""
+    return datetime.fromtimestamp(time / 1e6).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def iso(time: int | None) -> str | None:
+    """A time in microseconds for programs."""
+    return None if time is None else datetime.fromtimestamp(time / 1e6).astimezone().isoformat()
+
+
+def span(duration: int) -> str:
+    """A measured duration, rounded for reading."""
+    if duration >= SECOND:
+        return f"{duration / SECOND:.1f}s"
+    return f"{duration / MILLISECOND:.1f}ms" if duration >= MILLISECOND else f"{duration}us"
+
+
+def excerpt(body: bytes, limit: int = _BODY) -> str:
+    """The beginning of a body on one line."""
+    try:
+        shown = " ".join(body.decode().split())
+    except UnicodeDecodeError:
+        return f"{len(body)} bytes"
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def content(body: bytes) -> Any:
+    """A body for programs: its JSON value, its text, or its bytes in base64."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return {"base64": msgspec.to_builtins(body)}
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

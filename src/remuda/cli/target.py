@@ -1,0 +1,82 @@
+"""What a command is about: a directory, a URL, or the bus of an application."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from remuda.bus.bus import Bus
+from remuda.model.errors import InvalidOption, RemudaError
+
+_APP: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def is_app(target: str) -> bool:
+    """Whether this is written like `module:variable`."""
+    return _APP.fullmatch(target) is not None and not Path(target).exists()
+
+
+def load_bus(app: str) -> Bus:
+    """The bus that `module:variable` names, imported as if by a script in this directory."""
+    module_name, _, path = app.partition(":")
+    if not _APP.fullmatch(app):
+        raise InvalidOption(f"{app!r} names no bus; write module:variable, like app:bus for the variable bus in app.py")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    found: object = _import(module_name)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise InvalidOption(f"module {module_name} has no {path}{_hint(module_name)}")
+        found = getattr(found, name)
+    if not isinstance(found, Bus):
+        raise InvalidOption(f"{app} is a {type(found).__name__}, not a Bus{_hint(module_name)}")
+    return found
+
+
+def directory_of(target: str) -> Path:
+    """The directory that a target keeps its messages in; it must exist."""
+    url = os.fspath(load_bus(target).url) if is_app(target) else target
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme != "file":
+        raise InvalidOption(f"{url} is no directory; this command reads the directory of an embedded broker")
+    path = Path(unquote(rest) if separator else url)
+    if not path.is_dir():
+        raise InvalidOption(f"there is no directory {str(path)!r}; nothing was created. Check the path")
+    return path
+
+
+def _import(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise InvalidOption(
+                f"there is no module {name} here; run this in the directory that {name} is in"
+            ) from None
+        raise _broken(name, error) from error
+    except RemudaError:
+        raise
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> InvalidOption:
+    """One line that says where the application's own code went wrong."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+    where = os.path.relpath(file) if file and os.path.exists(file) else file
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return InvalidOption(f"module {name} cannot be loaded: {type(error).__name__}: {text} ({where}, line {line})")
+
+
+def _hint(module_name: str) -> str:
+    names = [name for name, value in vars(sys.modules[module_name]).items() if isinstance(value, Bus)]
+    if not names:
+        return "; it has no bus at all"
+    return f"; did you mean {' or '.join(f'{module_name}:{name}' for name in names)}?"

@@ -1,0 +1,24 @@
+"""Times as people type them: `2026-05-01`, `2026-05-01T10:30`, or `10m` for ten minutes ago."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from remuda.model.durations import micros
+from remuda.model.errors import InvalidOption
+
+
+def point(text: str, now: int | None = None) -> int:
+    """A point in time in microseconds."""
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1e6)
+    except ValueError:
+        pass
+    try:
+        ago = micros(text)
+    except InvalidOption:
+        raise InvalidOption(
+            f"{text!r} is no time; write it like 2026-05-01, '2026-05-01 10:30', or 10m for ten minutes ago"
+        ) from None
+    return (time.time_ns() // 1000 if now is None else now) - ago

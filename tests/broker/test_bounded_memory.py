@@ -1,0 +1,116 @@
+"""Q21: a queue holds its first messages in memory; the rest waits in the log and is read back in order."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from remuda.broker.extensions import Extensions
+from remuda.broker.opening import open_broker
+from remuda.broker.window import Window
+from remuda.model.messages import Messages
+from remuda.model.options import QueueOptions
+from tests.conformance.kit import bodies_of, numbered, pulled
+
+
+class WatchedWindow(Window):
+    """Remembers how full it was, and how often it could serve."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.fullest = 0
+        self.hits = 0
+        self.misses = 0
+
+    def put(self, first: int, messages: Messages) -> None:
+        super().put(first, messages)
+        self.fullest = max(self.fullest, self.size)
+
+    def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        found = super().take(runs)
+        if found is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return found
+
+
+class Watched:
+    """Windows by queue."""
+
+    def __init__(self) -> None:
+        self.windows: dict[str, WatchedWindow] = {}
+
+    def __call__(self, queue: str, options: QueueOptions) -> WatchedWindow:
+        return self.windows.setdefault(queue, WatchedWindow(options.queue_size))
+
+
+@pytest.mark.parametrize("size", [1, 7, 50])
+def test_q21_only_queue_size_messages_are_held(tmp_path: Path, size: int) -> None:
+    watched = Watched()
+    with open_broker(tmp_path / "broker", sync="os", extensions=Extensions(store_for=watched)) as broker:
+        broker.create_queue("orders", type="pull", queue_size=50)
+        for start in range(0, 700, size):
+            broker.publish(numbered(size, start=start))
+        assert watched.windows["orders"].fullest <= 50
+        found: list[bytes] = []
+        while (delivery := broker.pull("orders", 13)) is not None:
+            found += delivery.bodies
+            delivery.ack()
+        assert found == [b"%d" % number for number in range(len(found))]
+        assert len(found) >= 700
+        assert watched.windows["orders"].misses > 0
+
+
+def test_q21_a_consumer_that_keeps_up_is_served_from_memory(tmp_path: Path) -> None:
+    watched = Watched()
+    with open_broker(tmp_path / "broker", sync="os", extensions=Extensions(store_for=watched)) as broker:
+        broker.create_queue("orders")
+        subscription = broker.subscribe("orders", batch=10)
+        for start in range(0, 200, 10):
+            broker.publish(numbered(10, start=start))
+            bodies_of(subscription, 10)
+        window = watched.windows["orders"]
+        assert (window.hits, window.misses) == (20, 0)
+
+
+def test_q21_a_window_serves_again_after_a_backlog(tmp_path: Path) -> None:
+    watched = Watched()
+    with open_broker(tmp_path / "broker", sync="os", extensions=Extensions(store_for=watched)) as broker:
+        broker.create_queue("orders", type="pull", queue_size=20)
+        broker.publish(numbered(10))
+        broker.publish(numbered(100, start=10))
+        for _ in range(11):
+            pulled(broker, count=10).ack()
+        misses = watched.windows["orders"].misses
+        for start in range(110, 200, 10):
+            broker.publish(numbered(10, start=start))
+            assert pulled(broker, count=10).ack() == 10
+        assert watched.windows["orders"].misses == misses
+
+
+def test_q21_large_bodies_wait_on_disk(tmp_path: Path) -> None:
+    with open_broker(tmp_path / "broker", sync="os") as broker:
+        broker.create_queue("orders", type="pull", queue_size=100)
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                broker.publish(Messages(bodies=[b"x" * 10_000 for _ in range(100)], name="orders"))
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert broker.queue("orders").waiting == 2000
+        assert held < 5_000_000, "20 MB wait, but only the window is held"
+
+
+def test_q21_a_backlog_is_read_back_after_a_restart(tmp_path: Path) -> None:
+    with open_broker(tmp_path / "broker", sync="os") as broker:
+        broker.create_queue("orders", type="pull", queue_size=10)
+        for start in range(0, 300, 30):
+            broker.publish(numbered(30, start=start))
+    with open_broker(tmp_path / "broker", sync="os") as broker:
+        delivery = pulled(broker, count=300)
+        assert delivery.bodies == [b"%d" % number for number in range(300)]

@@ -1,0 +1,225 @@
+"""Q20: a strategy, a store, a synchronizer and a delivery handler from outside the package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.extensions import Extensions, window_store
+from remuda.broker.opening import open_broker
+from remuda.core.effects import Answer
+from remuda.core.extensions import Assignment, Line
+from remuda.core.strategies import by_type
+from remuda.model.errors import Refused, RemudaError
+from remuda.model.message import Message
+from remuda.model.messages import Messages
+from remuda.model.options import QueueOptions
+from remuda.model.records import Appended, Events, Record
+from tests.conformance.kit import (
+    MOMENT,
+    bodies_of,
+    eventually,
+    numbered,
+    pulled,
+    received,
+    state_of,
+    view,
+    waiting_bodies,
+)
+
+
+class LastComerFirst:
+    """A strategy: whoever came last gets everything, in pairs."""
+
+    def next(self, line: Line) -> Assignment | None:
+        free = [member for member in line.members if not member.unanswered]
+        if not free or line.waiting < 2:
+            return None
+        return Assignment((free[-1].name,), 2)
+
+
+def test_q20_a_strategy_of_ones_own() -> None:
+    extensions = Extensions(
+        strategy_for=lambda queue, options: LastComerFirst() if queue == "orders" else by_type(queue, options)
+    )
+    with open_broker("memory://", extensions=extensions) as broker:
+        broker.create_queue("orders")
+        first, last = broker.subscribe("orders"), broker.subscribe("orders")
+        broker.publish(numbered(3))
+        assert received(last).bodies == [b"0", b"1"]
+        assert first.receive(MOMENT) is None
+        broker.publish(numbered(1, start=3))
+        assert received(first).bodies == [b"2", b"3"]
+        broker.publish(numbered(1, "other"))
+        assert bodies_of(broker.subscribe("other"), 1) == [b"0"]
+
+
+class Shelf:
+    """A store: keeps everything by offset, and says what it was asked."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Messages] = {}
+        self.discarded: list[tuple[int, int]] = []
+        self.served = 0
+
+    def put(self, first: int, messages: Messages) -> None:
+        for row in range(len(messages)):
+            self.kept[first + row] = messages.slice(row, row + 1)
+
+    def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        offsets = [offset for first, count in runs for offset in range(first, first + count)]
+        if not all(offset in self.kept for offset in offsets):
+            return None
+        self.served += len(offsets)
+        return Messages.of(self.kept[offset][0] for offset in offsets)
+
+    def discard(self, first: int, count: int) -> None:
+        self.discarded.append((first, count))
+        for offset in range(first, first + count):
+            self.kept.pop(offset, None)
+
+
+def test_q20_a_store_of_ones_own() -> None:
+    shelves: dict[str, Shelf] = {}
+
+    def store_for(queue: str, options: QueueOptions) -> Shelf:
+        return shelves.setdefault(queue, Shelf())
+
+    with open_broker("memory://", extensions=Extensions(store_for=store_for)) as broker:
+        broker.create_queue("orders", type="pull")
+        ids = broker.publish(numbered(4)).ids
+        assert [message.id for message in pulled(broker, count=2)] == ids[:2]
+        assert broker.clear("orders") == 2
+        shelf = shelves["orders"]
+        assert shelf.served == 2
+        assert shelf.discarded == [(2, 2)]
+
+
+def test_q20_what_a_store_does_not_have_comes_from_the_log() -> None:
+    class Sieve(Shelf):
+        def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+            return None
+
+    with open_broker("memory://", extensions=Extensions(store_for=lambda queue, options: Sieve())) as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(3))
+        assert waiting_bodies(broker) == [b"0", b"1", b"2"]
+    assert window_store("orders", QueueOptions()).take([(0, 1)]) is None
+
+
+class Mirror:
+    """A synchronizer: has every record before it is confirmed; can refuse."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.refuses = False
+
+    def replicate(self, records: Sequence[Record]) -> None:
+        if self.refuses:
+            raise RemudaError("the other side does not answer")
+        self.records += records
+
+    def bodies(self) -> list[bytes]:
+        return [
+            body for record in self.records if isinstance(record, Appended) for body in record.messages.bodies
+        ]
+
+    def states(self) -> list[str]:
+        return [row.state.value for record in self.records if isinstance(record, Events) for row in record.rows]
+
+
+def test_q20_a_synchronizer_of_ones_own() -> None:
+    mirror = Mirror()
+    with open_broker("memory://", extensions=Extensions(synchronizer=mirror)) as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(2))
+        assert mirror.bodies() == [b"0", b"1"]
+        pulled(broker, count=2).ack()
+        assert mirror.states() == ["F", "S", "X"]
+
+
+def test_q20_a_synchronizer_that_refuses_stops_the_broker() -> None:
+    mirror = Mirror()
+    broker = open_broker("memory://", extensions=Extensions(synchronizer=mirror))
+    broker.create_queue("orders", type="pull")
+    mirror.refuses = True
+    for _ in range(2):
+        with pytest.raises(RemudaError, match="the other side does not answer"):
+            broker.publish(numbered(1))
+    with pytest.raises(RemudaError):
+        broker.close()
+
+
+class Gatekeeper:
+    """A delivery handler: decides at every point, and writes down that it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def received(self, queue: str, message: Message) -> str | None:
+        self.asked.append("received")
+        return "spam" if message.body == b"spam" else None
+
+    def sending(self, queue: str, offset: int, consumers: tuple[str, ...]) -> str | None:
+        self.asked.append("sending")
+        return "withheld" if offset == 1 else None
+
+    def sent(self, queue: str, offset: int, consumers: tuple[str, ...]) -> None:
+        self.asked.append(f"sent to {', '.join(consumers)}")
+
+    def answered(self, queue: str, offset: int, answer: Answer) -> Answer:
+        self.asked.append(f"answered {answer.value}")
+        return Answer.ACKNOWLEDGE if answer is Answer.NOT_INTERESTED else answer
+
+    def timed_out(self, queue: str, offset: int) -> Answer:
+        self.asked.append("timed out")
+        return Answer.INVALID
+
+
+@pytest.fixture
+def gatekeeper() -> Gatekeeper:
+    return Gatekeeper()
+
+
+@pytest.fixture
+def guarded(gatekeeper: Gatekeeper) -> EmbeddedBroker:
+    handlers = Extensions(handler_for=lambda queue, options: gatekeeper if queue == "orders" else None)
+    broker = open_broker("memory://", extensions=handlers)
+    broker.create_queue("orders", type="pull", acknowledge_timeout="30ms")
+    return broker
+
+
+def test_q20_a_handler_may_refuse_what_is_received(guarded: EmbeddedBroker, gatekeeper: Gatekeeper) -> None:
+    with guarded as broker:
+        with pytest.raises(Refused, match="queue 'orders' refused the message: spam"):
+            broker.publish(Message("orders", b"spam"))
+        broker.publish(Message("other", b"spam"))
+        assert gatekeeper.asked == ["received"]
+        assert broker.queue("orders").size == 0
+
+
+def test_q20_a_handler_may_withhold_what_is_to_be_sent(guarded: EmbeddedBroker, gatekeeper: Gatekeeper) -> None:
+    with guarded as broker:
+        ids = broker.publish(numbered(3)).ids
+        assert pulled(broker, count=3, consumer="anna").bodies == [b"0", b"2"]
+        assert (state_of(broker, ids[1]), view(broker, ids[1]).reason) == ("E", "withheld")
+        assert gatekeeper.asked.count("sent to anna") == 2
+
+
+def test_q20_a_handler_may_change_an_answer(guarded: EmbeddedBroker, gatekeeper: Gatekeeper) -> None:
+    with guarded as broker:
+        receipt = broker.publish(numbered(1))
+        assert pulled(broker).not_interested() == 1
+        assert state_of(broker, receipt.id) == "X"
+        assert gatekeeper.asked[-1] == "answered not-interested"
+
+
+def test_q20_a_handler_decides_over_missing_answers(guarded: EmbeddedBroker, gatekeeper: Gatekeeper) -> None:
+    with guarded as broker:
+        receipt = broker.publish(numbered(1))
+        pulled(broker)
+        eventually(lambda: broker.queue("orders").invalid == 1)
+        assert (state_of(broker, receipt.id), view(broker, receipt.id).reason) == ("I", "no answer in time")
+        assert gatekeeper.asked[-1] == "timed out"

@@ -1,0 +1,167 @@
+"""Checkpoints, sealing and retention (L4, L6): in the background, and it says what it removed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from remuda.broker.embedded import EmbeddedBroker
+from remuda.model.errors import NotFound
+from remuda.model.messages import Messages
+from tests.broker.kit import DAY, HOUR, ManualClock, open_at
+from tests.conformance.kit import eventually, numbered, pulled, view, waiting_bodies
+
+SMALL = {"segment_bytes": 1 << 16, "checkpoint_bytes": 1 << 12}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def fill(broker: EmbeddedBroker, batches: int = 40) -> None:
+    """Enough messages for several segments, all of them settled."""
+    for number in range(batches):
+        broker.publish(Messages(bodies=[b"%05d" % number + b"x" * 1000] * 10, name="orders"))
+    waiting_bodies(broker)
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def test_l6_settled_messages_stay_for_their_retention_and_then_go(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull")
+        fill(broker)
+        clock.now += DAY - HOUR
+        assert broker.collect().messages == 0
+        before = size_of(tmp_path)
+        clock.now += 2 * HOUR
+        removed = broker.collect()
+        assert removed.messages > 200
+        assert removed.events > 0
+        assert removed.bytes_freed > 0
+        assert size_of(tmp_path) < before
+        with pytest.raises(NotFound, match="it may have been collected after its retention"):
+            broker.message(0)
+
+
+def test_l6_what_waits_is_never_removed(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(5))
+        held = pulled(broker, count=5)
+        fill(broker)
+        held.release()
+        clock.now += 100 * DAY
+        broker.collect()
+        assert sorted(waiting_bodies(broker)) == [b"0", b"1", b"2", b"3", b"4"]
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        assert broker.queue("orders").size == 0
+
+
+def test_l6_dead_messages_stay_for_theirs(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull")
+        receipt = broker.publish(numbered(1))
+        pulled(broker).dead(reason="broken")
+        fill(broker)
+        clock.now += 15 * DAY
+        assert broker.collect().forgotten == 0
+        assert view(broker, receipt.first).reason == "broken"
+        clock.now += HOUR
+        assert broker.collect().forgotten == 1
+        assert broker.queue("orders").dead == 0
+
+
+def test_l6_both_can_be_set(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, success_retention="1m", dead_retention="2m", **SMALL) as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(1))
+        pulled(broker).dead()
+        fill(broker)
+        clock.now += 90_000_000
+        removed = broker.collect()
+        assert removed.messages > 0
+        assert removed.forgotten == 0
+        clock.now += 60_000_000
+        assert broker.collect().forgotten == 1
+
+
+def test_l6_it_says_what_it_removed(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "remuda.upkeep"), open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull")
+        fill(broker)
+        clock.now += 2 * DAY
+        removed = broker.collect()
+        assert f"retention removed {removed.messages} messages and {removed.events} events" in caplog.text
+
+
+def test_l6_the_collector_runs_by_itself(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "remuda.upkeep"),
+        open_at(tmp_path / "broker", clock, collect_interval="1m", **SMALL) as broker,
+    ):
+        broker.create_queue("orders", type="pull")
+        fill(broker)
+        clock.now += 2 * DAY
+        eventually(lambda: "retention removed" in caplog.text)
+
+
+def test_l6_a_memory_broker_lets_settled_messages_go(clock: ManualClock) -> None:
+    with open_at("memory://", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(1))
+        held = pulled(broker)
+        fill(broker)
+        clock.now += 2 * DAY
+        before = sum(broker.host.engine.log.disk.size(name) for name in broker.host.engine.log.disk.list())
+        broker.collect()
+        after = sum(broker.host.engine.log.disk.size(name) for name in broker.host.engine.log.disk.list())
+        assert after < before / 2
+        assert held.ack() == 1
+
+
+def test_l4_a_checkpoint_keeps_everything(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull", unique_ids=True)
+        broker.publish(numbered(6))
+        delivery = pulled(broker, count=4)
+        delivery.ack(rows=[0])
+        delivery.dead(rows=[1], reason="broken")
+        delivery.retry(rows=[2], after="1h")
+        broker.checkpoint()
+        broker.publish(numbered(1, start=6))
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        info = broker.queue("orders")
+        assert (info.dead, info.delayed, info.waiting) == (1, 1, 4)
+        assert waiting_bodies(broker) == [b"4", b"5", b"6", b"3"]
+
+
+def test_l4_checkpoints_happen_by_themselves(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull")
+        for _ in range(20):
+            broker.publish(Messages(bodies=[b"x" * 1000] * 10, name="orders"))
+        log = broker.host.engine.log
+        eventually(lambda: log.bytes_since_checkpoint < 1 << 12)
+
+
+def test_sealed_messages_can_still_be_delivered_and_read(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+        broker.create_queue("orders", type="pull", queue_size=10)
+        for number in range(40):
+            broker.publish(Messages(bodies=[b"%05d" % number + b"x" * 1000] * 10, name="orders"))
+        broker.checkpoint()
+        broker.host.upkeep.seal()
+        assert list((tmp_path / "broker" / "sealed").iterdir())
+        assert broker.message(5).message.body[:5] == b"00000"
+        bodies = waiting_bodies(broker)
+        assert [body[:5] for body in bodies] == [b"%05d" % (row // 10) for row in range(400)]

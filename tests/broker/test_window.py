@@ -1,0 +1,64 @@
+"""The window holds the first messages of a queue, up to a limit (Q21)."""
+
+from __future__ import annotations
+
+from remuda.broker.window import Window
+from remuda.model.messages import Messages
+
+
+def batch(first: int, count: int) -> Messages:
+    return Messages(bodies=[b"%d" % (first + row) for row in range(count)], name="orders")
+
+
+def window(limit: int, *batches: tuple[int, int]) -> Window:
+    made = Window(limit)
+    for first, count in batches:
+        made.put(first, batch(first, count))
+    return made
+
+
+def taken(held: Window, *runs: tuple[int, int]) -> list[bytes] | None:
+    found = held.take(list(runs))
+    return None if found is None else found.bodies
+
+
+def test_a_whole_batch() -> None:
+    held = window(10, (0, 3))
+    assert taken(held, (0, 3)) == [b"0", b"1", b"2"]
+    assert held.size == 0
+
+
+def test_part_after_part() -> None:
+    held = window(10, (0, 5))
+    assert taken(held, (0, 2)) == [b"0", b"1"]
+    assert held.size == 3
+    assert taken(held, (2, 3)) == [b"2", b"3", b"4"]
+
+
+def test_q21_no_more_than_the_limit() -> None:
+    held = window(4, (0, 3), (3, 2), (5, 1))
+    assert held.size <= 4
+    assert taken(held, (0, 3)) == [b"0", b"1", b"2"]
+    assert taken(held, (3, 2)) is None
+
+
+def test_what_it_does_not_have_is_nothing() -> None:
+    held = window(10, (5, 2))
+    assert taken(held, (0, 2)) is None
+    assert taken(held, (5, 3)) is None
+    assert taken(window(10), (0, 1)) is None
+
+
+def test_what_lies_before_is_let_go() -> None:
+    held = window(10, (0, 2), (2, 2))
+    assert taken(held, (2, 2)) == [b"2", b"3"]
+    assert held.size == 0
+
+
+def test_discarded_messages_make_room() -> None:
+    held = window(4, (0, 2), (2, 2))
+    held.discard(0, 2)
+    assert held.size == 2
+    held.put(4, batch(4, 2))
+    assert taken(held, (2, 2)) == [b"2", b"3"]
+    assert taken(held, (4, 2)) == [b"4", b"5"]
