@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from benchmarks import page
 from benchmarks.big import BIG_ROWS
 from benchmarks.musts import findings
-from benchmarks.results import LATEST, Result, load, merged, save
+from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
 from benchmarks.table import findings_table, results_table
 from benchmarks.throughput import Effort, measure
 from benchmarks.workload import workloads
@@ -27,11 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     quick = Effort(rounds=asked.rounds or 1, seconds=0.08)
     thorough = Effort(rounds=asked.rounds or 3)
-    results = run(asked.only, quick if asked.quick else thorough, console)
+    load_at_start = os.getloadavg()[0]
+    measured = run(asked.only, quick if asked.quick else thorough, console)
+    results = [
+        with_settings(result, load_at_start=round(load_at_start, 2), cores=os.cpu_count()) for result in measured
+    ]
     old = load(asked.output) if asked.only else []
     save(merged(old, results, row_names()), asked.output)
     console.print(results_table(results))
     console.print(findings_table(findings({result.name: result for result in results})))
+    if load_at_start > BUSY:
+        console.print(f"[red]The machine was busy (load {load_at_start:.1f} at the start): repeat this when idle.[/]")
     console.print(f"wrote {asked.output}")
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.musts import findings
-from benchmarks.results import Result
+from benchmarks.results import BUSY, Result
 from benchmarks.table import cells, number
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- results: begin -->"
 END: Final = "<!-- results: end -->"
+_ELSEWHERE: Final = frozenset({"remuda", "bound_by", "load_at_start", "cores"})
 
 
 def rewrite(results: list[Result], page: Path = PAGE) -> None:
@@ -49,6 +50,7 @@ def render(results: list[Result]) -> str:
     ]
     return "\n\n".join(
         [
+            *_warning(results),
             "Messages per second, from publish to acknowledgement:",
             _table(headings, rates, left={0, 8}),
             "Ten million messages:",
@@ -59,13 +61,20 @@ def render(results: list[Result]) -> str:
     )
 
 
+def _warning(results: list[Result]) -> list[str]:
+    load = max((result.settings.get("load_at_start", 0) for result in results), default=0)
+    if load <= BUSY:
+        return []
+    return [f"**The machine was busy with other work (load {load} at the start): even ratios are rough.**"]
+
+
 def _rate_row(result: Result) -> list[str]:
     name, _, *figures = cells(result)
     return [f"`{name.removeprefix('embedded/')}`", *figures, _bound(result)]
 
 
 def _details(result: Result) -> str:
-    shown = {name: value for name, value in result.settings.items() if name not in {"remuda", "bound_by"}}
+    shown = {name: value for name, value in result.settings.items() if name not in _ELSEWHERE}
     return "; ".join(f"{name.replace('_', ' ')} {_detail(value)}" for name, value in shown.items())
 
 

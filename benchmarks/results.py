@@ -9,6 +9,8 @@ import msgspec
 
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 RATE: Final = "messages/s"
+BUSY: Final = 0.7
+"""The load average of a machine, before the run, from which on its figures say little."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,10 @@ def rate_result(name: str, remuda: float, peers: dict[str, float], limit: float,
         ratio_to_limit=round(remuda / limit, 4),
         settings=settings,
     )
+
+
+def with_settings(result: Result, **more: Any) -> Result:
+    return msgspec.structs.replace(result, settings=result.settings | more)
 
 
 def load(path: Path = LATEST) -> list[Result]:

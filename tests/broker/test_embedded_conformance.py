@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class EmbeddedAsync(Embedded):
         self._loop.close()
 
 
-BACKENDS = {
+BACKENDS: dict[str, Callable[[Path], Embedded]] = {
     "memory": lambda path: Embedded("memory://"),
     "directory": lambda path: Embedded(str(path / "broker")),
     "asyncio": lambda path: EmbeddedAsync(str(path / "broker")),

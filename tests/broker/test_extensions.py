@@ -122,9 +122,7 @@ class Mirror:
         self.records += records
 
     def bodies(self) -> list[bytes]:
-        return [
-            body for record in self.records if isinstance(record, Appended) for body in record.messages.bodies
-        ]
+        return [body for record in self.records if isinstance(record, Appended) for body in record.messages.bodies]
 
     def states(self) -> list[str]:
         return [row.state.value for record in self.records if isinstance(record, Events) for row in record.rows]

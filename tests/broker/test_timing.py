@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,7 @@ def test_q8_messages_are_spaced_exactly(broker: EmbeddedBroker, clock: ManualClo
         pass_time(broker, clock, 1)
         received(subscription)
     times = [view(broker, one).consumed or 0 for one in ids]
-    assert [later - earlier for earlier, later in zip(times, times[1:], strict=False)] == [100 * MILLISECOND] * 2
+    assert [later - earlier for earlier, later in pairwise(times)] == [100 * MILLISECOND] * 2
 
 
 def test_q9_a_delayed_put_back_comes_at_its_time(broker: EmbeddedBroker, clock: ManualClock) -> None:

@@ -25,7 +25,7 @@ def fill(broker: EmbeddedBroker, batches: int = 40) -> None:
     """Enough messages for several segments, all of them settled."""
     for number in range(batches):
         broker.publish(Messages(bodies=[b"%05d" % number + b"x" * 1000] * 10, name="orders"))
-    waiting_bodies(broker)
+        waiting_bodies(broker)
 
 
 def size_of(path: Path) -> int:
@@ -91,9 +91,7 @@ def test_l6_both_can_be_set(tmp_path: Path, clock: ManualClock) -> None:
         assert broker.collect().forgotten == 1
 
 
-def test_l6_it_says_what_it_removed(
-    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_l6_it_says_what_it_removed(tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "remuda.upkeep"), open_at(tmp_path / "broker", clock, **SMALL) as broker:
         broker.create_queue("orders", type="pull")
         fill(broker)
@@ -102,9 +100,7 @@ def test_l6_it_says_what_it_removed(
         assert f"retention removed {removed.messages} messages and {removed.events} events" in caplog.text
 
 
-def test_l6_the_collector_runs_by_itself(
-    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_l6_the_collector_runs_by_itself(tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO, "remuda.upkeep"),
         open_at(tmp_path / "broker", clock, collect_interval="1m", **SMALL) as broker,

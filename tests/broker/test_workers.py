@@ -107,7 +107,7 @@ def test_m4_the_worker_can_be_configured() -> None:
 
 @pytest.mark.parametrize("worker", [-1, 1024])
 def test_m4_an_impossible_worker_is_refused(worker: int) -> None:
-    with pytest.raises(InvalidOption, match=r"worker -?\d+ is out of range; it must be 0 to 1023"):
+    with pytest.raises(InvalidOption, match=r"worker .*0 to 1023"):
         open_broker("memory://", worker=worker)
 
 

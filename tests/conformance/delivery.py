@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ class RoundRobin(Conformance):
         broker.create_queue("orders")
         consumer = broker.subscribe("orders", batch=4)
         broker.publish(numbered(10))
-        sizes = []
+        sizes: list[int] = []
         while sum(sizes) < 10:
             delivery = received(consumer)
             sizes.append(delivery.ack())
@@ -342,12 +343,12 @@ class Pace(Conformance):
     @pytest.mark.parametrize("options", [{"type": "push"}, {"type": "round-robin"}])
     def test_q8_delay_between_messages_is_queue_wide(self, broker: Broker, options: dict[str, Any]) -> None:
         broker.create_queue("orders", acknowledge="just-request", delay_between_messages="30ms", **options)
-        consumers = [broker.subscribe("orders", batch=10) for _ in range(2)]
+        for _ in range(2):
+            broker.subscribe("orders", batch=10)
         ids = broker.publish(numbered(4)).ids
         eventually(lambda: broker.queue("orders").waiting == 0)
         sent = [view(broker, one).consumed for one in ids]
-        assert len(consumers) == 2
-        for earlier, later in zip(sent, sent[1:], strict=False):
+        for earlier, later in pairwise(sent):
             assert earlier is not None
             assert later is not None
             assert later - earlier >= 30_000

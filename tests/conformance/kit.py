@@ -130,5 +130,3 @@ class Notebook:
 
         eventually(came)
         return matching[0]
-
-

@@ -144,9 +144,7 @@ class Operators(Conformance):
         assert broker.queue("orders").dead == 0
         assert broker.reprocess("orders") == 2
 
-    @pytest.mark.parametrize(
-        ("lanes", "left"), [("all", []), ("priority", [b"0", b"1"]), ("regular", [b"h"])]
-    )
+    @pytest.mark.parametrize(("lanes", "left"), [("all", []), ("priority", [b"0", b"1"]), ("regular", [b"h"])])
     def test_clear(self, broker: Broker, lanes: str, left: list[bytes]) -> None:
         ids = broker.publish([urgent(b"h"), *numbered(2)]).ids
         assert broker.clear("orders", lanes, who="eve") == 3 - len(left)

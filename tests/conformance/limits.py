@@ -199,7 +199,12 @@ class MessageLimit(Conformance):
     )
     def test_q6_a_refused_message_evicts_nothing(self, broker: Broker, refused: Message) -> None:
         broker.create_queue(
-            "orders", type="pull", message_limit=2, limit_exceeded="delete-oldest", message_size_limit=5, unique_ids=True
+            "orders",
+            type="pull",
+            message_limit=2,
+            limit_exceeded="delete-oldest",
+            message_size_limit=5,
+            unique_ids=True,
         )
         broker.publish([Message("orders", b"0"), Message("orders", b"1", id="taken")])
         with pytest.raises(Refused):
@@ -227,7 +232,7 @@ class SizeLimit(Conformance):
     def test_q7_message_size_limit(self, broker: Broker) -> None:
         broker.create_queue("orders", type="pull", message_size_limit=10)
         broker.publish(Message("orders", b"x" * 10))
-        with pytest.raises(MessageTooLarge, match="11 bytes is over the message_size_limit of 10.*not stored"):
+        with pytest.raises(MessageTooLarge, match=r"11 bytes is over the message_size_limit of 10.*not stored"):
             broker.publish(Message("orders", b"x" * 11))
         assert waiting_bodies(broker) == [b"x" * 10]
 

@@ -130,7 +130,7 @@ class Publishing(Conformance):
         ],
     )
     def test_columns_of_another_length_are_refused(self, broker: Broker, column: dict[str, Any]) -> None:
-        with pytest.raises(InvalidMessage, match="for 2 (bodies|messages); nothing was stored"):
+        with pytest.raises(InvalidMessage, match=r"for 2 (bodies|messages); nothing was stored"):
             broker.publish(Messages(**{"bodies": [b"0", b"1"], "name": "orders", **column}))
         assert queue_names(broker) == []
 

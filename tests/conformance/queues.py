@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from remuda.model.message import Message
 from remuda.model.options import QueueOptions, QueueType, Status
 from tests.conformance.kit import (
     MOMENT,
+    SOON,
     Backend,
     Conformance,
     bodies_of,
@@ -316,7 +319,7 @@ class Statuses(Conformance):
         broker.create_queue("orders", type="pull")
         broker.publish(numbered(1))
         broker.set_status("orders", Status.ONLY_CONSUME)
-        with pytest.raises(QueueNotAccepting, match="is only-consume and takes no messages.*not stored.*running"):
+        with pytest.raises(QueueNotAccepting, match=r"is only-consume and takes no messages.*not stored.*running"):
             broker.publish(numbered(1))
         assert waiting_bodies(broker) == [b"0"]
 
@@ -507,6 +510,47 @@ class Closing(Conformance):
         broker.close()
         assert subscription.receive() is None
         subscription.close()
+
+    def test_closing_wakes_whoever_waits(self, broker: Broker) -> None:
+        subscription = broker.subscribe("orders")
+        broker.create_queue("asked", type="pull", commit_when="acknowledged")
+        broker.create_queue("empty", type="pull")
+        with ThreadPoolExecutor(3) as pool:
+            receiving = pool.submit(subscription.receive)
+            pulling = pool.submit(broker.pull, "empty", timeout=60)
+            publishing = pool.submit(broker.publish, Message("asked", b""))
+            eventually(lambda: broker.queue("empty").pulls and broker.queue("asked").waiting)
+            broker.close()
+            assert receiving.result(SOON) is None
+            assert pulling.result(SOON) is None
+            with pytest.raises(BrokerClosed, match="the message is kept"):
+                publishing.result(SOON)
+
+    def test_closing_a_subscription_wakes_its_thread(self, broker: Broker) -> None:
+        subscription = broker.subscribe("orders")
+        with ThreadPoolExecutor(1) as pool:
+            receiving = pool.submit(subscription.receive)
+            subscription.close()
+            assert receiving.result(SOON) is None
+
+    def test_closing_under_load_keeps_what_was_confirmed(self, backend: Backend, broker: Broker) -> None:
+        broker.create_queue("orders", type="pull")
+        confirmed: list[str] = []
+
+        def produce() -> None:
+            with contextlib.suppress(BrokerClosed):
+                while True:
+                    confirmed.extend(broker.publish(numbered(3)).ids)
+
+        with ThreadPoolExecutor(4) as pool:
+            work = [pool.submit(produce) for _ in range(4)]
+            eventually(lambda: len(confirmed) > 50)
+            broker.close()
+            for one in work:
+                one.result(SOON)
+        broker = restarted(backend, broker)
+        kept = {message.id for message in pulled(broker, count=1_000_000)}
+        assert kept >= set(confirmed)
 
     def test_closing_puts_back_what_consumers_hold(self, backend: Backend, broker: Broker) -> None:
         broker.create_queue("orders")

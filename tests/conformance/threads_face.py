@@ -194,7 +194,13 @@ def _for_threads(delivery: AsyncDelivery | None, loop: LoopThread) -> Delivery |
         return None
     each = [(offset, 1) for offset in delivery.offsets]
     sending = Sending(
-        delivery.queue, delivery.consumer, delivery.lease, each, delivery.attempts, delivery.deadline, delivery.remaining
+        delivery.queue,
+        delivery.consumer,
+        delivery.lease,
+        each,
+        delivery.attempts,
+        delivery.deadline,
+        delivery.remaining,
     )
 
     async def settle(verdict: Any, runs: Any, to: str | None) -> int:

@@ -104,9 +104,33 @@ class Channels(Conformance):
     )
     def test_t2_prefixes_end_at_a_dot(self, broker: Broker, prefix: str, gets: list[bytes]) -> None:
         channel = broker.channel("anna", [prefix], batch=10)
-        broker.publish([Message(name, name.encode()) for name in ("fruit", "fruit.sour", "fruits.x", "fruit.sour.green")])
+        broker.publish(
+            [Message(name, name.encode()) for name in ("fruit", "fruit.sour", "fruits.x", "fruit.sour.green")]
+        )
         assert bodies_of(channel, len(gets)) == gets
         assert channel.receive(MOMENT) is None
+
+    @pytest.mark.parametrize(
+        ("pattern", "gets"),
+        [
+            ("fruit.*", [b"fruit.sour"]),
+            ("fruit.#", [b"fruit", b"fruit.sour", b"fruit.sour.green"]),
+            ("*.sour.#", [b"fruit.sour", b"fruit.sour.green"]),
+            ("#", [b"fruit", b"fruit.sour", b"fruits.x", b"fruit.sour.green"]),
+        ],
+    )
+    def test_t2_a_channel_can_be_fed_by_pattern(self, broker: Broker, pattern: str, gets: list[bytes]) -> None:
+        broker.create_queue("anna", type="pull", patterns=[pattern])
+        names = ("fruit", "fruit.sour", "fruits.x", "fruit.sour.green")
+        broker.publish([Message(name, name.encode()) for name in names])
+        assert waiting_bodies(broker, "anna") == gets
+
+    def test_t2_channels_alone_can_be_served(self, broker: Broker) -> None:
+        broker.create_queue("anna", type="pull", topics=["fruit"])
+        broker.publish([Message("fruit.sour", b"0"), Message("bread", b"1")], unbound="nobody", options=PULL)
+        assert waiting_bodies(broker, "anna") == [b"0"]
+        assert waiting_bodies(broker, "nobody") == [b"1"]
+        assert queue_names(broker) == ["anna", "nobody"]
 
     def test_t2_several_prefixes_give_one_copy(self, broker: Broker) -> None:
         channel = broker.channel("anna", ["fruit", "fruit.sour", "bread"])
@@ -240,7 +264,9 @@ class Routers(Conformance):
         return [broker.queue(name).waiting for name in ("one", "two", "three")]
 
     def test_q18_distribute_copies_to_every_binding(self, broker: Broker) -> None:
-        broker.create_router("gate", "distribute", [Binding(queue="one"), Binding(queue="two"), Binding(topic="three.x")])
+        broker.create_router(
+            "gate", "distribute", [Binding(queue="one"), Binding(queue="two"), Binding(topic="three.x")]
+        )
         assert len(broker.route("gate", numbered(2))) == 3
         for name in ("one", "two", "three"):
             assert waiting_bodies(broker, name) == [b"0", b"1"]

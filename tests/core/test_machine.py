@@ -69,7 +69,9 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(
         topics=st.sampled_from([("a",), ("b",), ("a.x", "b"), ("a.x", "a.y")]),
-        rows=st.lists(st.tuples(MAYBE, st.sampled_from([None, None, 2, 5]), st.sampled_from([None, None, 4])), max_size=4),
+        rows=st.lists(
+            st.tuples(MAYBE, st.sampled_from([None, None, 2, 5]), st.sampled_from([None, None, 4])), max_size=4
+        ),
         ids=st.sampled_from([None, "x", "y", "z"]),
     )
     def publish(
@@ -279,7 +281,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 TestCoreMachine = CoreMachine.TestCase
 TestCoreMachine.settings = settings(
-    max_examples=120,
+    max_examples=350,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -67,16 +67,18 @@ def core_view(queue: Queue, time: int) -> View:
 
 
 def model_view(queue: QueueModel, time: int) -> View:
-    queue.release_due(time)
     entries = queue.entries
-    waiting = queue.waiting
-    delayed = {offset: entries[offset] for offset in queue.delayed()}
+    lanes = {"high": list(queue.high), "returned": list(queue.returned), "normal": list(queue.normal)}
+    due = [at for at in queue.later if entries[at].due <= time]
+    for offset in sorted(due, key=lambda at: (entries[at].due, at)):
+        entry = entries[offset]
+        lanes["high" if entry.high else "returned" if entry.ahead else "normal"].append(offset)
+    waiting = [offset for lane in lanes.values() for offset in lane]
+    delayed = {offset: entries[offset] for offset in queue.delayed() if offset not in due}
     return {
         "status": queue.status,
         "options": queue.options,
-        "high": list(queue.high),
-        "returned": list(queue.returned),
-        "normal": list(queue.normal),
+        **lanes,
         "deadlines": {offset: entries[offset].deadline for offset in waiting},
         "attempts": {offset: entries[offset].attempt for offset in waiting},
         "delayed": {

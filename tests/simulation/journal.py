@@ -61,15 +61,19 @@ class Journal:
             self.synced = len(self.records)
         return lost
 
+    def reach(self, number: int) -> None:
+        """The log goes on with this frame. What it skips was lost, though something behind it was not."""
+        if self.base is None:
+            self.base = number
+        end = self.base + len(self.records)
+        require(number >= end, f"the log goes on with frame {number}, although there are {end}")
+        self.records += [None] * (number - end)
+
     def join(self, following: Journal) -> None:
         """Go on with what a process wrote that ended while it was opening the log."""
-        if following.base is None or self.base is None:
-            self.base = self.base if self.base is not None else following.base
+        if following.base is None:
             return
-        require(
-            following.base == self.base + len(self.records),
-            f"the log goes on with frame {following.base}, not {self.base + len(self.records)}",
-        )
+        self.reach(following.base)
         before = len(self.records)
         self.records += following.records
         self.written = before + following.written

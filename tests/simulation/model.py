@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +17,6 @@ from remuda.model.options import (
     AutoDestroy,
     LimitExceeded,
     Persistence,
-    PutBack,
     QueueOptions,
     Status,
 )
@@ -411,25 +409,13 @@ class Model:
                 return False
 
 
-def admitted(queue: QueueModel, rows: Iterable[tuple[int, Message]]) -> dict[int, str]:
-    """Which of these rows the queue refuses when they come one after the other, each with the error's name."""
-    tally = Tally(queue)
-    refused: dict[int, str] = {}
-    for row, message in rows:
-        error = tally.objection(message)
-        if error is not None:
-            refused[row] = error
-        else:
-            tally.take(message)
-    return refused
-
-
 class Tally:
     """A queue's room as a batch fills it."""
 
     def __init__(self, queue: QueueModel) -> None:
         self.queue = queue
         self.size = queue.size
+        self.fixed = len(queue.flying())
         self.ids = set(queue.ids.values())
 
     def objection(self, message: Message) -> str | None:
@@ -442,14 +428,10 @@ class Tally:
             return "Duplicate"
         if options.message_limit and self.size >= options.message_limit:
             evicts = options.limit_exceeded is LimitExceeded.DELETE_OLDEST
-            if not evicts or len(self.queue.flying()) >= options.message_limit:
+            if not evicts or self.fixed >= options.message_limit:
                 return "QueueFull"
         return None
 
     def take(self, message: Message) -> None:
         self.size += 1
         self.ids.add(message.id)
-
-
-def puts_back(queue: QueueModel) -> bool:
-    return queue.options.put_back is not PutBack.NO

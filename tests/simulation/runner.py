@@ -83,6 +83,8 @@ class Simulation:
         self.events: dict[int, tuple[int, Event]] = {}
         self.collected = False
         self.damaged = False
+        """Whether a power loss took records that were not synced from between others."""
+        self.power_was_lost = False
         self.tally = Tally()
         self.step_number = 0
         self.trace: deque[str] = deque(maxlen=TRACE)
@@ -104,6 +106,8 @@ class Simulation:
 
     def _play(self) -> None:
         recovery.open_engine(self)
+        for action in self.scenario.opening:
+            self._act(action)
         for self.step_number in range(1, self.scenario.steps + 1):
             self._act(self.scenario.action())
         self.note("end: reopen and read it all")
@@ -167,6 +171,7 @@ class Simulation:
     def observe(self, step: Step, effects: Effects) -> None:
         for record in effects.records:
             self.model.play(record, step)
+            self.tally.messages += len(record) if isinstance(record, Appended) else 0
             self.remember(record)
         sent: set[tuple[str, int]] = set()
         for sending in effects.sendings:
@@ -177,9 +182,7 @@ class Simulation:
         self._must_sync = self._must_sync or effects.durable
 
     def remember(self, record: Record) -> None:
-        if isinstance(record, Appended):
-            self.tally.messages += len(record)
-        elif isinstance(record, Events):
+        if isinstance(record, Events):
             for position, event in enumerate(record.rows, record.first):
                 self.events[position] = (record.time, event)
 

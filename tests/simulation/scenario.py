@@ -90,6 +90,8 @@ class Scenario:
         self._actions = [name for name, _ in kept]
         self._weights = [weight for _, weight in kept]
         self._published = 0
+        self.opening = ["declare"] * random.randint(0, 6) + ["subscribe"] * random.randint(0, 8)
+        """What is done first, so that there is someone to deliver to."""
 
     def action(self) -> str:
         return self.random.choices(self._actions, self._weights)[0]

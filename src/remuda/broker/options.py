@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.model.durations import DAY, HOUR, SECOND, micros
+from remuda.model.durations import DAY, HOUR, SECOND
 from remuda.model.errors import InvalidOption
-from remuda.model.options import QueueOptions, read_enum
+from remuda.model.ids import WORKERS
+from remuda.model.options import QueueOptions, read_duration, read_enum
 
 
 class Sync(StrEnum):
@@ -74,7 +75,7 @@ def _read(name: str, value: Any) -> Any:
     if name == "sync":
         return read_enum(name, value, Sync)
     if name in _DURATIONS:
-        return micros(value)
+        return read_duration(name, value)
     if name in _FLAGS and not isinstance(value, bool):
         raise InvalidOption(f"{name} must be true or false, not {value!r}")
     if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -87,8 +88,8 @@ def _read(name: str, value: Any) -> Any:
         isinstance(value, Mapping) and all(isinstance(key, str) and isinstance(on, bool) for key, on in value.items())
     ):
         raise InvalidOption(f"compact_objects must map names of objects to true or false, not {value!r}")
-    if name == "worker" and (isinstance(value, bool) or not isinstance(value, int | None)):
-        raise InvalidOption(f"worker must be a whole number, or None to claim one, not {value!r}")
+    if name == "worker" and value is not None and (type(value) is not int or not 0 <= value < WORKERS):
+        raise InvalidOption(f"worker must be a whole number from 0 to {WORKERS - 1}, or None to claim one, not {value!r}")
     if name == "default_queue" and value is not None and not (isinstance(value, str) and value):
         raise InvalidOption(f"default_queue must be the name of a queue, or None, not {value!r}")
     return value

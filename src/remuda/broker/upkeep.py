@@ -71,14 +71,18 @@ class Upkeep:
         with self._turn:
             if self._volatile:
                 drop_settled(self._host.engine.log, _Kept(self._host, 0))
-            else:
-                seal(self._host.engine.log)
+                return
+            for sealed in seal(self._host.engine.log):
+                for damage in sealed.damages:
+                    _log.error("while sealing: %s", damage.describe())
 
     def collect(self) -> Removed:
         """Let go what has outlived its retention."""
         host, options = self._host, self._host.options
         expired = Selection(states=PARKED, until=host.clock() - options.dead_retention)
         forgotten = sum(host.forget(info.name, expired, "retention").result for info in host.queues())
+        # What is forgotten must be on record before its messages go, or a crash would bring back their shells.
+        host.sync()
         with self._turn:
             gone: Collected = collect(host.engine.log, _Kept(host, options.success_retention))
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)

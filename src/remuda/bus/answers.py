@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.model.durations import Duration
+from remuda.model.durations import Duration, micros
 
 
 class HandlerAnswer(Exception):  # noqa: N818 - these are answers, not errors
@@ -14,7 +14,7 @@ class Retry(HandlerAnswer):
 
     def __init__(self, reason: str = "asked for a retry", *, after: Duration = 0) -> None:
         super().__init__(reason)
-        self.after = after
+        self.after = micros(after)
 
 
 class Reject(HandlerAnswer):
@@ -32,11 +32,11 @@ class NotInterested(HandlerAnswer):
 
 
 class NotNow(HandlerAnswer):
-    """Back to the queue; the attempt does not count."""
+    """Back to the queue; the attempt does not count. A moment passes first, lest it comes round without end."""
 
-    def __init__(self, reason: str = "not now", *, after: Duration = 0) -> None:
+    def __init__(self, reason: str = "not now", *, after: Duration = "1s") -> None:
         super().__init__(reason)
-        self.after = after
+        self.after = micros(after)
 
 
 class HandlerTimeout(BaseException):  # noqa: N818 - like a cancellation, it must pass `except Exception`

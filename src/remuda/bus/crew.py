@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from remuda.broker.delivery import Answers, Delivery
+from remuda.broker.delivery import Answers
 from remuda.broker.port import Broker
 from remuda.bus.context import Context
+from remuda.bus.hand import Ended
 from remuda.bus.handler import Handler
 from remuda.bus.invoke import Call
-from remuda.bus.judge import Judgement, judge
+from remuda.bus.judge import Judge, Judgement, Threshold
 from remuda.bus.middleware import Stack
 from remuda.bus.outcome import Outcome, Reply
 from remuda.bus.settings import QueueSettings
 from remuda.core.effects import Answer
 from remuda.core.settling import Verdict
+from remuda.model.errors import BrokerClosed, RemudaError
 from remuda.model.message import Message
 from remuda.model.topics import matches
 
@@ -26,6 +30,8 @@ _log = logging.getLogger("remuda.bus")
 
 POLL: Final = "200ms"
 """How long a worker asks for messages before it looks whether to stop."""
+PAUSE: Final = 1.0
+"""How long a worker waits, in seconds, before it tries again what the broker refused."""
 _QUICK: Final = 0.005
 _SLOW: Final = 0.05
 _MOST: Final = 256
@@ -43,6 +49,10 @@ class Crew(Protocol):
         """Wait for what has begun; False if it did not end in time."""
         ...
 
+    def abandon(self) -> None:
+        """Interrupt what still runs, and give its messages back."""
+        ...
+
 
 class Work:
     """One queue's handlers and rules, with the means to carry out what they decide."""
@@ -56,16 +66,18 @@ class Work:
         stack: Stack,
         encoding: str,
         send_reply: Callable[[Message, Reply], None],
-        on_threshold: Callable[[str, str, str], None] | None,
+        on_threshold: Threshold | None,
     ) -> None:
         self.queue = queue
         self.handlers = handlers
         self.settings = settings
         self.broker = broker
         self.stack = stack
+        self.trouble: str | None = None
+        """Why the last thing asked of the broker was refused, if it was."""
         self._encoding = encoding
         self._send_reply = send_reply
-        self._on_threshold = on_threshold
+        self._judge = Judge(queue, settings, on_threshold)
         self._turns = itertools.count()
 
     @property
@@ -73,41 +85,67 @@ class Work:
         return any(handler.plan.batch for handler in self.handlers)
 
     def calls(self, delivery: Answers[Any]) -> Iterable[tuple[list[int], Call | Outcome]]:
-        """Each call that the delivery asks for, with its rows; an outcome where no handler fits."""
-        attempts = delivery.attempts
-        if self.takes_lists:
-            rows = list(range(len(delivery)))
-            yield rows, self._call(self.handlers[0], [self._context(delivery, row, attempts[row]) for row in rows])
-            return
-        for row, attempt in enumerate(attempts):
-            context = self._context(delivery, row, attempt)
-            handler = self._choose(context.message)
-            if handler is None:
-                yield [row], Outcome(Answer.DEAD, f"no handler of {self.queue} takes {context.message.name}")
+        """Each call that the delivery asks for, with its rows; an outcome where no call is to be made."""
+        together: list[int] = []
+        for row, attempt in enumerate(delivery.attempts):
+            if attempt > self.settings.retry.max_retries + 1:
+                yield [row], Outcome(Answer.NEGATIVE, "its last attempt was lost together with its worker")
+            elif self.takes_lists and attempt == 1:
+                together.append(row)
             else:
-                context.handler = handler.id
-                yield [row], self._call(handler, [context])
+                yield [row], self._call_one(Context(delivery[row], self.queue, "", attempt))
+        if together:
+            yield from self._calls_many(delivery, together)
 
-    def conclude(self, delivery: Answers[Any], ended: Sequence[tuple[list[int], Outcome]]) -> list[Any]:
-        """Send replies and settle rows, those with one fate together. Gives what each answer gave."""
+    def decide(self, delivery: Answers[Any], ended: Ended, released: Sequence[int] = ()) -> Conclusion:
+        """What is to be done about calls that ended, and about rows that were not begun."""
         fates: dict[Judgement, list[int]] = {}
-        attempts = delivery.attempts
+        replies: list[tuple[Message, Reply]] = []
+        consumer, attempts = delivery.consumer, delivery.attempts
+        done: list[int] = []
         for rows, outcome in ended:
+            replies += [(delivery[row], reply) for row, reply in zip(rows, outcome.replies, strict=False) if reply]
+            if outcome.answer is Answer.ACKNOWLEDGE:
+                done += rows
+                continue
             for row in rows:
-                if outcome.reply is not None:
-                    self._send_reply(delivery[row], outcome.reply)
-                if outcome.answer is Answer.ACKNOWLEDGE:
-                    fate = _success(delivery.consumer)
-                else:
-                    fate = judge(
-                        outcome, self.settings, self.queue, delivery.messages.id(row), attempts[row],
-                        delivery.consumer, self._on_threshold,
-                    )  # fmt: skip
+                fate = self._judge.judge(outcome, delivery.messages.id(row), attempts[row], consumer)
                 fates.setdefault(fate, []).append(row)
-        whole = len(delivery)
-        return [
-            delivery.answer(fate.verdict, None if len(rows) == whole else rows, fate.to) for fate, rows in fates.items()
-        ]
+        if done:
+            fates[Judgement(Verdict(Answer.ACKNOWLEDGE, consumer=consumer))] = done
+        if released:
+            fates[Judgement(Verdict(Answer.RELEASE, "not begun", consumer=consumer))] = list(released)
+        return Conclusion(self, delivery, replies, fates, self._send_reply)
+
+    def conclude(
+        self, delivery: Answers[Any], ended: Ended, released: Sequence[int] = (), stopping: threading.Event | None = None
+    ) -> None:
+        """Do it, for a thread."""
+        self.decide(delivery, ended, released).carry_out(stopping or threading.Event())
+
+    def _calls_many(self, delivery: Answers[Any], rows: list[int]) -> Iterator[tuple[list[int], Call | Outcome]]:
+        """One call for many messages. Those that cannot be decoded, or have failed before, are not in it."""
+        handler, fit = self.handlers[0], []
+        contexts, decoded = [], []
+        for row in rows:
+            context = Context(delivery[row], self.queue, handler.id, 1)
+            call = Call(handler, [context], self.stack, self._encoding)
+            try:
+                decoded += call.decode()
+            except Exception:
+                yield [row], call
+                continue
+            fit.append(row)
+            contexts.append(context)
+        if fit:
+            yield fit, Call(handler, contexts, self.stack, self._encoding, decoded)
+
+    def _call_one(self, context: Context) -> Call | Outcome:
+        handler = self._choose(context.message)
+        if handler is None:
+            return Outcome(Answer.DEAD, f"no handler of {self.queue} takes {context.message.name}")
+        context.handler = handler.id
+        return Call(handler, [context], self.stack, self._encoding)
 
     def _choose(self, message: Message) -> Handler | None:
         if len(self.handlers) == 1:
@@ -120,18 +158,87 @@ class Work:
         ]
         return fitting[next(self._turns) % len(fitting)] if fitting else None
 
-    def _context(self, delivery: Answers[Any], row: int, attempt: int) -> Context:
-        return Context(delivery[row], self.queue, self.handlers[0].id, attempt)
 
-    def _call(self, handler: Handler, contexts: Sequence[Context]) -> Call:
-        return Call(handler, contexts, self.stack, self._encoding)
+class Conclusion:
+    """Replies to send and rows to settle, those with one fate together.
+
+    If the broker refuses, as on a full disk, it is tried again until it takes them or the crew stops: whatever was
+    handled is not handled again.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        delivery: Answers[Any],
+        replies: list[tuple[Message, Reply]],
+        fates: dict[Judgement, list[int]],
+        send_reply: Callable[[Message, Reply], None],
+    ) -> None:
+        self._work = work
+        self._delivery = delivery
+        self._replies = replies
+        self._fates = fates
+        self._send_reply = send_reply
+
+    def carry_out(self, stopping: threading.Event) -> None:
+        while True:
+            try:
+                self._reply()
+                self._settle()
+                self._work.trouble = None
+                return
+            except BrokerClosed:
+                raise
+            except RemudaError as error:
+                self._complain(error)
+                if stopping.wait(PAUSE):
+                    raise
+
+    async def carry_out_async(self, stopping: threading.Event) -> None:
+        while True:
+            try:
+                if self._replies:
+                    await asyncio.to_thread(self._reply)
+                await asyncio.gather(*self._settle())
+                self._work.trouble = None
+                return
+            except BrokerClosed:
+                raise
+            except RemudaError as error:
+                self._complain(error)
+                if stopping.is_set():
+                    raise
+                await asyncio.sleep(PAUSE)
+
+    def _reply(self) -> None:
+        while self._replies:
+            self._send_reply(*self._replies[0])
+            del self._replies[0]
+
+    def _settle(self) -> list[Awaitable[int]]:
+        """Gives what the delivery's answers gave: for a coroutine, something to await."""
+        whole = len(self._delivery)
+        return [
+            self._delivery.answer(fate.verdict, None if len(rows) == whole else rows, fate.to)
+            for fate, rows in self._fates.items()
+        ]
+
+    def _complain(self, error: RemudaError) -> None:
+        if self._work.trouble != str(error):
+            _log.error("%s: what was handled cannot be settled yet: %s", self._work.queue, error)
+        self._work.trouble = str(error)
 
 
 class Pace:
-    """How many messages to take at once: more while they are quick, one while they are slow or a crash lies behind."""
+    """How many messages to take at once: more while they are quick, one while they are slow or a crash lies behind.
+
+    If the whole process is killed, everything taken has been attempted once; where there is no second attempt, a worker
+    therefore takes one message at a time.
+    """
 
     def __init__(self, work: Work) -> None:
-        self._fixed = work.settings.batch if work.takes_lists else None
+        careful = 1 if not work.settings.retry.max_retries else None
+        self._fixed = work.settings.batch if work.takes_lists else careful
         self.count = self._fixed or 1
         self._began = 0.0
 
@@ -148,11 +255,20 @@ class Pace:
             self.count = min(self.count * 2, _MOST)
 
 
-def release(delivery: Delivery, rows: Sequence[int]) -> None:
-    """Give back messages that were not begun."""
-    if rows:
-        delivery.release(rows)
+def keep_at_it(work: Work, stopping: threading.Event, step: Callable[[], bool]) -> None:
+    """Take steps until there are no more to take or the crew stops. A failure is told, and the next step comes later."""
+    while not stopping.is_set():
+        try:
+            if not step():
+                return
+        except BrokerClosed:
+            return
+        except Exception as error:
+            tell(work, error)
+            stopping.wait(PAUSE)
 
 
-def _success(consumer: str) -> Judgement:
-    return Judgement(Verdict(Answer.ACKNOWLEDGE, consumer=consumer))
+def tell(work: Work, error: Exception) -> None:
+    work.trouble = str(error)
+    known = isinstance(error, RemudaError)
+    _log.error("%s: a worker has to wait: %s", work.queue, error, exc_info=None if known else error)

@@ -2,64 +2,97 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import inspect
+import os
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from remuda.bus import bodies, outcome
 from remuda.bus.context import Context
 from remuda.bus.handler import Handler, arguments
-from remuda.bus.middleware import Stack
+from remuda.bus.middleware import Middleware, Stack
 from remuda.bus.outcome import DONE, Outcome, Reply
+from remuda.model.errors import RemudaError
 
 current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("remuda_context", default=None)
 """The message being handled here, so that what is published meanwhile is linked to it."""
 
 
 class Call:
-    """A handler with the messages for it: one, or several for a handler that takes a list."""
+    """A handler with the messages for it: one, or several for a handler that takes a list.
 
-    def __init__(self, handler: Handler, contexts: Sequence[Context], stack: Stack, encoding: str = "json") -> None:
+    Of several, the first stands for all where only one can be shown: to middleware, and to a handler that asks for one.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        contexts: Sequence[Context],
+        stack: Stack,
+        encoding: str = "json",
+        decoded: list[Any] | None = None,
+    ) -> None:
         self.handler = handler
         self._contexts = contexts
         self._stack = stack
         self._encoding = encoding
+        self._decoded = decoded
+        self._process = os.getpid()
+
+    @property
+    def messages(self) -> list[tuple[Any, int]]:
+        """The messages with their attempts."""
+        return [(context.message, int(context.attempt)) for context in self._contexts]
 
     def run(self) -> Outcome:
-        """Call a plain function."""
+        """Call a plain function, or a coroutine function on a loop of its own."""
         with self._around() as frame:
-            frame.result = self.handler.function(**self._arguments())
+            frame.result = self._call()
         return frame.outcome
 
     async def run_async(self) -> Outcome:
         """Call a coroutine function, or a plain one, on this loop."""
         with self._around() as frame:
-            result = self.handler.function(**self._arguments())
-            frame.result = await result if self.handler.is_async else result
+            frame.result = await self._call_async()
         return frame.outcome
 
     def value(self) -> Any:
         """Call now and give the result, or raise the error, as `send` does."""
         frame = _Frame()
         with self._middleware(frame):
-            frame.result = self.handler.function(**self._arguments())
+            frame.result = self._call()
         return frame.result
 
     async def value_async(self) -> Any:
         frame = _Frame()
         with self._middleware(frame):
-            result = self.handler.function(**self._arguments())
-            frame.result = await result if self.handler.is_async else result
+            frame.result = await self._call_async()
         return frame.result
 
-    def _arguments(self) -> dict[str, Any]:
+    def decode(self) -> list[Any]:
+        """The bodies as the handler wants them; raises `Undecodable`."""
         plan = self.handler.plan
-        decoded = [
-            bodies.decode(context.message.body, context.message.mime_type, plan.body_type) for context in self._contexts
-        ]
-        return arguments(plan, decoded if plan.batch else decoded[0], self._contexts[0])
+        if plan.body is None:
+            return [None] * len(self._contexts)
+        messages = [context.message for context in self._contexts]
+        return [bodies.decode(message.body, message.mime_type, plan.body_type) for message in messages]
+
+    def _call(self) -> Any:
+        result = self.handler.function(**self._arguments())
+        return run_coroutine(result) if inspect.iscoroutine(result) else result
+
+    async def _call_async(self) -> Any:
+        result = self.handler.function(**self._arguments())
+        return await result if inspect.iscoroutine(result) else result
+
+    def _arguments(self) -> dict[str, Any]:
+        decoded = self.decode() if self._decoded is None else self._decoded
+        return arguments(self.handler.plan, decoded if self.handler.plan.batch else decoded[0], self._contexts[0])
 
     @contextmanager
     def _around(self) -> Iterator[_Frame]:
@@ -68,7 +101,7 @@ class Call:
         try:
             with self._middleware(frame):
                 yield frame
-            frame.outcome = self._reply(frame.result)
+            frame.outcome = self._outcome(frame.result)
         except BaseException as error:
             if _is_ours(error):
                 raise
@@ -79,27 +112,35 @@ class Call:
         """Middleware around the call; one of its error hooks may put a result in place of the error."""
         context = self._contexts[0]
         token = current.set(context)
+        begun: list[Middleware] = []
+        error: BaseException | None = None
         try:
-            self._stack.handling(context)
-            yield
-            frame.result = self._stack.handled(context, frame.result)
-        except BaseException as error:
-            if _is_ours(error):
-                raise
-            handled = self._stack.failed(context, error)
-            if handled is None:
-                raise
-            frame.result = handled.result
+            try:
+                self._stack.handling(context, begun)
+                yield
+            except BaseException as raised:
+                if _is_ours(raised):
+                    raise
+                error = raised
+            if os.getpid() != self._process:
+                _end_fork(error)
+            frame.result = self._stack.handled(context, begun, frame.result, error)
         finally:
             current.reset(token)
 
-    def _reply(self, result: Any) -> Outcome:
-        context = self._contexts[0]
-        topic = context.response.callback
-        if topic is None:
+    def _outcome(self, result: Any) -> Outcome:
+        responses = [context.response for context in self._contexts]
+        if all(response.callback is None for response in responses):
             return DONE
-        body, mime_type = bodies.encode(result, self._encoding)
-        return Outcome(DONE.answer, reply=Reply(topic, body, mime_type, dict(context.response.headers)))
+        each = self.handler.plan.batch and isinstance(result, list) and len(result) == len(responses)
+        replies: list[Reply | None] = []
+        for row, response in enumerate(responses):
+            if response.callback is None:
+                replies.append(None)
+                continue
+            body, mime_type = bodies.encode(result[row] if each else result, self._encoding)
+            replies.append(Reply(response.callback, body, mime_type, dict(response.headers)))
+        return Outcome(DONE.answer, replies=tuple(replies))
 
 
 class _Frame:
@@ -107,7 +148,31 @@ class _Frame:
     outcome: Outcome = DONE
 
 
+def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    coroutine.close()
+    raise RemudaError("a loop is running in this thread, and the handler is a coroutine; await send_async instead")
+
+
 def _is_ours(error: BaseException) -> bool:
     """Whether this is not the handler's doing: a person's interrupt in the main thread, or a coroutine being closed."""
     interrupted = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
     return interrupted or isinstance(error, GeneratorExit)
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """The handler forked, and this is the copy coming back from it. The original answers for the message, so it ends here."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)

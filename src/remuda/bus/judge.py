@@ -15,6 +15,9 @@ from remuda.model.durations import text
 
 _log = logging.getLogger("remuda.bus")
 
+Threshold = Callable[[str, str, str], None]
+"""Told the queue, the message's id and the reason."""
+
 
 class Judgement(msgspec.Struct, frozen=True):
     """A verdict for the broker, and the queue that goes on with the message, if any."""
@@ -23,52 +26,52 @@ class Judgement(msgspec.Struct, frozen=True):
     to: str | None = None
 
 
-def judge(
-    outcome: Outcome,
-    settings: QueueSettings,
-    queue: str,
-    message: str,
-    attempt: int,
-    consumer: str,
-    on_threshold: Callable[[str, str, str], None] | None,
-) -> Judgement:
-    """Decide, and say in one line what happens next when it is not success."""
-    reason, detail = outcome.reason, outcome.detail
-    if outcome.answer is Answer.RETRY:
-        if attempt > settings.retry.max_retries:
-            return _give_up(settings, queue, message, attempt, consumer, reason, detail, on_threshold)
-        _log.info("%s: message %s asks to be tried again after %s", queue, message, text(outcome.delay))
-        return Judgement(Verdict(Answer.RETRY, reason, outcome.delay, consumer, detail=detail))
-    if outcome.answer is not Answer.NEGATIVE:
-        if outcome.answer in (Answer.INVALID, Answer.NOT_INTERESTED):
-            _log.warning("%s: message %s is %s: %s; it is kept", queue, message, outcome.answer.value, reason)
-        return Judgement(Verdict(outcome.answer, reason, outcome.delay or None, consumer, detail=detail))
-    delay = settings.retry.after(attempt)
-    if delay is None:
-        return _give_up(settings, queue, message, attempt, consumer, reason, detail, on_threshold)
-    _log.warning(
-        "%s: attempt %d of %d of message %s failed: %s; next in %s",
-        queue, attempt, settings.retry.max_retries + 1, message, reason, text(delay),
-    )  # fmt: skip
-    return Judgement(Verdict(Answer.RETRY, reason, delay, consumer, detail=detail))
+class Judge:
+    """Decides by the rules of one queue, and says in one line what happens next when it is not success."""
 
+    def __init__(self, queue: str, settings: QueueSettings, on_threshold: Threshold | None) -> None:
+        self._queue = queue
+        self._settings = settings
+        self._retry = settings.retry
+        self._on_threshold = on_threshold
 
-def _give_up(
-    settings: QueueSettings,
-    queue: str,
-    message: str,
-    attempt: int,
-    consumer: str,
-    reason: str | None,
-    detail: str | None,
-    on_threshold: Callable[[str, str, str], None] | None,
-) -> Judgement:
-    what_next = f"it goes on in {settings.failover}" if settings.failover else "it is dead; reprocess it when mended"
-    _log.error("%s: attempt %d, the last, of message %s failed: %s; %s", queue, attempt, message, reason, what_next)
-    if settings.retry.threshold is not None and on_threshold is not None:
+    def judge(self, outcome: Outcome, message: str, attempt: int, consumer: str) -> Judgement:
+        reason, detail = outcome.reason, outcome.detail
+        if outcome.answer not in (Answer.RETRY, Answer.NEGATIVE):
+            if outcome.answer in (Answer.INVALID, Answer.NOT_INTERESTED):
+                _log.warning("%s: message %s is %s: %s; it is kept", self._queue, message, outcome.answer.value, reason)
+            return Judgement(Verdict(outcome.answer, reason, outcome.delay or None, consumer, detail=detail))
+        self._count(message, attempt, reason)
+        asked = outcome.answer is Answer.RETRY
+        delay = self._retry.after(attempt)
+        if delay is None:
+            return self._give_up(outcome, message, attempt, consumer)
+        if asked:
+            delay = outcome.delay
+        _log.log(
+            logging.INFO if asked else logging.WARNING, "%s: attempt %d of %d of message %s %s: %s; next %s",
+            self._queue, attempt, self._retry.max_retries + 1, message, "asks for another" if asked else "failed",
+            reason, f"in {text(delay)}" if delay else "now",
+        )  # fmt: skip
+        return Judgement(Verdict(Answer.RETRY, reason, delay, consumer, detail=detail))
+
+    def _give_up(self, outcome: Outcome, message: str, attempt: int, consumer: str) -> Judgement:
+        target = self._settings.failover
+        what_next = f"it goes on in {target}" if target else "it is dead; reprocess it when mended"
+        _log.error(
+            "%s: attempt %d, the last, of message %s failed: %s; %s",
+            self._queue, min(attempt, self._retry.max_retries + 1), message, outcome.reason, what_next,
+        )  # fmt: skip
+        return Judgement(Verdict(Answer.DEAD, outcome.reason, consumer=consumer, detail=outcome.detail), target)
+
+    def _count(self, message: str, attempt: int, reason: str | None) -> None:
+        """Tell of a message that has failed so often that somebody should know, once."""
+        threshold = self._retry.threshold
+        # An attempt beyond the last is never made: it tells that the last one was lost together with its worker.
+        lost = attempt == self._retry.max_retries + 2
+        if self._on_threshold is None or threshold is None or attempt - lost != threshold:
+            return
         try:
-            on_threshold(queue, message, reason or "")
+            self._on_threshold(self._queue, message, reason or "")
         except Exception:
-            _log.exception("%s: the threshold callback failed for message %s", queue, message)
-    verdict = Verdict(Answer.DEAD, reason, consumer=consumer, detail=detail)
-    return Judgement(verdict, settings.failover)
+            _log.exception("%s: the threshold callback failed for message %s", self._queue, message)

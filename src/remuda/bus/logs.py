@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send the logs of `remuda.*` to stderr. An application that has set up logging itself is left alone, unless JSON is asked for."""
+    """Send the logs of `remuda.*` to stderr. Where the application has set up logging itself, only JSON is put in."""
     logger = logging.getLogger("remuda")
     if logger.level == logging.NOTSET:
         logger.setLevel(level)

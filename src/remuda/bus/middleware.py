@@ -60,19 +60,25 @@ class Stack:
         for layer in reversed(self.layers):
             layer.publish_error(message, error)
 
-    def handling(self, context: Context) -> None:
+    def handling(self, context: Context, begun: list[Middleware]) -> None:
+        """Before-hooks in order. Those that went well are in `begun`, also when one raises."""
         for layer in self.layers:
             layer.before_handle(context)
+            begun.append(layer)
 
-    def handled(self, context: Context, result: Any) -> Any:
-        for layer in reversed(self.layers):
-            result = layer.after_handle(context, result)
+    def handled(
+        self, context: Context, begun: Sequence[Middleware], result: Any, error: BaseException | None = None
+    ) -> Any:
+        """After- or error-hooks of those that have begun, from the inside out. Once one has handled the error, those
+        further out see a result; once one raises, they see that error."""
+        for layer in reversed(begun):
+            try:
+                if error is None:
+                    result = layer.after_handle(context, result)
+                elif (answer := layer.handle_error(context, error)) is not None:
+                    result, error = answer.result, None
+            except Exception as raised:
+                error = raised
+        if error is not None:
+            raise error
         return result
-
-    def failed(self, context: Context, error: BaseException) -> Handled | None:
-        """The innermost layer that handles the error wins."""
-        for layer in reversed(self.layers):
-            answer = layer.handle_error(context, error)
-            if answer is not None:
-                return answer
-        return None

@@ -10,8 +10,8 @@ import msgspec
 from remuda.bus.answers import HandlerAnswer, HandlerTimeout, NotInterested, NotNow, Reject, Retry
 from remuda.bus.bodies import Undecodable
 from remuda.core.effects import Answer
-from remuda.model.durations import micros
 
+_REASON_LIMIT: Final = 500
 _DETAIL_LIMIT: Final = 8_000
 
 
@@ -31,7 +31,8 @@ class Outcome(msgspec.Struct, frozen=True):
     reason: str | None = None
     detail: str | None = None
     delay: int = 0
-    reply: Reply | None = None
+    replies: tuple[Reply | None, ...] = ()
+    """For each message of the call, if any of them wants one."""
 
 
 DONE: Final = Outcome(Answer.ACKNOWLEDGE)
@@ -39,20 +40,33 @@ DONE: Final = Outcome(Answer.ACKNOWLEDGE)
 
 def of_error(error: BaseException) -> Outcome:
     """The outcome of a call that raised."""
+    said = _said(error)
     match error:
         case Retry():
-            return Outcome(Answer.RETRY, str(error), delay=micros(error.after))
+            return Outcome(Answer.RETRY, said, delay=error.after)
         case NotNow():
-            return Outcome(Answer.RELEASE, str(error), delay=micros(error.after))
+            return Outcome(Answer.RELEASE, said, delay=error.after)
         case Reject():
-            return Outcome(Answer.INVALID, str(error))
+            return Outcome(Answer.INVALID, said)
         case NotInterested():
-            return Outcome(Answer.NOT_INTERESTED, str(error))
+            return Outcome(Answer.NOT_INTERESTED, said)
         case HandlerAnswer():
-            return Outcome(Answer.NEGATIVE, str(error))
+            return Outcome(Answer.NEGATIVE, said)
         case Undecodable():
-            return Outcome(Answer.INVALID, f"undecodable: {error}")
+            return Outcome(Answer.INVALID, f"undecodable: {said}")
         case HandlerTimeout():
-            return Outcome(Answer.NEGATIVE, str(error) or "timed out")
-    detail = "".join(traceback.format_exception(error))
-    return Outcome(Answer.NEGATIVE, f"{type(error).__name__}: {error}"[:500], detail[-_DETAIL_LIMIT:])
+            return Outcome(Answer.NEGATIVE, said or "timed out")
+    detail = _storable("".join(traceback.format_exception(error)))
+    return Outcome(Answer.NEGATIVE, f"{type(error).__name__}: {said}", detail[-_DETAIL_LIMIT:])
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return _storable(str(error))[:_REASON_LIMIT]
+    except Exception:
+        return "it cannot be told what, since its __str__ fails"
+
+
+def _storable(text: str) -> str:
+    """The text without what UTF-8 cannot hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,32 +1,35 @@
-"""Watches running calls: interrupts those past their time, gives up on those that ignore it, renews leases meanwhile."""
+"""Watches running calls: interrupts those past their time, and gives up on those that ignore it."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from remuda.bus.answers import HandlerTimeout
+from remuda.model.errors import BrokerClosed
 
 _log = logging.getLogger("remuda.bus")
 
 GRACE: Final = 1.0
 """How long an interrupted call may take to end, in seconds."""
 _STEP: Final = 0.02
-_RENEW: Final = 10.0
+_SACRED: Final = ("remuda.broker", "remuda.core", "remuda.log")
+"""Code that must never be interrupted: it would leave the queues, or the log, half changed."""
 
 
 class Slot:
-    """One call at a time in one thread."""
+    """One thread that must get on: it says `begin` and `end`, the watchdog looks whether the time in between is up."""
 
-    def __init__(self, label: str, renew: Callable[[], object], abandon: Callable[[], None]) -> None:
+    def __init__(self, label: str, attend: Callable[[float], None], abandon: Callable[[], None]) -> None:
         self.label = label
         self.abandoned = False
         self.interrupted = False
-        self.renew = renew
+        self.attend = attend
         self._abandon = abandon
         self._guard = threading.Lock()
         self._thread = 0
@@ -39,7 +42,7 @@ class Slot:
             self._deadline = time.monotonic() + timeout if timeout is not None else 0.0
 
     def end(self) -> None:
-        """The call is over. An interrupt that was sent but has not arrived is taken back."""
+        """The time stops. An interrupt that was sent but has not arrived is taken back. May be said twice."""
         with self._guard:
             self._deadline = 0.0
             if self.interrupted:
@@ -49,15 +52,26 @@ class Slot:
         with self._guard:
             if not self._deadline or now < self._deadline or self.abandoned:
                 return
-            if not self.interrupted:
-                self.interrupted = True
-                _raise_in(self._thread, HandlerTimeout)
-                return
             if now < self._deadline + GRACE:
+                self._interrupt()
                 return
             self.abandoned = True
-        _log.error("%s ignores its timeout; its thread is left behind and others go on", self.label)
+        _log.error("%s ignores its timeout; it is left behind and others go on", self.label)
         self._abandon()
+
+    def give_up(self) -> None:
+        """Nobody waits for the call any more: end it if it can be ended."""
+        with self._guard:
+            self.abandoned = True
+            if self._thread and self._thread != threading.get_ident():
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        # While this thread looks and raises, it holds the interpreter: the other cannot go on in between. The error
+        # comes at its next step, which at the latest is the first of the next function that it calls.
+        if not self.interrupted and not _in_sacred_code(self._thread):
+            self.interrupted = True
+            _raise_in(self._thread, HandlerTimeout)
 
 
 class Watchdog:
@@ -86,24 +100,30 @@ class Watchdog:
             self._slots.discard(slot)
 
     def _run(self) -> None:
-        next_renewal = time.monotonic() + _RENEW
         while not self._stop.wait(_STEP):
-            now = time.monotonic()
             with self._guard:
                 slots = list(self._slots)
-            renews = now >= next_renewal
+            now = time.monotonic()
             for slot in slots:
                 try:
                     slot.look(now)
-                    if renews:
-                        slot.renew()
+                    slot.attend(now)
+                except BrokerClosed:
+                    pass
                 except Exception:
                     _log.exception("watching %s failed", slot.label)
-            if renews:
-                next_renewal = now + _RENEW
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     """Raise in another thread at its next step, or take back what was to be raised."""
     target = ctypes.py_object(error) if error is not None else None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
+
+
+def _in_sacred_code(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_SACRED):
+            return True
+        frame = frame.f_back
+    return False

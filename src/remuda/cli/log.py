@@ -84,7 +84,7 @@ def _events(reader: Reader, begin: int) -> Iterator[dict[str, Any]]:
                 "count": event.count,
             }
             for name in ("consumer", "attempt", "reason", "due", "who"):
-                if (value := getattr(event, name)) is not None:
+                if value := getattr(event, name):
                     entry[name] = say.iso(value) if name == "due" else value
             yield entry
 

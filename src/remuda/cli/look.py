@@ -34,7 +34,7 @@ class Whereabouts(NamedTuple):
 
     kind: str
     first: int
-    count: int
+    size: int
     attempts: int = 0
     reason: str | None = None
     due: int | None = None
@@ -92,8 +92,8 @@ class Look:
     def rows(self, queue: str, kinds: tuple[str, ...] = KINDS, limit: int | None = None) -> Iterator[Row]:
         """Messages that wait, are held or have ended without success, the oldest of each kind first."""
         for where in _whereabouts(self._queue(queue), kinds):
-            for first in range(where.first, where.first + where.count, _CHUNK):
-                wanted = min(_CHUNK, where.first + where.count - first)
+            for first in range(where.first, where.first + where.size, _CHUNK):
+                wanted = min(_CHUNK, where.first + where.size - first)
                 if limit is not None:
                     wanted = min(wanted, limit)
                     limit -= wanted
@@ -102,7 +102,7 @@ class Look:
                 found = self._log.fetch([(first, wanted)])
                 offsets = (offset for start, size in found.offsets for offset in range(start, start + size))
                 for offset, message in zip(offsets, found.messages, strict=True):
-                    yield Row(offset, where, message)
+                    yield Row(offset, self._explained(queue, where, offset), message)
 
     def message(self, message: str | int) -> Tale:
         """One message's whole life, by its id or its offset."""
@@ -118,6 +118,13 @@ class Look:
             known = ", ".join(sorted(self._core.queues)) or "none"
             raise NotFound(f"there is no queue {name!r}; the queues are: {known}")
         return self._core.queues[name]
+
+    def _explained(self, queue: str, where: Whereabouts, offset: int) -> Whereabouts:
+        """With the reason of a failed attempt, which the queue itself does not keep."""
+        if where.kind != "delayed" or not where.attempts:
+            return where
+        reasons = [event.reason for _, event in self._log.events_of(offset) if event.queue == queue]
+        return where._replace(reason=reasons[-1] if reasons else None)
 
     def _info(self, queue: Queue) -> QueueInfo:
         holders = self._holders.get(queue.name, {})

@@ -113,7 +113,7 @@ def _head(tale: Tale) -> dict[str, object]:
         "expires": say.iso(found.expires),
         "object": found.object,
         "key": found.key,
-        "mime type": found.mime_type,
+        "mimeType": found.mime_type,
         "headers": dict(found.headers),
         "body": say.content(found.body),
     }

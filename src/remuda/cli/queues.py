@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remuda.core.info import QueueInfo
+if TYPE_CHECKING:
+    from remuda.core.info import QueueInfo
 
 
 def queues(

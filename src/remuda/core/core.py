@@ -632,7 +632,7 @@ class Core:
             target, event = self.ledger.forwards.pop(0)
             if target not in self.queues:
                 self._create(target, self.default_options, Status.RUNNING)
-            self.ledger.event(self.queues[target], State.LOGGED, event)
+            operators.enter(self.ledger, self.queues[target], event)
             self._after(self.queues[target])
         if self._is_over(queue):
             self._remove(queue, None)

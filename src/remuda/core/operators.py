@@ -111,6 +111,21 @@ def resume(ledger: Ledger, queue: Queue) -> None:
             put_back_lost(ledger, queue, piece)
 
 
+def enter(ledger: Ledger, queue: Queue, event: Event) -> None:
+    """Messages come from another queue. Those that are here already, having come by two ways, stay as they are."""
+    live = _whereabouts(queue, event.first, event.count)
+    parked = [(piece.state, piece.first, piece.count) for piece in queue.parked.find(event.first, event.count)]
+    at, end = event.first, event.first + event.count
+    for state, first, count in sorted([*live, *parked], key=lambda found: found[1]):
+        if first > at:
+            ledger.event(queue, State.LOGGED, msgspec.structs.replace(event, first=at, count=first - at))
+        if state in PARKED:
+            ledger.event(queue, state, msgspec.structs.replace(event, first=first, count=count))
+        at = first + count
+    if at < end:
+        ledger.event(queue, State.LOGGED, msgspec.structs.replace(event, first=at, count=end - at))
+
+
 def refusal(error: Exception) -> Refused:
     return Refused(str(error))
 

@@ -8,7 +8,6 @@ import msgspec
 
 from remuda.model.errors import Refused
 
-
 Differences: TypeAlias = dict[str, tuple[Any, Any]]
 """Options asked for that a queue does not have: as asked, and as they stand (Q13)."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,8 @@ from remuda.model.messages import cell
 from remuda.model.records import Appended, Events
 
 T = TypeVar("T")
+Wanted: TypeAlias = Callable[[Table, int], bool]
+"""Whether a row group of a sealed file can hold a row that is looked for."""
 _ATTEMPTS: Final = 64
 _NO_END: Final = 1 << 62
 
@@ -31,6 +33,20 @@ class _Piece(NamedTuple):
     first: int
     stop: int
     rows: Any
+
+
+class _Look(NamedTuple):
+    """What of the sealed files is to be read; the rest need not be."""
+
+    columns: Sequence[str] | None = None
+    wanted: Wanted | None = None
+
+    @property
+    def bodies(self) -> bool:
+        return self.columns is None or "body" in self.columns
+
+
+_EVERYTHING: Final = _Look()
 
 
 class Reader:
@@ -52,15 +68,34 @@ class Reader:
         """Positions that reading came across and that are not there."""
         return tuple(self._event_gaps)
 
-    def message_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Messages from offset `start` to before `stop`, in order, as Arrow batches."""
-        for rows in self._read(self._message_pieces, self._gaps, start, stop):
-            yield message_batch(rows) if isinstance(rows, Appended) else rows
+    def message_batches(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        wanted: Wanted | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Messages from offset `start` to before `stop`, in order, as Arrow batches.
 
-    def event_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Events from position `start` to before `stop`, in order, as Arrow batches."""
-        for rows in self._read(self._event_pieces, self._event_gaps, start, stop):
-            yield event_batch(rows) if isinstance(rows, list) else rows
+        Of some `columns` only, the offset being the first of them; without the row groups that are not `wanted`.
+        """
+        look = _Look(columns, wanted)
+        for rows in self._read(self._message_pieces, self._gaps, start, stop, look):
+            yield message_batch(rows, columns) if isinstance(rows, Appended) else rows
+
+    def event_batches(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        wanted: Wanted | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Events from position `start` to before `stop`, in order, as Arrow batches; `columns` and `wanted` as above."""
+        look = _Look(columns, wanted)
+        for rows in self._read(self._event_pieces, self._event_gaps, start, stop, look):
+            yield event_batch(rows, columns) if isinstance(rows, list) else rows
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
         """The same messages as records."""
@@ -88,13 +123,19 @@ class Reader:
         return _retry(lambda: self._position_at(time))
 
     def _read(
-        self, pieces: Callable[[int, int], Iterator[_Piece]], gaps: dict[range, None], start: int, stop: int | None
+        self,
+        pieces: Callable[[int, int, _Look], Iterator[_Piece]],
+        gaps: dict[range, None],
+        start: int,
+        stop: int | None,
+        look: _Look = _EVERYTHING,
     ) -> Iterator[Any]:
         limit = _NO_END if stop is None else stop
+        gaps = gaps if look.wanted is None else {}  # what is not wanted is not missing
         cursor, attempts = start, 0
         while True:
             try:
-                for first, following, rows in pieces(cursor, limit):
+                for first, following, rows in pieces(cursor, limit, look):
                     _note_gap(gaps, cursor, first)
                     if isinstance(rows, pa.RecordBatch) and following - first != rows.num_rows:
                         for before, after in pairwise(rows.column(0).to_pylist()):
@@ -105,25 +146,25 @@ class Reader:
             except FileNotFoundError as error:
                 attempts = _again(attempts, error)
 
-    def _message_pieces(self, cursor: int, limit: int) -> Iterator[_Piece]:
+    def _message_pieces(self, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
         listing = self._lister.list()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
-                for piece in _sealed_pieces(MessageTable(self._disk, source), cursor, limit):
+                for piece in _sealed_pieces(MessageTable(self._disk, source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.offset > cursor:
-                for record in regroup(_messages(source, cursor, limit), GROUP_ROWS, GROUP_BYTES):
+                for record in regroup(_messages(source, cursor, limit, look), GROUP_ROWS, GROUP_BYTES):
                     cursor = record.first + len(record)
                     yield _Piece(record.first, cursor, record)
             if cursor >= limit:
                 return
 
-    def _event_pieces(self, cursor: int, limit: int) -> Iterator[_Piece]:
+    def _event_pieces(self, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
         listing = self._lister.list()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
-                for piece in _sealed_pieces(EventTable(self._disk, source), cursor, limit):
+                for piece in _sealed_pieces(EventTable(self._disk, source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.position > cursor:
@@ -186,9 +227,11 @@ def _following(listing: Listing, view: SegmentView) -> SegmentView | None:
     return listing.tail[at] if at < len(listing.tail) else None
 
 
-def _sealed_pieces(table: Table, cursor: int, limit: int) -> Iterator[_Piece]:
+def _sealed_pieces(table: Table, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
     for group in table.groups(cursor, limit):
-        batch = table.batch(group)
+        if look.wanted is not None and not look.wanted(table, group):
+            continue
+        batch = table.batch(group, look.columns)
         if batch is None:
             continue
         numbers = batch.column(0)
@@ -213,8 +256,8 @@ def _sealed_number_at(table: Table, column: str, time: int) -> int | None:
     return None
 
 
-def _messages(view: SegmentView, cursor: int, limit: int) -> Iterator[Appended]:
-    for record in view.records(offset=cursor):
+def _messages(view: SegmentView, cursor: int, limit: int, look: _Look) -> Iterator[Appended]:
+    for record in view.records(offset=cursor, bodies=look.bodies):
         if isinstance(record, Appended):
             start, stop = max(cursor - record.first, 0), min(limit - record.first, len(record))
             if start < stop:

@@ -8,54 +8,60 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from remuda.log.schemas import EVENTS_SCHEMA, HEADERS, MESSAGES_SCHEMA, TEXTS, TIME
+from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.model.message import NO_HEADERS, Priority
 from remuda.model.messages import Column, Messages, fold
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State
 
 
-def message_batch(record: Appended) -> pa.RecordBatch:
+def message_batch(record: Appended, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """The rows of a record; of some columns only, if they are named."""
     messages = record.messages
     count = len(record)
 
     def column(values: Column[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind) if isinstance(values, list) else pa.repeat(pa.scalar(values, kind), count)
 
-    arrays = {
-        "offset": pa.array(range(record.first, record.first + count), pa.int64()),
-        "created": column(messages.created, TIME),
-        "id": _ids(messages, count),
-        "name": column(messages.name, pa.string()),
-        "topics": column(messages.topics, TEXTS),
-        "object": column(messages.object, pa.string()),
-        "key": column(messages.key, pa.string()),
-        "timestamp": column(messages.timestamp, TIME),
-        "mime_type": column(messages.mime_type, pa.string()),
-        "headers": column(_pairs(messages.headers), HEADERS),
-        "priority": column(messages.priority, pa.int8()),
-        "expires": column(messages.expires, TIME),
-        "due": column(messages.due, TIME),
-        "queues": column(record.queues, TEXTS),
-        "digest": column(record.digest, pa.binary()),
-        "body": pa.array(messages.bodies, pa.binary()),
-    }
-    return pa.RecordBatch.from_arrays([arrays[name] for name in MESSAGES_SCHEMA.names], schema=MESSAGES_SCHEMA)
+    def array_of(name: str) -> pa.Array:
+        kind = MESSAGES_SCHEMA.field(name).type
+        match name:
+            case "offset":
+                return pa.array(range(record.first, record.first + count), kind)
+            case "id":
+                return _ids(messages, count)
+            case "headers":
+                return column(_pairs(messages.headers), kind)
+            case "queues":
+                return column(record.queues, kind)
+            case "digest":
+                return column(record.digest, kind)
+            case "body":
+                return pa.array(messages.bodies, kind)
+            case _:
+                return column(getattr(messages, name), kind)
+
+    schema = _narrowed(MESSAGES_SCHEMA, columns)
+    return pa.RecordBatch.from_arrays([array_of(name) for name in schema.names], schema=schema)
 
 
-def event_batch(records: Sequence[Events]) -> pa.RecordBatch:
+def event_batch(records: Sequence[Events], columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """The rows of neighbouring records; of some columns only, if they are named."""
     rows = [row for record in records for row in record.rows]
-    positions: list[int] = []
-    times: list[int] = []
-    for record in records:
-        positions += range(record.first, record.first + len(record))
-        times += [record.time] * len(record)
-    columns: dict[str, list[Any]] = {"position": positions, "time": times}
-    for name in EVENTS_SCHEMA.names[2:]:
-        columns[name] = [getattr(row, name) for row in rows]
-    columns["state"] = [state.value for state in columns["state"]]
-    arrays = [pa.array(columns[field.name], field.type) for field in EVENTS_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENTS_SCHEMA)
+
+    def values(name: str) -> list[Any]:
+        match name:
+            case "position":
+                return [first for record in records for first in range(record.first, record.first + len(record))]
+            case "time":
+                return [record.time for record in records for _ in record.rows]
+            case "state":
+                return [row.state.value for row in rows]
+            case _:
+                return [getattr(row, name) for row in rows]
+
+    schema = _narrowed(EVENTS_SCHEMA, columns)
+    return pa.RecordBatch.from_arrays([pa.array(values(field.name), field.type) for field in schema], schema=schema)
 
 
 def to_appended(batch: pa.RecordBatch) -> Appended:
@@ -103,6 +109,10 @@ def to_events(batch: pa.RecordBatch) -> list[Events]:
         else:
             records.append(Events(position, time, [event]))
     return records
+
+
+def _narrowed(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
 
 
 def _ids(messages: Messages, count: int) -> pa.Array:

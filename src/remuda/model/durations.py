@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from math import isfinite
 from typing import Final
 
 from remuda.model.errors import InvalidOption
@@ -29,7 +30,7 @@ def micros(value: Duration, unit: int = SECOND) -> int:
         if not match:
             raise InvalidOption(f"{value!r} is no length of time; write it like '250ms', '30s', '5m', '4h' or '1d'")
         result = round(float(match[1]) * (_UNITS[match[2]] if match[2] else unit))
-    elif isinstance(value, bool) or not isinstance(value, int | float) or value != value or value in (float("inf"),):
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise InvalidOption(f"{value!r} is no length of time; write it like '250ms', '30s', '5m', '4h' or '1d'")
     else:
         result = round(value * unit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
@@ -136,7 +136,7 @@ def _read(name: str, value: Any) -> Any:
         raise InvalidOption(f"unknown queue option {name!r}{hint}")
     wanted = _HINTS[name]
     if name in _DURATIONS:
-        return _named(name, value, micros)
+        return read_duration(name, value)
     if name == "confirmations" and value == "per-topic":
         return PER_TOPIC
     if name in ("topics", "patterns"):
@@ -165,14 +165,16 @@ def read_enum(name: str, value: Any, wanted: type[E_]) -> E_:
         raise InvalidOption(f"{name} must be one of {choices}; not {value!r}") from None
 
 
-def _named(name: str, value: Any, read: Any) -> Any:
+def read_duration(name: str, value: Any) -> int:
+    """A length of time, or an error that names the option."""
     try:
-        return read(value)
+        return micros(value)
     except InvalidOption as error:
         raise InvalidOption(f"{name}: {error}") from None
 
 
 def _topics(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(item, str) and item for item in value):
+    items = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    if not all(isinstance(item, str) and item for item in items):
         raise InvalidOption(f"{name} must be a list of topics, not {value!r}")
-    return tuple(value)
+    return items

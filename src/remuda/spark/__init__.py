@@ -5,21 +5,37 @@ Importing this needs nothing but Remuda; the first call that needs PySpark says 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from remuda.spark.extra import need_pyspark
+
 if TYPE_CHECKING:
-    from remuda.spark.reading import read as read
-    from remuda.spark.session import session as session
-
-__all__ = ["read", "session"]
+    from pyspark.sql import DataFrame, SparkSession
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from remuda.spark.extra import need_pyspark
+def session(
+    name: str = "remuda",
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    quick: bool = False,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The running session, or a new one on `master` (`local[*]` unless told), or on a Spark Connect server.
 
+    `quick` starts in half the time and runs long work at half the speed: for tests and short commands.
+    """
     need_pyspark()
-    from remuda.spark import reading, session
+    from remuda.spark.starting import start
 
-    return {"read": reading.read, "session": session.session}[name]
+    return start(name, master=master, remote=remote, quick=quick, config=config or {})
+
+
+def read(spark: SparkSession, url: str | os.PathLike[str], table: str = "messages", **options: Any) -> DataFrame:
+    """A table of the log at native speed: sealed segments by Spark's own Parquet reader, the tail by the source."""
+    need_pyspark()
+    from remuda.spark.reading import read_table
+
+    return read_table(spark, os.fspath(url), table, options)

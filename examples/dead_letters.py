@@ -1,0 +1,31 @@
+"""Dead letters: what cannot be handled is kept with its reason, and goes back to work when the cause is mended."""
+
+from tempfile import TemporaryDirectory
+
+from remuda import Bus
+
+data = TemporaryDirectory()
+bus = Bus(data.name)
+mended = False
+
+
+@bus.subscribe("invoice", queue="print", retry="never")
+def print_invoice(number: int) -> None:
+    if not mended:
+        raise OSError("out of paper")
+    print(f"invoice {number} printed")
+
+
+with data, bus:
+    ids = bus.publish_many("invoice", [1, 2, 3])
+    bus.run(until_idle=True)
+    print(f"{bus.broker.queue('print').dead} dead: {bus.broker.message(ids[0]).queues[0].reason}")
+
+    mended = True
+    print("reprocessed:", bus.reprocess("print", reason="paper", who="ada"))
+    bus.run(until_idle=True)
+
+    # Nobody listens here; the message is kept all the same, and can be reprocessed once somebody does.
+    lost = bus.publish("invioce", 4)
+    bus.run(until_idle=True)
+    print(bus.broker.message(lost).queues[0].reason)

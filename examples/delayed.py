@@ -1,0 +1,30 @@
+"""Delayed messages wait on the disk until their time; expired ones are not handled any more."""
+
+import time
+from tempfile import TemporaryDirectory
+
+from remuda import Bus
+
+data = TemporaryDirectory()
+bus = Bus(data.name)
+began = time.monotonic()
+
+
+@bus.subscribe("reminder")
+def remind(text: str) -> None:
+    print(f"after {time.monotonic() - began:.1f} s: {text}")
+    if text == "tea is ready":
+        bus.stop()
+
+
+with data, bus:
+    bus.publish("reminder", "tea is ready", delay="600ms")
+    bus.publish("reminder", "water boils", delay="300ms")
+    bus.publish("reminder", "kettle is on")
+    at_nine = round((time.time() + 3600) * 1_000_000)
+    bus.publish("reminder", "in an hour", at=at_nine)
+    late = bus.publish("reminder", "too late for this", expires="1ms")
+    time.sleep(0.01)
+    bus.run()
+    print("still to come:", bus.broker.queue("main.remind").delayed)
+    print("the late one:", bus.broker.message(late).queues[0].reason)

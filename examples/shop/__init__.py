@@ -1,0 +1,1 @@
+"""A small shop on a bus: `python -m examples.shop`."""

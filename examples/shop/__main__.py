@@ -1,0 +1,127 @@
+"""Plays a day in the shop, section by section, and ends with what happened to every message.
+
+    python -m examples.shop [DIR]
+
+With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from examples.shop import report
+from examples.shop.model import Order
+from examples.shop.services import Bank, Counter, Courier, Customer, Warehouse
+from remuda import Bus
+
+
+class Shop:
+    """The bus with all services, and the stage they play on."""
+
+    def __init__(self, directory: str, console: Console) -> None:
+        self.console = console
+        self.bus = Bus(directory, user="shop")
+        self.warehouse = Warehouse(self.bus)
+        self.courier = Courier(self.bus)
+        self.customer = Customer()
+        for service in (self.warehouse, Bank(), Counter(self.bus), self.courier, self.customer):
+            self.bus.subscribe_class(service)
+
+    def scene(self, title: str, text: str) -> None:
+        self.console.print(f"\n[bold]{title}[/bold]\n{text}")
+
+    def tell(self, text: str) -> None:
+        self.console.print(f"  {text}")
+
+    def settle(self, pause: float = 0.6) -> None:
+        """Wait until nothing is left to do, then give the reader a moment."""
+        while any(info.size for info in self.bus.broker.queues()):
+            time.sleep(0.02)
+        while self.customer.letters:
+            self.tell(f"[green]letter to the customer:[/green] {self.customer.letters.pop(0)}")
+        time.sleep(pause)
+
+
+class Lines(logging.Handler):
+    """Shows what the bus says of failures."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(f"  [dim]{record.getMessage()}[/dim]")
+
+
+def play(shop: Shop) -> None:
+    bus = shop.bus
+    shop.scene("Publishing", "An order is placed. Five services do their part; no one of them knows another.")
+    bus.publish("order.placed", Order(1, "teapot", 30))
+    shop.settle()
+
+    shop.scene("Retries", "The bank does not answer at first. The message is tried again by its schedule.")
+    bus.publish("order.placed", Order(2, "teapot", 30))
+    shop.settle()
+
+    shop.scene("A timeout", "The packing robot hangs. After half a second it is interrupted, and tried again.")
+    bus.publish("order.placed", Order(3, "lamp", 80))
+    shop.settle()
+
+    shop.scene("A failover", "The drone cannot fly. After its last attempt the parcel goes on in the queue of the van.")
+    bus.publish("order.placed", Order(4, "teapot", 30, express=True))
+    shop.settle()
+
+    shop.scene(
+        "A compensation", "The bank refuses. Its answer comes back by callback, and what was reserved is put back."
+    )
+    bus.publish("order.placed", Order(5, "piano", 9000))
+    shop.settle(0)
+    shop.tell(f"pianos in stock: {shop.warehouse.stock['piano']}")
+    time.sleep(0.6)
+
+    shop.scene("Dead letters", "A label cannot be printed. The message is kept with its reason.")
+    bus.publish("order.placed", Order(6, "lamp", 80, address="Ελαιώνας 5"))
+    shop.settle()
+    shop.courier.printer_works = True
+    count = bus.reprocess("Courier.label", reason="label printer", who="ada")
+    shop.tell(f"ada has mended the printer and reprocesses what died of it: {count} message")
+    shop.settle()
+
+    shop.scene("Nothing is lost", "A body that is no order, and a topic that nobody listens to: both are kept.")
+    bus.publish("order.placed", {"number": 7, "oops": "this is no order"})
+    bus.publish("order.plaecd", Order(8, "teapot", 30))
+    shop.settle()
+
+    shop.scene("Later", "A delayed message waits on the disk until its time has come.")
+    bus.publish("review.wanted", Order(1, "teapot", 30), delay="1500ms")
+    shop.settle()
+
+
+def main(directory: str) -> None:
+    console = report.console()
+    logging.getLogger("remuda.bus").addHandler(Lines(console))
+    logging.getLogger("remuda.bus").propagate = False
+    shop = Shop(directory, console)
+    with shop.bus:
+        shop.bus.start()
+        play(shop)
+        found = list(report.lines(shop.bus.broker))
+    console.print()
+    console.print(report.table(found))
+    kept = sum(line.end not in ("done", "moved on") for line in found)
+    console.print(f"{len(found) - kept} ended well; {kept} are kept, with their reason, for someone to look at.")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+        print(f"Look around: remuda queues {sys.argv[1]}")
+    else:
+        with TemporaryDirectory() as data:
+            main(data)
+        print("To keep the messages and look around: make run DIR=data, then .venv/bin/remuda queues data")

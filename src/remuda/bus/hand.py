@@ -1,0 +1,86 @@
+"""A delivery while it is worked through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from remuda.broker.delivery import Answers
+from remuda.bus.outcome import Outcome
+
+Ended = list[tuple[list[int], Outcome]]
+"""Rows of a delivery, and how the call for them ended."""
+
+LINGER: Final = 0.25
+"""After so many seconds, what has not begun goes back, so that another worker can take it."""
+RENEW: Final = 10.0
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """A delivery as it was left: calls that ended, one that runs, rows that have not begun."""
+
+    ended: Ended
+    running: list[int]
+    since: float
+    """When the running call began."""
+    waiting: list[int]
+
+
+class Hand:
+    """Who handles a delivery, and whoever watches, agree here on which rows are whose, and who answers for it: one only."""
+
+    def __init__(self, delivery: Answers[Any]) -> None:
+        self.delivery = delivery
+        self._guard = threading.Lock()
+        self._ended: Ended = []
+        self._running: list[int] = []
+        self._waiting = set(range(len(delivery)))
+        self._closed = False
+        self._since = self._renewed = self._began = time.monotonic()
+
+    def begin(self, rows: Sequence[int]) -> bool:
+        """A call begins; False if its rows have been given back."""
+        with self._guard:
+            if self._closed or rows[0] not in self._waiting:
+                return False
+            self._waiting.difference_update(rows)
+            self._running, self._since = list(rows), time.monotonic()
+            return True
+
+    def end(self, outcome: Outcome) -> bool:
+        """The call ended; False if somebody else has answered for the delivery."""
+        with self._guard:
+            if self._closed:
+                return False
+            self._ended.append((self._running, outcome))
+            self._running = []
+            return True
+
+    def close(self) -> Rest | None:
+        """Answer for the delivery; None if somebody else does."""
+        with self._guard:
+            if self._closed:
+                return None
+            self._closed = True
+            return Rest(self._ended, self._running, self._since, sorted(self._waiting))
+
+    def give_back(self, now: float) -> list[int]:
+        """Rows to give back because the delivery takes long."""
+        if now < self._began + LINGER or not self._waiting:
+            return []
+        with self._guard:
+            if self._closed:
+                return []
+            rows, self._waiting = self._waiting, set()
+            return sorted(rows)
+
+    def must_renew(self, now: float) -> bool:
+        """Whether the lease needs renewing, which then counts as done."""
+        if now < self._renewed + RENEW:
+            return False
+        self._renewed = now
+        return True

@@ -1,0 +1,110 @@
+"""The log of an embedded directory, read while a broker writes, seals, shrinks and expires in it, or without one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+
+from remuda.log.directory import DirectoryDisk
+from remuda.log.reader import Reader
+from remuda.log.sealed import EventTable, MessageTable, Table
+from remuda.log.segments import SealedFile
+from remuda.log.view import Lister
+from remuda.spark.selection import Selection
+from remuda.spark.tables import EVENTS, MESSAGES
+
+_LAST: Final = 1 << 62
+
+
+class EmbeddedLog:
+    """Implements `SparkLog` on a directory."""
+
+    def __init__(self, path: str) -> None:
+        self.disk = DirectoryDisk(path, create=False)
+        self._reader = Reader(self.disk)
+
+    def end(self, table: str) -> int:
+        offset, position = self._reader.end()
+        return offset if table == MESSAGES else position
+
+    def number_at(self, table: str, time: int) -> int:
+        return self._reader.offset_at(time) if table == MESSAGES else self._reader.position_at(time)
+
+    def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
+        edges = sorted({start, stop, *(edge for edge in self._edges(table) if start < edge < stop)})
+        parts: list[range] = []
+        for first, last in pairwise(edges):
+            count = -(-(last - first) // rows)
+            size = -(-(last - first) // count)
+            parts += [range(at, min(at + size, last)) for at in range(first, last, size)]
+        return _joined(parts, rows)
+
+    def telling(self, before: int) -> list[tuple[range, range]]:
+        told: list[tuple[range, range]] = []
+        done = 0
+        for file in self.sealed(EVENTS):
+            try:
+                table = self.open_sealed(file)
+            except FileNotFoundError:
+                continue  # collected: it told of nothing that is still there
+            for group in range(table.group_count):
+                first, count = table.bounds(group)
+                firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
+                about = range(firsts[0], firsts[1] + counts[1]) if firsts and counts else range(_LAST)
+                if first < before:
+                    told.append((range(first, min(first + count, before)), about))
+            done = file.last + 1
+        if done < before:
+            told.append((range(done, before), range(_LAST)))
+        return told
+
+    def batches(
+        self, table: str, start: int, stop: int, selection: Selection, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        read = self._reader.message_batches if table == MESSAGES else self._reader.event_batches
+        needed = sorted(selection.columns(table) | set(columns))
+
+        def wanted(sealed: Table, group: int) -> bool:
+            return selection.may_hold(table, sealed, group)
+
+        for batch in read(start, stop, columns=needed, wanted=wanted):
+            chosen = selection.apply(table, batch)
+            if chosen.num_rows:
+                yield chosen.select(list(columns))
+
+    def sealed(self, table: str) -> tuple[SealedFile, ...]:
+        """The files that are sealed by now."""
+        listing = Lister(self.disk).list()
+        return listing.messages if table == MESSAGES else listing.events
+
+    def open_sealed(self, file: SealedFile) -> Table:
+        return (MessageTable if file.table == MESSAGES else EventTable)(self.disk, file)
+
+    def _edges(self, table: str) -> list[int]:
+        """Where files begin: a part that keeps to one file opens no other."""
+        listing = Lister(self.disk).list()
+        if table == MESSAGES:
+            return [file.first for file in listing.messages] + [view.first.offset for view in listing.tail]
+        return [file.first for file in listing.events] + [view.first.position for view in listing.tail]
+
+
+def _joined(parts: list[range], rows: int) -> list[range]:
+    """Neighbouring small parts as one: many small files need no more tasks than one large file."""
+    joined: list[range] = []
+    for part in parts:
+        if joined and joined[-1].stop == part.start and len(joined[-1]) + len(part) <= rows:
+            joined[-1] = range(joined[-1].start, part.stop)
+        else:
+            joined.append(part)
+    return joined
+
+
+def clip(ranges: Sequence[range], start: int, stop: int) -> list[range]:
+    """Of ranges in order, what lies from `start` to before `stop`."""
+    at = max(bisect_left([one.start for one in ranges], start) - 1, 0)
+    clipped = (range(max(one.start, start), min(one.stop, stop)) for one in ranges[at:] if one.start < stop)
+    return [one for one in clipped if one]

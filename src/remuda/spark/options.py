@@ -1,0 +1,113 @@
+"""The options of the data source, checked where they are written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from remuda.model.errors import InvalidOption
+from remuda.model.state import State
+from remuda.spark.selection import Selection, parse_time
+from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, check_table
+
+READ_OPTIONS: Final = (
+    "path", "table", "queues", "states", "topics", "fromOffset", "toOffset", "since", "until",
+    "maxRowsPerTrigger", "rowsPerPartition",
+)  # fmt: skip
+_OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
+ROWS_PER_PARTITION: Final = 1 << 18
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    table: str = MESSAGES
+    selection: Selection = Selection()
+    max_rows: int | None = None
+    """Rows of a micro-batch, at most."""
+    partition_rows: int = ROWS_PER_PARTITION
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        given = check_names(options, READ_OPTIONS)
+        url = given.get("path")
+        if not url:
+            raise InvalidOption('say where the log is: .load("data/") or .option("path", "data/")')
+        table = check_table(given.get("table", MESSAGES))
+        if "states" in given and table == MESSAGES:
+            raise InvalidOption(f"messages have no states of their own; read the table {EVENTS} or {LIFECYCLE}")
+        if "topics" in given and table == EVENTS:
+            raise InvalidOption(f"events carry no topics; read the table {MESSAGES} or {LIFECYCLE}")
+        selection = Selection(
+            start=_number(given, "fromOffset") or 0,
+            stop=_LAST if (stop := _number(given, "toOffset")) is None else stop,
+            since=_time(given, "since"),
+            until=_time(given, "until"),
+            queues=_texts(given, "queues"),
+            states=_states(given),
+            topics=None if (topics := _texts(given, "topics")) is None else tuple(sorted(topics)),
+        )
+        return cls(
+            url=url,
+            table=table,
+            selection=selection,
+            max_rows=_number(given, "maxRowsPerTrigger", least=1),
+            partition_rows=_number(given, "rowsPerPartition", least=1) or ROWS_PER_PARTITION,
+        )
+
+
+_LAST: Final = Selection().stop
+
+
+def check_names(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    """The options under their proper names; raises for one that is unknown."""
+    proper = {name.lower(): name for name in known}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() in proper:
+            given[proper[name.lower()]] = value
+        elif name.lower() not in _OF_SPARK:
+            near = difflib.get_close_matches(name.lower(), proper, n=1)
+            hint = f"did you mean {proper[near[0]]!r}?" if near else f"the options are {', '.join(known)}"
+            raise InvalidOption(f"unknown option {name!r}; {hint}")
+    return given
+
+
+def _number(given: Mapping[str, str], name: str, least: int = 0) -> int | None:
+    if name not in given:
+        return None
+    try:
+        value = int(given[name])
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise InvalidOption(f"{name} must be a whole number from {least} on, not {given[name]!r}")
+    return value
+
+
+def _time(given: Mapping[str, str], name: str) -> int | None:
+    if name not in given:
+        return None
+    try:
+        return parse_time(given[name])
+    except ValueError:
+        raise InvalidOption(
+            f"{name} must be a time such as 2026-01-31T12:00, or microseconds since 1970, not {given[name]!r}"
+        ) from None
+
+
+def _texts(given: Mapping[str, str], name: str) -> frozenset[str] | None:
+    if name not in given:
+        return None
+    return frozenset(text for part in given[name].split(",") if (text := part.strip()))
+
+
+def _states(given: Mapping[str, str]) -> frozenset[str] | None:
+    states = _texts(given, "states")
+    unknown = sorted((states or frozenset()) - {state.value for state in State})
+    if unknown:
+        letters = ", ".join(f"{state.value} ({state.name.lower()})" for state in State)
+        raise InvalidOption(f"there is no state {unknown[0]!r}; the states are {letters}")
+    return states

@@ -1,0 +1,59 @@
+"""What a log must offer to be read by Spark. The embedded directory is one; another may stand beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from remuda.model.errors import InvalidOption
+from remuda.spark.selection import Selection
+
+
+class SparkLog(Protocol):
+    """A log whose messages and events are numbered. Reading changes nothing in it.
+
+    Numbers are given once and for all: the rows from one number to another are the same whenever they are read,
+    except for those that have been collected since.
+    """
+
+    def end(self, table: str) -> int:
+        """The number that comes next."""
+        ...
+
+    def number_at(self, table: str, time: int) -> int:
+        """The first number of a row at `time` (microseconds) or later; the next one when there is none."""
+        ...
+
+    def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
+        """The numbers from `start` to before `stop` in parts of about `rows`, to be read side by side."""
+        ...
+
+    def telling(self, before: int) -> list[tuple[range, range]]:
+        """Positions of events up to `before`, in order, each with the offsets of the messages they may tell of."""
+        ...
+
+    def batches(
+        self, table: str, start: int, stop: int, selection: Selection, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The selected rows from number `start` to before `stop`, in order, with these columns."""
+        ...
+
+
+def open_log(url: str) -> SparkLog:
+    """The log at a URL: a path or `file://` is an embedded directory."""
+    from remuda.spark.embedded import EmbeddedLog
+
+    return EmbeddedLog(directory(url))
+
+
+def directory(url: str) -> str:
+    """The path of an embedded directory."""
+    scheme = urlsplit(url).scheme if ":/" in url else ""
+    if scheme == "file":
+        return unquote("/" + url.removeprefix("file:").lstrip("/"))
+    if scheme:
+        raise InvalidOption(f"Spark reads no log at {scheme}://; give a directory or file:///path")
+    return url

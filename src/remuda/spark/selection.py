@@ -1,0 +1,177 @@
+"""Which rows are wanted: asked for by options, or by a filter that Spark hands down."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from remuda.log.sealed import Table
+from remuda.model.topics import has_prefix
+from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = 1 << 62
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows with numbers from `start` to before `stop`, times from `since` to before `until`, and some of the texts."""
+
+    start: int = 0
+    stop: int = _LAST
+    since: int | None = None
+    until: int | None = None
+    queues: frozenset[str] | None = None
+    states: frozenset[str] | None = None
+    topics: tuple[str, ...] | None = None
+    """Prefixes, of which one must cover one of a message's topics."""
+    names: frozenset[str] | None = None
+
+    def narrowed(self, **limits: Any) -> Selection:
+        """Of these rows, those that are within the limits too."""
+        narrowest: dict[str, Callable[[Any, Any], Any]] = {
+            "start": max, "stop": min, "since": max, "until": min,
+            "queues": operator.and_, "states": operator.and_, "names": operator.and_,
+        }  # fmt: skip
+        values = {}
+        for name, value in limits.items():
+            before = getattr(self, name)
+            values[name] = value if before is None else narrowest[name](before, value)
+        return msgspec.structs.replace(self, **values)
+
+    def columns(self, table: str) -> set[str]:
+        """What must be read to tell which rows of a table are wanted."""
+        needed = {NUMBER[table]}
+        if self.since is not None or self.until is not None:
+            needed.add(MOMENT[table])
+        if self.queues is not None:
+            needed.add("queues" if table == MESSAGES else "queue")
+        if self.states is not None:
+            needed.add("state")
+        if self.names is not None or self.topics is not None:
+            needed.add("name")
+        if self.topics is not None:
+            needed.add("topics")
+        return needed
+
+    def may_hold(self, name: str, sealed: Table, group: int) -> bool:
+        """Whether a row group of a sealed file can hold rows that are wanted, as far as its statistics tell."""
+
+        def bounds(column: str) -> tuple[Any, Any] | None:
+            return sealed.statistics(group, column)
+
+        if self.since is not None or self.until is not None:
+            times = bounds(MOMENT[name])
+            if times is not None:
+                if self.since is not None and _micros(times[1]) < self.since:
+                    return False
+                if self.until is not None and _micros(times[0]) >= self.until:
+                    return False
+        places = {"queues": "queues.list.element" if name == MESSAGES else "queue", "states": "state", "names": "name"}
+        for field, column in places.items():
+            values: frozenset[str] | None = getattr(self, field)
+            if values is not None and (ends := bounds(column)) is not None:
+                if not any(ends[0] <= value <= ends[1] for value in values):
+                    return False
+        return True
+
+    def apply(self, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that are wanted. Their numbers are in the range already."""
+        masks = list(self._masks(table, batch))
+        return batch.filter(functools.reduce(pc.and_, masks)) if masks else batch
+
+    def _masks(self, table: str, batch: pa.RecordBatch) -> Iterable[pa.Array]:
+        if self.since is not None:
+            yield pc.greater_equal(_numbers(batch.column(MOMENT[table])), self.since)
+        if self.until is not None:
+            yield pc.less(_numbers(batch.column(MOMENT[table])), self.until)
+        if self.queues is not None:
+            yield (
+                _any_in(batch.column("queues"), self.queues)
+                if table == MESSAGES
+                else _in(batch.column("queue"), self.queues)
+            )
+        if self.states is not None:
+            yield _in(batch.column("state"), self.states)
+        if self.names is not None:
+            yield _in(batch.column("name"), self.names)
+        if self.topics is not None:
+            yield _below(batch, self.topics)
+
+
+def parse_time(value: str) -> int:
+    """Microseconds of a time as people write it: ISO 8601, in UTC unless it says otherwise; or a whole number of them."""
+    text = value.strip()
+    if text.lstrip("-").isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    return _micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def push(table: str, selection: Selection, filters: Iterable[Any]) -> Selection:
+    """What is left of a selection when Spark's filters hold too. Those that do not narrow it are passed over."""
+    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
+    texts = {"queue": "queues", "state": "states", "name": "names"}
+    for one in filters:
+        path = getattr(one, "attribute", ())
+        column, value = path[0] if len(path) == 1 else "", getattr(one, "value", None)
+        if column in texts and column in _TEXT_COLUMNS[table] and isinstance(one, EqualTo | In):
+            values = value if isinstance(one, In) else (value,)
+            selection = selection.narrowed(**{texts[column]: frozenset(text for text in values if text is not None)})
+            continue
+        if column == NUMBER[table] and isinstance(value, int):
+            lower, upper = "start", "stop"
+        elif column == MOMENT[table] and isinstance(value, datetime | date):
+            lower, upper, value = "since", "until", _micros(value)
+        else:
+            continue
+        match one:
+            case EqualTo():
+                selection = selection.narrowed(**{lower: value, upper: value + 1})
+            case GreaterThan():
+                selection = selection.narrowed(**{lower: value + 1})
+            case GreaterThanOrEqual():
+                selection = selection.narrowed(**{lower: value})
+            case LessThan():
+                selection = selection.narrowed(**{upper: value})
+            case LessThanOrEqual():
+                selection = selection.narrowed(**{upper: value + 1})
+    return selection
+
+
+_TEXT_COLUMNS: Final = {MESSAGES: {"name"}, EVENTS: {"queue", "state"}, LIFECYCLE: {"queue", "state", "name"}}
+
+
+def _micros(moment: datetime | date) -> int:
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
+    return (moment - _EPOCH if moment.tzinfo else moment - _EPOCH.replace(tzinfo=None)) // timedelta(microseconds=1)
+
+
+def _numbers(times: pa.Array) -> pa.Array:
+    return times.cast(pa.int64())
+
+
+def _in(column: pa.Array, values: Iterable[str]) -> pa.Array:
+    return pc.is_in(column, pa.array(sorted(values), pa.string()))
+
+
+def _any_in(lists: pa.Array, values: Iterable[str]) -> pa.Array:
+    rows = pc.list_parent_indices(lists).filter(_in(pc.list_flatten(lists), values))
+    return pc.is_in(pa.array(range(len(lists)), pa.int64()), rows.cast(pa.int64()))
+
+
+def _below(batch: pa.RecordBatch, prefixes: tuple[str, ...]) -> pa.Array:
+    """Whether one of a message's topics, or its name where it lists none, lies under one of the prefixes."""
+    names, topics = batch.column("name"), batch.column("topics")
+    known = pc.unique(pa.concat_arrays([names.cast(pa.string()), pc.list_flatten(topics)])).to_pylist()
+    fitting = [topic for topic in known if topic is not None and any(has_prefix(topic, one) for one in prefixes)]
+    unlisted = pc.equal(pc.fill_null(pc.list_value_length(topics), 0), 0)
+    return pc.or_(_any_in(topics, fitting), pc.and_(unlisted, _in(names, fitting)))

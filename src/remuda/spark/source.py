@@ -1,0 +1,191 @@
+"""The data source `remuda`: tables of a log as DataFrames, in parallel, as Arrow batches."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from remuda.model.errors import InvalidOption
+from remuda.spark.lives import lives
+from remuda.spark.options import ReadOptions
+from remuda.spark.port import SparkLog, open_log
+from remuda.spark.selection import Selection, push
+from remuda.spark.tables import LIFECYCLE, MESSAGES, SCHEMAS
+
+if TYPE_CHECKING:
+    pass
+
+
+class RemudaSource(DataSource):
+    """`spark.read.format("remuda")`, `readStream`, `write` and `writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "remuda"
+
+    def schema(self) -> StructType:
+        return table_schema(ReadOptions.parse(self.options).table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogReader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from remuda.spark.stream import LogStream
+
+        return LogStream(ReadOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from remuda.spark.sink import BatchSink
+
+        return BatchSink(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        from remuda.spark.sink import StreamSink
+
+        return StreamSink(self.options, schema, overwrite)
+
+
+def table_schema(table: str) -> StructType:
+    """A table's columns in Spark's terms."""
+    schema = from_arrow_schema(SCHEMAS[table])
+    assert isinstance(schema, StructType)
+    return schema
+
+
+@dataclass
+class Part(InputPartition):
+    """What one task reads: rows of these numbers, and for lives the events that tell them."""
+
+    start: int
+    stop: int
+    positions: tuple[range, ...] = ()
+    only: tuple[range, ...] | None = None
+
+    def __init__(
+        self, start: int, stop: int, positions: Iterable[range] = (), only: Iterable[range] | None = None
+    ) -> None:
+        super().__init__(None)
+        self.start, self.stop = start, stop
+        self.positions = tuple(positions)
+        self.only = None if only is None else tuple(only)
+
+
+class LogReader(DataSourceReader):
+    """Reads a table once, as far as it goes when the read is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._selection = options.selection
+        self._shape = Shape(options.table, schema)
+        # Spark fails a read whose reader overrides `pushFilters` in a session that does not allow it. This way Spark
+        # takes it for not overridden, and calls it all the same where it is allowed.
+        self.pushFilters = _Pushed(self)  # type: ignore[method-assign, assignment]
+
+    def push(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._selection = push(self._options.table, self._selection, filters)
+        return filters  # Spark applies them all once more: here they only spare rows the way
+
+    def partitions(self) -> Sequence[InputPartition]:
+        log = open_log(self._options.url)
+        table = numbered(self._options.table)
+        start, stop = bounds(log, table, self._selection)
+        return plan(log, self._options, start, stop, log.end("events")) if start < stop else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(self._options, self._selection, self._shape, partition)
+
+
+class _Pushed:
+    """`LogReader.push` as a method that looks like the one it stands for."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.push(filters)
+
+
+class Shape:
+    """The columns that Spark wants, in the types it wants: all of a table, or those of a narrower schema."""
+
+    def __init__(self, table: str, schema: StructType) -> None:
+        self.names = schema.fieldNames()
+        known = SCHEMAS[table].names
+        for name in self.names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(known)}"
+                raise InvalidOption(f"table {table!r} has no column {name!r}; {hint}")
+        self._schema = schema
+        self._arrow: pa.Schema | None = None
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._arrow is None:
+            self._arrow = to_arrow_schema(self._schema, timezone="UTC")
+        columns = [batch.column(field.name).cast(field.type) for field in self._arrow]
+        return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+
+
+def numbered(table: str) -> str:
+    """The table of the log whose numbers a table goes by."""
+    return MESSAGES if table == LIFECYCLE else table
+
+
+def bounds(log: SparkLog, table: str, selection: Selection) -> tuple[int, int]:
+    """The numbers between which all selected rows of the log lie by now."""
+    start = selection.start
+    if selection.since is not None:
+        start = max(start, log.number_at(table, selection.since))
+    return start, min(selection.stop, log.end(table))
+
+
+def plan(
+    log: SparkLog,
+    options: ReadOptions,
+    start: int,
+    stop: int,
+    position: int,
+    only: Sequence[range] | None = None,
+) -> list[Part]:
+    """Parts to be read side by side. Those of lives are told by the events before `position`."""
+    ranges = log.parts(numbered(options.table), start, stop, options.partition_rows)
+    if options.table != LIFECYCLE:
+        return [Part(one.start, one.stop) for one in ranges]
+    told = log.telling(position)
+    parts = []
+    for one in ranges:
+        mine = None if only is None else [piece for piece in only if piece.start < one.stop and piece.stop > one.start]
+        if mine is None or mine:
+            positions = [places for places, about in told if about.start < one.stop and about.stop > one.start]
+            parts.append(Part(one.start, one.stop, positions, mine))
+    return parts
+
+
+def read_part(
+    options: ReadOptions, selection: Selection, shape: Shape, part: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    if not isinstance(part, Part):
+        return  # Spark's stand-in where there is nothing to read
+    log = open_log(options.url)
+    if options.table == LIFECYCLE:
+        for batch in lives(log, range(part.start, part.stop), part.positions, part.only, selection):
+            yield shape.fit(batch)
+        return
+    for batch in log.batches(options.table, part.start, part.stop, selection, shape.names):
+        yield shape.fit(batch)

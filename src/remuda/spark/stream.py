@@ -1,0 +1,131 @@
+"""Following a log: micro-batches by exact numbers, which a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from remuda.model.errors import Conflict
+from remuda.spark.options import ReadOptions
+from remuda.spark.port import SparkLog, open_log
+from remuda.spark.selection import Selection
+from remuda.spark.source import Shape, numbered, plan, read_part
+from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER
+
+Offsets = dict[str, int]
+"""How far a query has come: by `offset`, by `position`, or for lives by both."""
+
+
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A table as it grows. Of lives, each micro-batch gives those rows anew that changed."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._shape = Shape(options.table, schema)
+        self._log_at_hand: SparkLog | None = None
+        self._goal: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        selection = self._options.selection
+        number = selection.start
+        if selection.since is not None:
+            number = max(number, self._log.number_at(numbered(self._options.table), selection.since))
+        if self._options.table == LIFECYCLE:
+            return {"offset": number, "position": 0}
+        return {NUMBER[self._options.table]: number}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        end = self._goal or self._end()
+        for name, number in start.items():
+            if name not in end:
+                raise Conflict(
+                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
+                )
+            if self._log_end(name) < number:
+                raise Conflict(
+                    f"the checkpoint is at {name} {number}, but the log at {self._options.url!r} ends at "
+                    f"{self._log_end(name)}: it is not the log that this query has read. Give the query a new checkpoint"
+                )
+        if isinstance(limit, ReadMaxRows):
+            end = {name: min(number, start[name] + limit.max_rows) for name, number in end.items()}
+        return {name: max(number, start[name]) for name, number in end.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        rows = self._options.max_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._goal = self._end()
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        return self._end()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        if self._options.table == LIFECYCLE:
+            return self._lives(start, end)
+        name = NUMBER[self._options.table]
+        if start[name] >= end[name]:
+            return []
+        return plan(self._log, self._options, start[name], end[name], 0)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(self._options, self._options.selection, self._shape, partition)
+
+    def commit(self, end: Offsets) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_log_at_hand": None}
+
+    @property
+    def _log(self) -> SparkLog:
+        if self._log_at_hand is None:
+            self._log_at_hand = open_log(self._options.url)
+        return self._log_at_hand
+
+    def _log_end(self, name: str) -> int:
+        return self._log.end(MESSAGES if name == "offset" else EVENTS)
+
+    def _end(self) -> Offsets:
+        last = self._options.selection.stop
+        if self._options.table == LIFECYCLE:
+            # Positions first: an event never tells of a message that is not yet counted.
+            position = self._log_end("position")
+            return {"offset": min(self._log_end("offset"), last), "position": position}
+        name = NUMBER[self._options.table]
+        return {name: min(self._log_end(name), last)}
+
+    def _lives(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """New messages, and older ones that something happened to."""
+        first, last = self._options.selection.start, end["offset"]
+        changed = [range(start["offset"], last)] if start["offset"] < last else []
+        for batch in self._log.batches(EVENTS, start["position"], end["position"], Selection(), ("first", "count")):
+            for begin, count in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                changed.append(range(max(begin, first), min(begin + count, start["offset"])))
+        only = merged(changed)
+        if not only:
+            return []
+        return plan(self._log, self._options, only[0].start, only[-1].stop, end["position"], only)
+
+
+def merged(ranges: list[range]) -> list[range]:
+    """The same numbers as ranges in order, none over another."""
+    joined: list[range] = []
+    for one in sorted(filter(None, ranges), key=lambda one: one.start):
+        if joined and one.start <= joined[-1].stop:
+            joined[-1] = range(joined[-1].start, max(joined[-1].stop, one.stop))
+        else:
+            joined.append(one)
+    return joined

@@ -1,0 +1,130 @@
+"""The simulation can fail: each of these bugs, planted in Remuda or in its disk, is found within a few seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from remuda.core import admission, delivery, settling
+from remuda.core.ledger import Ledger
+from remuda.core.queue import Queue
+from remuda.core.settling import Verdict
+from remuda.log.tail import TailWriter
+from remuda.model.options import LimitExceeded
+from remuda.model.records import Event
+from remuda.model.state import State
+from tests.simulation.disk import Content, SimulatedDisk
+from tests.simulation.runner import Failure, play
+
+SEEDS = 60
+
+pytestmark = pytest.mark.simulation
+
+
+class LyingDisk(SimulatedDisk):
+    """Says that it synced, and now and then did not."""
+
+    def keep(self, content: Content) -> None:
+        if self.random.random() < 0.9:
+            content.keep()
+
+
+def found(disk_for: Any = SimulatedDisk) -> str:
+    """What the first seed that fails says."""
+    for seed in range(SEEDS):
+        try:
+            play(seed, disk_for)
+        except Failure as failure:
+            assert f"make simulate SEED={seed}" in str(failure)
+            return str(failure)
+    pytest.fail(f"{SEEDS} seeds found nothing")
+
+
+def test_a_disk_that_lies_about_syncing_is_found() -> None:
+    """L2."""
+    assert re.search("L2|L3", found(LyingDisk))
+
+
+def test_a_log_that_does_not_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L2."""
+    monkeypatch.setattr(TailWriter, "sync", lambda self: None)
+    assert "L2" in found()
+
+
+def test_an_acknowledgement_that_is_not_logged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L1."""
+    logged = Ledger.event
+
+    def forgetful(self: Ledger, queue: Queue, source: State, event: Event, *rest: Any, **more: Any) -> None:
+        if event.state is State.COMPLETED:
+            queue.evolve(event, self.now, 0)
+        else:
+            logged(self, queue, source, event, *rest, **more)
+
+    monkeypatch.setattr(Ledger, "event", forgetful)
+    assert "differs from its records" in found()
+
+
+def test_a_queue_that_delivers_expired_messages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q5."""
+    monkeypatch.setattr(delivery, "expire", lambda ledger, queue: None)
+    assert "Q5" in found()
+
+
+def test_a_late_answer_that_settles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q3."""
+
+    def held(queue: Queue, lease: Any, runs: Sequence[tuple[int, int]]) -> Any:
+        return [piece for first, count in runs for piece in queue.flights.find(first, count)]
+
+    def settle(ledger: Ledger, queue: Queue, token: int, verdict: Verdict, runs: Any) -> Any:
+        lease = queue.leases.get(token) or next(iter(queue.leases.values()), None)
+        return [] if lease is None else original(ledger, queue, lease.token, verdict, runs)
+
+    original = settling.settle
+    monkeypatch.setattr(settling, "_held", held)
+    monkeypatch.setattr(settling, "settle", settle)
+    assert re.search("Q3|for no reason", found())
+
+
+def test_a_limit_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q6."""
+
+    class Generous(admission._Tally):
+        def __init__(self, queue: Queue) -> None:
+            super().__init__(queue)
+            self.size -= queue.options.limit_exceeded is LimitExceeded.REJECT_NEW
+
+    monkeypatch.setattr(admission, "_Tally", Generous)
+    assert re.search("Q6|QueueFull", found())
+
+
+def test_a_queue_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q15."""
+    monkeypatch.setattr(Queue, "lanes", lambda self: (self.normal, self.returned, self.high))
+    assert "Q15" in found()
+
+
+def test_sealing_before_a_checkpoint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L4."""
+    from remuda.log.log import Log
+
+    monkeypatch.setattr(Log, "settled_before", property(lambda self: 1 << 60))
+    assert re.search("L2|L3|L4", found())
+
+
+def test_the_simulated_disk_keeps_what_was_synced() -> None:
+    for seed in range(200):
+        disk = SimulatedDisk(Random(seed))
+        file = disk.open_append("tail/a")
+        file.write(b"kept")
+        file.sync()
+        file.write(b"perhaps")
+        from tests.simulation.disk import CrashKind
+
+        disk.restart(CrashKind.POWER)
+        assert disk.read("tail/a")[:4] == b"kept"

@@ -1,0 +1,25 @@
+"""One Spark session for all tests of a process, started by the first that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from remuda.spark.java import JavaMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from remuda.spark import session
+
+    try:
+        spark = session("remuda tests", master="local[2]", quick=True)
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    yield spark
+    spark.stop()
