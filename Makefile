@@ -11,8 +11,8 @@ help: ## Print this list
 
 setup: $(READY) ## Prepare .venv; every other target does this by itself
 
-run: $(READY) ## Run the example
-	@$(PYTHON) examples/hello.py
+run: $(READY) ## Play a day in the example shop; DIR=data keeps its messages there
+	@$(PYTHON) -m examples.shop $(DIR)
 
 test: lint ## Lint, then run all tests
 	$(PYTHON) -m pytest -q -n 2 --dist loadfile

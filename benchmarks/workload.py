@@ -36,7 +36,7 @@ class Workload(msgspec.Struct, frozen=True):
         if self.durability != "always":
             return "Python's work per call" if self.batch == 1 else "copying and checksums"
         if self.batch == 1:
-            return "two syncs per message" if self.publishers == 1 else "one sync per answer of the one consumer"
+            return "two syncs per message" if self.publishers == 1 else "Python's work per call"
         return "two syncs per batch" if self.publishers == 1 else "syncs, shared between publishers"
 
 

@@ -17,15 +17,16 @@ def print_invoice(number: int) -> None:
 
 
 with data, bus:
-    ids = bus.publish_many("invoice", [1, 2, 3])
+    bus.publish_many("invoice", [1, 2, 3])
     bus.run(until_idle=True)
-    print(f"{bus.broker.queue('print').dead} dead: {bus.broker.message(ids[0]).queues[0].reason}")
+    for letter in bus.dead_letters("print"):
+        print(f"dead: {letter.topic} {letter.body.decode()}, {letter.reason}")
 
     mended = True
     print("reprocessed:", bus.reprocess("print", reason="paper", who="ada"))
     bus.run(until_idle=True)
 
     # Nobody listens here; the message is kept all the same, and can be reprocessed once somebody does.
-    lost = bus.publish("invioce", 4)
+    bus.publish("invioce", 4)
     bus.run(until_idle=True)
-    print(bus.broker.message(lost).queues[0].reason)
+    print("unrouted:", bus.dead_letters("remuda.unrouted")[0].reason)

@@ -1,6 +1,7 @@
 """Delayed messages wait on the disk until their time; expired ones are not handled any more."""
 
 import time
+from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
 from remuda import Bus
@@ -21,8 +22,7 @@ with data, bus:
     bus.publish("reminder", "tea is ready", delay="600ms")
     bus.publish("reminder", "water boils", delay="300ms")
     bus.publish("reminder", "kettle is on")
-    at_nine = round((time.time() + 3600) * 1_000_000)
-    bus.publish("reminder", "in an hour", at=at_nine)
+    bus.publish("reminder", "tomorrow", at=datetime.now(UTC) + timedelta(days=1))
     late = bus.publish("reminder", "too late for this", expires="1ms")
     time.sleep(0.01)
     bus.run()

@@ -15,19 +15,19 @@ max = 3
 intervals = ["5s", "1m", "1h"]
 
 [message.threads]
-SHIP = 4
+ship = 4
 """)
 os.environ["REMUDA_MESSAGE_TIMEOUT__SHIP"] = "30s"
 bus = Bus(settings={"message.queue.size": 1000}, config=file)
 
 
-@bus.subscribe("order.placed", queue="SHIP")
+@bus.subscribe("order.placed", queue="ship")
 def ship(number: int) -> None:
     print(f"order {number} shipped")
 
 
-chosen = bus.queue_settings()["SHIP"]
-print(f"SHIP: {chosen.threads} threads, {chosen.retry.max_retries} retries, timeout {chosen.timeout} microseconds")
+chosen = bus.queue_settings()["ship"]
+print(f"ship: {chosen.threads} threads, {chosen.retry.max_retries} retries, timeout {chosen.timeout} microseconds")
 
 data.cleanup()
 try:

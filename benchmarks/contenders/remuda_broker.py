@@ -8,6 +8,8 @@ from benchmarks.workload import Workload
 from remuda import Message, Messages, open_broker
 
 _WAIT = 1
+_AT_ONCE = 100
+"""How many single messages the one consumer of eight publishers takes by one call, if so many wait."""
 
 
 class RemudaSession:
@@ -19,6 +21,7 @@ class RemudaSession:
         self._broker.create_queue("bench", type="pull")
         self._single = workload.batch == 1
         self._wait = 0 if workload.publishers == 1 else _WAIT
+        self._least = _AT_ONCE if workload.publishers > 1 else 1
 
     def publish(self, bodies: list[bytes]) -> None:
         if self._single:
@@ -27,7 +30,7 @@ class RemudaSession:
             self._broker.publish(Messages(name="bench.row", bodies=bodies))
 
     def consume(self, count: int) -> int:
-        delivery = self._broker.pull("bench", count, timeout=self._wait)
+        delivery = self._broker.pull("bench", max(count, self._least), timeout=self._wait)
         if delivery is None:
             return 0
         touched = sum(map(len, delivery.bodies))
@@ -36,6 +39,10 @@ class RemudaSession:
 
     def close(self) -> None:
         self._broker.close()
+
+
+def _shares(workload: Workload) -> bool:
+    return workload.batch < _AT_ONCE and workload.publishers > 1
 
 
 class Remuda:
@@ -49,7 +56,8 @@ class Remuda:
             "os": "publish and ack each return after a write to the log, without a sync",
             "memory": "memory://, nothing outlives the process",
         }[workload.durability]
-        return f"sync={workload.durability}, {call} per publish, pull and ack; {kept}"
+        taken = f"; the consumer takes and acknowledges up to {_AT_ONCE} that wait by one call" if _shares(workload) else ""
+        return f"sync={workload.durability}, {call} per publish, pull and ack; {kept}{taken}"
 
     def open(self, workload: Workload, directory: Path) -> RemudaSession:
         return RemudaSession(workload, directory)

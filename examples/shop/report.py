@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -41,16 +42,12 @@ def lines(broker: Broker) -> Iterator[Line]:
         for row in range(len(appended)):
             offset = appended.first + row
             message = appended.messages[row]
-            for view in broker.message(offset).queues:
+            views = broker.message(offset).queues
+            for view in views:
                 own = [event for event in events.get(offset, []) if event.queue == view.queue]
-                yield Line(
-                    _order(message.body),
-                    message.name,
-                    view.queue,
-                    _end(view.state),
-                    view.attempts,
-                    "; ".join(_tale(own)),
-                )
+                moved = view.state is State.DEAD and view is not views[-1]
+                end = "moved on" if moved else _end(view.state)
+                yield Line(_order(message.body), message.name, view.queue, end, view.attempts, "; ".join(_tale(own)))
 
 
 def table(found: list[Line]) -> Table:
@@ -96,8 +93,17 @@ def _end(state: State) -> str:
 
 
 def _tale(events: list[Event]) -> Iterator[str]:
-    for event in events:
-        if event.state in (State.RETRY, State.DEAD, State.INVALID):
-            yield f"{'failed' if event.state is State.RETRY else event.state.name.lower()}: {event.reason}"
-        elif event.state is State.QUEUED and event.reason:
-            yield f"{event.reason} by {event.who}" if event.who else event.reason
+    """What is worth telling, with repetitions counted."""
+    for words, same in groupby(filter(None, map(_words, events))):
+        times = len(list(same))
+        yield words if times == 1 else f"{times} times {words}"
+
+
+def _words(event: Event) -> str | None:
+    match event.state:
+        case State.RETRY | State.DEAD | State.INVALID:
+            return event.reason
+        case State.QUEUED if event.reason:
+            return f"{event.reason} by {event.who}" if event.who else f"came with {event.reason}"
+        case _:
+            return None

@@ -483,7 +483,7 @@ class Confirmations(Conformance):
         consumers = [broker.subscribe("orders") for _ in range(2)]
         broker.publish(numbered(1))
         for consumer in consumers:
-            assert received(consumer).nack() == 1
+            received(consumer).nack()
         assert [received(consumer).attempts for consumer in consumers] == [[2], [2]]
 
     def test_m8_too_few_confirmations_leave_it_a_success(self, broker: Broker) -> None:

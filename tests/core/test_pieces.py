@@ -40,4 +40,8 @@ def test_neighbours_that_ended_alike_within_a_minute_are_one_piece() -> None:
         pieces.add_merged(Piece(offset, 1, State.DEAD, reason="x", time=offset), within=MINUTE)
     pieces.add_merged(Piece(100, 1, State.DEAD, reason="y", time=100), within=MINUTE)
     pieces.add_merged(Piece(101, 1, State.DEAD, reason="y", time=2 * MINUTE), within=MINUTE)
-    assert [(piece.first, piece.count, piece.reason) for piece in pieces] == [(0, 100, "x"), (100, 1, "y"), (101, 1, "y")]
+    assert [(piece.first, piece.count, piece.reason) for piece in pieces] == [
+        (0, 100, "x"),
+        (100, 1, "y"),
+        (101, 1, "y"),
+    ]

@@ -24,6 +24,11 @@ def open_on(disk: FailingDisk, **options: object) -> EmbeddedBroker:
     return EmbeddedBroker(Host(disk, BrokerOptions.parse(**options)))
 
 
+def fill(broker: EmbeddedBroker) -> None:
+    for _ in range(1000):
+        broker.publish(Messages(bodies=[b"x" * 100_000] * 10, name="q.filler"))
+
+
 def drained(directory: Path, queue: str) -> list[bytes]:
     with open_broker(directory) as broker:
         bodies: list[bytes] = []
@@ -41,8 +46,7 @@ def test_l7_on_a_full_disk_publishing_is_refused_and_consuming_goes_on(tmp_path:
     broker.publish(Messages(bodies=sent, name="q"))
     disk.full = True
     with pytest.raises(DiskFull):
-        while True:
-            broker.publish(Messages(bodies=[b"x" * 100_000] * 10, name="q.filler"))
+        fill(broker)
     before = broker.queue("q").size
     for _ in range(5):
         delivery = broker.pull("q", 2)

@@ -143,7 +143,11 @@ def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:
         getattr(fresh, lane).extend(view[lane])
         for offset in view[lane]:
             fresh.entries[offset] = Entry(
-                "Q", lane == "high", view["deadlines"][offset], attempt=view["attempts"][offset], ahead=lane == "returned"
+                "Q",
+                lane == "high",
+                view["deadlines"][offset],
+                attempt=view["attempts"][offset],
+                ahead=lane == "returned",
             )
     for offset, (state, due, attempt, ahead, high, deadline) in view["delayed"].items():
         if state == "Q":
@@ -161,7 +165,8 @@ def check_numbers(engine: Engine, model: Model) -> None:
     ledger, log = engine.core.ledger, engine.log
     require(
         ledger.next_offset == log.next_offset == model.next_offset,
-        f"the next offset is {ledger.next_offset} in the core, {log.next_offset} in the log, {model.next_offset} by count",
+        f"the next offset is {ledger.next_offset} in the core, {log.next_offset} in the log, "
+        f"{model.next_offset} by count",
     )
     require(
         ledger.next_position == log.next_position == model.next_position,
@@ -216,9 +221,7 @@ def check_limits(before: dict[str, int], entered: dict[str, int], model: Model) 
 
 def _follow_partial_confirmations(queue: Queue, expected: QueueModel) -> None:
     """A message confirmed too seldom leaves its flight when its delivery ends, which no record tells."""
-    flying = {
-        offset for piece in queue.flights if piece.state.value == "S" for offset in range(piece.first, piece.end)
-    }
+    flying = {offset for piece in queue.flights if piece.state.value == "S" for offset in range(piece.first, piece.end)}
     for offset, entry in expected.entries.items():
         if entry.state == "S" and offset not in flying:
             expected.ids.pop(offset, None)

@@ -50,7 +50,7 @@ class Journal:
         for at in range(promised):
             require(
                 alive[at] or self.records[at] is None,
-                f"L2: record {at} of {len(self.records)}, which a {kind.value} must not take, is gone: {self.records[at]}",
+                f"L2: record {at} of {len(self.records)} is gone, which no {kind.value} may take: {self.records[at]}",
             )
         lost = [record for record, lives in zip(self.records, alive, strict=True) if record is not None and not lives]
         self.records = [record if lives else None for record, lives in zip(self.records, alive, strict=True)]
@@ -84,9 +84,7 @@ class Journal:
 class WatchedEngine(Engine):
     """An engine that writes down what it does, also when it ends in the middle of it."""
 
-    def __init__(
-        self, disk: SimulatedDisk, options: BrokerOptions, worker: int, now: int, journal: Journal
-    ) -> None:
+    def __init__(self, disk: SimulatedDisk, options: BrokerOptions, worker: int, now: int, journal: Journal) -> None:
         self.journal = journal
         super().__init__(disk, options, Extensions(), worker, now)
 

@@ -211,7 +211,7 @@ class Model:
             if message.id.isdecimal():
                 require(message.id not in self.made_ids, f"M4: id {message.id} was given twice")
                 self.made_ids.add(message.id)
-            if message.object is not None and message.key is not None:
+            if message.object is not None and message.key is not None and cell(record.digest, row) is not None:
                 self.history[message.object, message.key] = message.body
             for name in cell(record.queues, row):
                 queue = self.queue(name)
@@ -242,6 +242,10 @@ class Model:
         entry = queue.entries.get(offset)
         source, target = entry.state if entry else queue.ended.get(offset, "L"), event.state.value
         where = f"{queue.name}: message {offset}"
+        if source in ("S", "K", "X") and target == "Q" and " in " in (event.reason or ""):
+            # It expired or was given up elsewhere after its copy here was settled: a new copy begins its life.
+            del queue.ended[offset]
+            source = "L"
         again = source == target == "S"
         require(again or source + target in MOVES, f"M6: {where} went from {source} to {target} ({event.reason})")
         step.told[queue.name, offset] = step.told.get((queue.name, offset), "") + target
@@ -295,7 +299,9 @@ class Model:
         if entry.state in "FR":
             released = entry.state == "F" and (queue.name, offset) in step.answered
             wanted = entry.attempt - released
-            require(step.replays or event.attempt == wanted, f"{where}: put back with attempt {event.attempt}, not {wanted}")
+            require(
+                step.replays or event.attempt == wanted, f"{where}: put back with attempt {event.attempt}, not {wanted}"
+            )
         else:
             step.entered[queue.name] += 1
             if entry.state in PARKED:

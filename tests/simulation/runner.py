@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 from unittest.mock import patch
@@ -108,7 +108,8 @@ class Simulation:
         recovery.open_engine(self)
         for action in self.scenario.opening:
             self._act(action)
-        for self.step_number in range(1, self.scenario.steps + 1):
+        for number in range(1, self.scenario.steps + 1):
+            self.step_number = number
             self._act(self.scenario.action())
         self.note("end: reopen and read it all")
         self._actors.reopen()
@@ -194,7 +195,9 @@ class Simulation:
             key = (sending.queue, offset)
             require(key in step.fetched, f"{sending.queue}: message {offset} was sent without being fetched")
             consumers, wanted = step.fetched[key]
-            require(sending.consumer in consumers.split(", "), f"{offset} was sent to {sending.consumer}, not {consumers}")
+            require(
+                sending.consumer in consumers.split(", "), f"{offset} was sent to {sending.consumer}, not {consumers}"
+            )
             require(attempt == wanted, f"{offset} was sent as attempt {attempt}, not {wanted}")
             sent.add(key)
         if queue is None or sending.lease is None:
@@ -202,9 +205,7 @@ class Simulation:
         label = step.fetched[sending.queue, offsets[0]][0]
         lease = self.engine.core.queues[sending.queue].leases.get(sending.lease)
         needed = 1 if lease is None else lease.needed
-        queue.leases.setdefault(
-            sending.lease, Lease(tuple(label.split(", ")), offsets, sending.deadline, needed)
-        )
+        queue.leases.setdefault(sending.lease, Lease(tuple(label.split(", ")), offsets, sending.deadline, needed))
         for offset in offsets:
             entry = queue.entries.get(offset)
             if entry is not None and entry.state == "F":
@@ -225,9 +226,7 @@ class Simulation:
         if messages is None:
             fetched = self.engine.log.fetch(sending.runs)
             if fetched.missing:
-                require(
-                    self.damaged, f"{sending.queue}: the log has lost {fetched.missing}, which are being delivered"
-                )
+                require(self.damaged, f"{sending.queue}: the log has lost {fetched.missing}, which are being delivered")
                 self._actors.lose(sending.queue, fetched.missing)
                 offsets = [offset for first, count in fetched.offsets for offset in range(first, first + count)]
             messages = fetched.messages

@@ -104,7 +104,9 @@ class Scenario:
         kind = random.choice((QueueType.ROUND_ROBIN, QueueType.ROUND_ROBIN, QueueType.PUSH, QueueType.PULL))
         values: dict[str, Any] = {
             "type": kind,
-            "acknowledge": random.choice((Acknowledge.WAIT, Acknowledge.WAIT, Acknowledge.JUST_REQUEST, Acknowledge.NONE)),
+            "acknowledge": random.choice(
+                (Acknowledge.WAIT, Acknowledge.WAIT, Acknowledge.JUST_REQUEST, Acknowledge.NONE)
+            ),
             "acknowledge_timeout": random.choice((SECOND, 15 * SECOND, HOUR)),
             "commit_when": random.choice(tuple(CommitWhen)),
             "put_back": random.choice(tuple(PutBack)),
@@ -139,8 +141,8 @@ class Scenario:
         """Some options of a live queue, set anew."""
         other = self.queue_options("late")
         names = [
-            "acknowledge_timeout", "put_back", "message_limit", "limit_exceeded", "message_timeout", "message_size_limit",
-            "acknowledge", "delay_between_messages", "client_limit",
+            "acknowledge_timeout", "put_back", "message_limit", "limit_exceeded", "message_timeout",
+            "message_size_limit", "acknowledge", "delay_between_messages", "client_limit",
         ]  # fmt: skip
         chosen = self.random.sample(names, self.random.randint(1, 3))
         durations = {"acknowledge_timeout", "message_timeout", "delay_between_messages"}
@@ -193,7 +195,9 @@ class Scenario:
         own = ""
         if random.random() < (0.5 if self.features.unique else 0.1):
             own = f"own-{random.randrange(12)}" if self.features.unique else f"own-{self._published}"
-        return Message(**{**{name: getattr(message, name) for name in message.__struct_fields__}, "body": body, "id": own})
+        return Message(
+            **{**{name: getattr(message, name) for name in message.__struct_fields__}, "body": body, "id": own}
+        )
 
     # Time
 

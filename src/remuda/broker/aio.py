@@ -24,7 +24,7 @@ from remuda.broker.pending import Pending
 from remuda.broker.port import Options, Publishable
 from remuda.core.effects import Sending
 from remuda.core.info import QueueInfo
-from remuda.core.operators import Selection
+from remuda.core.operators import Parked, Selection
 from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.settling import Verdict
 from remuda.model.document import Document
@@ -172,6 +172,9 @@ class AsyncEmbeddedBroker:
 
     async def clear(self, name: str, lanes: str = "all", *, who: str | None = None) -> int:
         return await self._finish(self.host.clear(name, lanes, who))
+
+    async def parked(self, name: str, selection: Selection | None = None, limit: int = 100) -> list[Parked]:
+        return self.host.parked(name, selection or Selection(), limit)
 
     async def reprocess(self, name: str, selection: Selection | None = None, *, who: str | None = None) -> int:
         return await self._finish(self.host.reprocess(name, selection or Selection(), who))

@@ -59,7 +59,7 @@ def channel_options(topics: Iterable[str], options: Mapping[str, Any] | None) ->
     prefixes = [topics] if isinstance(topics, str) else list(topics)
     if not prefixes:
         raise InvalidOption("a channel needs at least one topic prefix; '*' takes everything")
-    return {"client_limit": 1, **(options or {}), "topics": prefixes}
+    return {"type": "round-robin", "client_limit": 1, **(options or {}), "topics": prefixes}
 
 
 def check_clear_after(clear_after: str) -> str:

@@ -25,7 +25,7 @@ from remuda.broker.spectator import Spectator
 from remuda.broker.upkeep import Removed
 from remuda.core.effects import Notice, Sending
 from remuda.core.info import QueueInfo
-from remuda.core.operators import Selection
+from remuda.core.operators import Parked, Selection
 from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.settling import Verdict
 from remuda.log.recovery import RecoveryReport
@@ -135,6 +135,9 @@ class EmbeddedBroker:
 
     def clear(self, name: str, lanes: str = "all", *, who: str | None = None) -> int:
         return self._finish(self.host.clear(name, lanes, who))
+
+    def parked(self, name: str, selection: Selection | None = None, limit: int = 100) -> list[Parked]:
+        return self.host.parked(name, selection or Selection(), limit)
 
     def reprocess(self, name: str, selection: Selection | None = None, *, who: str | None = None) -> int:
         return self._finish(self.host.reprocess(name, selection or Selection(), who))

@@ -9,6 +9,7 @@ from typing import Final
 
 from remuda.broker.extensions import Extensions, MessageStore
 from remuda.broker.options import BrokerOptions
+from remuda.broker.recent import Recent
 from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
@@ -21,7 +22,7 @@ from remuda.model.document import Document, document
 from remuda.model.errors import InvalidMessage
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
-from remuda.model.records import Appended, Events
+from remuda.model.records import REMOVED, Appended, Events, QueueChange
 from remuda.model.state import PARKED
 
 MAX_BATCH_BYTES: Final = 1 << 30
@@ -46,6 +47,7 @@ class Engine:
             handler_for=extensions.handler_for,
         )
         self._stores: dict[str, MessageStore] = {}
+        self._recent = Recent()
         self.log, recovery = Log.open(disk, LogOptions(segment_bytes=options.segment_bytes))
         try:
             if recovery.snapshot is not None:
@@ -76,11 +78,14 @@ class Engine:
         """Hand what the core decided to the log. Nothing of it counts before the next commit."""
         effects = self.core.drain()
         for record in effects.records:
+            before = self.log.pending_bytes
             self.log.append(record)
             if isinstance(record, Appended):
-                self._store(record)
+                self._store(record, self.log.pending_bytes - before)
             elif isinstance(record, Events) and self._stores:
                 self._discard(record)
+            elif isinstance(record, QueueChange) and record.action == REMOVED:
+                self._stores.pop(record.queue, None)
         return effects
 
     def take(self) -> Batch:
@@ -97,7 +102,8 @@ class Engine:
     def held(self, sending: Sending) -> Messages | None:
         """The messages of a delivery, if they wait in memory."""
         store = self._stores.get(sending.queue)
-        return None if store is None else store.take(sending.runs)
+        held = None if store is None else store.take(sending.runs)
+        return self._recent.take(sending.runs) if held is None else held
 
     def checkpoint(self) -> None:
         """Make the next restart begin here."""
@@ -116,7 +122,7 @@ class Engine:
     def close(self) -> None:
         self.log.close()
 
-    def _store(self, record: Appended) -> None:
+    def _store(self, record: Appended, size: int) -> None:
         if isinstance(record.queues, list):
             for row, names in enumerate(record.queues):
                 for name in names:
@@ -124,6 +130,9 @@ class Engine:
         else:
             for name in record.queues:
                 self._store_of(name).put(record.first, record.messages)
+                queue = self.core.queues.get(name)
+                if queue is not None and len(record.messages.bodies) > queue.options.queue_size:
+                    self._recent.put(record.first, record.messages, size)
 
     def _store_of(self, name: str) -> MessageStore:
         store = self._stores.get(name)

@@ -28,7 +28,7 @@ from remuda.broker.workers import claim_worker
 from remuda.core.core import Core
 from remuda.core.effects import Answer, Commit, Effects, Sending
 from remuda.core.info import QueueInfo
-from remuda.core.operators import Selection
+from remuda.core.operators import Parked, Selection
 from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.settling import Verdict
 from remuda.log.codec import check as check_storable
@@ -38,7 +38,7 @@ from remuda.model.document import Document
 from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions, Status
-from remuda.model.records import REMOVED, Binding, QueueChange, Record, RouterKind
+from remuda.model.records import REMOVED, Binding, QueueChange, Record, RouterKind, SpoolTaken
 
 T = TypeVar("T")
 Options = QueueOptions | Mapping[str, Any] | None
@@ -113,6 +113,7 @@ class Host:
         unbound: str | None = None,
         router: str | None = None,
         options: Options = None,
+        spooled: SpoolTaken | None = None,
     ) -> Pending[list[Receipt]]:
         messages.check()
         check_storable(messages)
@@ -122,9 +123,15 @@ class Host:
             if router is not None:
                 receipts = core.route(router, messages, self.clock())
             else:
-                receipts = [core.publish(messages, self.clock(), queue=queue, unbound=unbound, options=options)]
+                now = self.clock()
+                receipts = [
+                    core.publish(messages, now, queue=queue, unbound=unbound, options=options, spooled=spooled)
+                ]
             commit = self._watch(receipts)
             return Pending(receipts, self._record(), commit)
+
+    def skip_spooled(self, spooled: SpoolTaken) -> Pending[None]:
+        return self._do(lambda core, now: core.skip_spooled(spooled, now))
 
     # Consuming
 
@@ -268,6 +275,10 @@ class Host:
         with self.lock:
             core = self._core()
             return [core.info(name) for name in core.queues]
+
+    def parked(self, name: str, selection: Selection, limit: int) -> list[Parked]:
+        with self.lock:
+            return self._core().parked(name, selection, limit)
 
     def document(self, message: str | int) -> Document:
         """One message's whole life, by its id or its offset."""

@@ -89,7 +89,7 @@ def _read(name: str, value: Any) -> Any:
     ):
         raise InvalidOption(f"compact_objects must map names of objects to true or false, not {value!r}")
     if name == "worker" and value is not None and (type(value) is not int or not 0 <= value < WORKERS):
-        raise InvalidOption(f"worker must be a whole number from 0 to {WORKERS - 1}, or None to claim one, not {value!r}")
+        raise InvalidOption(f"worker must be a number from 0 to {WORKERS - 1}, or None to claim one, not {value!r}")
     if name == "default_queue" and value is not None and not (isinstance(value, str) and value):
         raise InvalidOption(f"default_queue must be the name of a queue, or None, not {value!r}")
     return value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from remuda.broker.options import Sync
 from remuda.core.lane import NEVER
+from remuda.model.durations import SECOND
 from remuda.model.errors import RemudaError
 
 if TYPE_CHECKING:
@@ -64,3 +65,6 @@ class Pulse:
             except RemudaError as error:
                 _log.error("the broker's clockwork stopped: %s", error)
                 return
+            except Exception:
+                _log.exception("the broker's clockwork failed and will try again")
+                self._planned = self._host.clock() + SECOND

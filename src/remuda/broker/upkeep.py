@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from remuda.broker.intake import Intake
 from remuda.core import snapshot
 from remuda.core.operators import Selection
 from remuda.log.collect import Collected, collect, drop_settled
@@ -47,6 +48,7 @@ class Upkeep:
         self._turn = threading.Lock()
         self._snapshot_bytes = 0
         self._next_collect = host.clock() + host.options.collect_interval
+        self._intake = Intake(host)
 
     def start(self) -> None:
         self._thread.start()
@@ -102,6 +104,7 @@ class Upkeep:
 
     def _round(self) -> None:
         host = self._host
+        self._intake.run(self._stop.is_set)
         due = max(host.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
         if host.engine.log.bytes_since_checkpoint >= due:
             self.checkpoint()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from remuda.model.durations import Duration, micros
 
 
-class HandlerAnswer(Exception):  # noqa: N818 - these are answers, not errors
+class HandlerAnswer(Exception):
     """An answer to the bus rather than a failure."""
 
 
@@ -39,5 +39,5 @@ class NotNow(HandlerAnswer):
         self.after = micros(after)
 
 
-class HandlerTimeout(BaseException):  # noqa: N818 - like a cancellation, it must pass `except Exception`
-    """Raised inside a handler that runs longer than its timeout."""
+class HandlerTimeout(BaseException):
+    """Raised inside a handler that runs longer than its timeout. Like a cancellation, it passes `except Exception`."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any, Final, get_origin
 
 import msgspec
 
-from remuda.model.errors import InvalidMessage
+from remuda.model.errors import InvalidMessage, InvalidOption
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
 RAW: Final = "application/octet-stream"
 
 ENCODINGS: Final = {"json": JSON, "msgpack": MSGPACK, "raw": RAW}
+_MSGPACK_NAMES: Final = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
 
 
 class Undecodable(ValueError):
@@ -24,15 +26,13 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
     """The body of a value, and its mime type. Bytes stay as they are."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), RAW
-    if encoding not in ENCODINGS:
-        raise InvalidMessage(f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}")
+    check_encoding(encoding)
     if encoding == "raw":
         raise InvalidMessage(f"a raw body must be bytes, not {type(value).__name__}; nothing was stored")
+    write = msgspec.json.encode if encoding == "json" else msgspec.msgpack.encode
     try:
-        if _is_model(type(value)):
-            value = value.model_dump(mode="json" if encoding == "json" else "python")
-        body = msgspec.json.encode(value) if encoding == "json" else msgspec.msgpack.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        body = write(value, enc_hook=_plain if encoding == "json" else _plain_binary)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise InvalidMessage(
             f"a {type(value).__name__} cannot be encoded as {encoding}: {error}; nothing was stored. "
             "Publish bytes, or a value of plain types, a dataclass, a msgspec Struct or a pydantic model"
@@ -45,20 +45,32 @@ def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
     if wanted is bytes:
         return body
     base = mime_type.partition(";")[0].strip().lower()
+    is_text = base.startswith("text/")
+    is_json = base == JSON or base.endswith("+json")
     try:
-        if wanted is str and (base == RAW or base.startswith("text/")):
+        if base in _MSGPACK_NAMES:
+            return _decoder(msgspec.msgpack.Decoder, wanted).decode(body)
+        if (wanted is str and not is_json) or (wanted is Any and is_text):
             return body.decode()
-        if _is_model(wanted):
-            plain = msgspec.msgpack.decode(body) if base == MSGPACK else msgspec.json.decode(body)
-            return wanted.model_validate(plain)
-        if base == MSGPACK:
-            return msgspec.msgpack.decode(body, type=wanted)
-        if base == RAW and wanted is Any:
+        if wanted is Any and not is_json:
             return body
-        return msgspec.json.decode(body, type=wanted)
+        if _is_model(wanted):
+            return wanted.model_validate_json(body)
+        return _decoder(msgspec.json.Decoder, wanted).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
         name = getattr(wanted, "__name__", str(wanted))
-        raise Undecodable(f"the {base} body of {len(body)} bytes is no {name}: {error}") from error
+        raise Undecodable(f"the {base or 'untyped'} body of {len(body)} bytes is no {name}: {error}") from error
+
+
+def check_encoding(encoding: str) -> None:
+    if encoding not in ENCODINGS:
+        raise InvalidOption(f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}")
+
+
+def check_wanted(wanted: Any) -> None:
+    """Raise `TypeError` for an annotation that no body could be decoded to."""
+    if wanted is not bytes:
+        _decoder(msgspec.json.Decoder, wanted)
 
 
 def type_name(value: Any) -> str:
@@ -66,7 +78,36 @@ def type_name(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+@lru_cache(maxsize=1024)
+def _decoder(kind: Any, wanted: Any) -> Any:
+    return kind(wanted, dec_hook=_made)
+
+
+def _plain(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"{type(value).__name__} is unknown")
+
+
+def _plain_binary(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="python")
+    raise NotImplementedError(f"{type(value).__name__} is unknown")
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """A value of a type that msgspec does not know."""
+    if _is_model(kind):
+        return kind.model_validate(value)
+    raise msgspec.ValidationError(f"a {type(value).__name__} does not become a {getattr(kind, '__name__', kind)}")
+
+
 def _is_model(kind: Any) -> bool:
     """Whether this is a pydantic model; pydantic is only looked at if the application has loaded it."""
     pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+    return (
+        pydantic is not None
+        and get_origin(kind) is None
+        and isinstance(kind, type)
+        and issubclass(kind, pydantic.BaseModel)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import inspect
 import logging
 import os
@@ -24,22 +25,21 @@ from remuda.bus.calls import Replies
 from remuda.bus.context import Context, child_headers
 from remuda.bus.crew import Work
 from remuda.bus.handler import ExecutorKind, Handler, HandlerOptions, handler_id, plan
-from remuda.bus.internal import CALLBACKS, UNROUTED, internal_handlers
+from remuda.bus.internal import CALLBACKS, INTERNAL, UNROUTED, internal_handlers
 from remuda.bus.invoke import Call, current
+from remuda.bus.letters import DeadLetter, Moment, Posting, dead_letter, selection
 from remuda.bus.middleware import Middleware, Stack
 from remuda.bus.outcome import Reply
 from remuda.bus.retry import RetrySpec, policy
 from remuda.bus.runner import Runner
 from remuda.bus.settings import QueueSettings, Settings
-from remuda.bus.testing import TestBus
-from remuda.core.operators import Selection
-from remuda.core.receipts import Receipt
+from remuda.bus.testing import ManualClock, TestBus
 from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
-from remuda.model.options import read_enum
-from remuda.model.topics import matches
+from remuda.model.options import QueueType, read_enum
+from remuda.model.topics import check_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +65,7 @@ class Bus:
         clock: Clock | None = None,
         **broker_options: Any,
     ) -> None:
+        bodies.check_encoding(encoding)
         self.url = url
         self.user = user
         self.encoding = encoding
@@ -97,8 +98,13 @@ class Bus:
 
         Handlers with one `group` (or `queue`) share a queue and compete; others each get every message.
         """
-        if not topics:
-            raise InvalidOption("subscribe needs at least one topic")
+        _check_topics(topics)
+        if queue is not None and group is not None and queue != group:
+            raise InvalidOption(
+                f"a group is a queue that handlers share: give queue={queue!r} or group={group!r}, not both"
+            )
+        if timeout is not None and not micros(timeout):
+            raise InvalidOption(f"timeout must be longer than zero, not {timeout!r}")
         options = HandlerOptions(
             retry=policy(retry),
             timeout=None if timeout is None else micros(timeout),
@@ -110,8 +116,13 @@ class Bus:
 
         def register(function: F) -> F:
             name = handler_id(function)
-            call = plan(function, batch=batch is not None)
-            self.add(Handler(name, queue or group or name, topics, function, options, call))
+            chosen = queue or group or name
+            if chosen == name and any(other.id == name and other.function != function for other in self.handlers):
+                raise InvalidOption(
+                    f"two handlers are called {name} and would compete for one queue; give one of them another, "
+                    "or both a group if that is meant"
+                )
+            self.add(Handler(name, chosen, topics, function, options, plan(function, batch=batch is not None)))
             return function
 
         return register
@@ -124,11 +135,22 @@ class Bus:
 
     def add(self, handler: Handler) -> None:
         """Register a handler made by hand."""
+        if self._runner is not None and self._runner.running:
+            raise RemudaError(f"the bus is running; register {handler.id} before it starts")
+        if handler.queue in INTERNAL:
+            raise InvalidOption(f"the queue {handler.queue} is the bus's own; give {handler.id} another")
         for other in self.handlers:
-            if other.queue == handler.queue and other.options != handler.options:
+            if other.queue != handler.queue:
+                continue
+            if other.options != handler.options:
                 raise InvalidOption(
-                    f"handlers {other.id} and {handler.id} share the queue {handler.queue} but differ in their options; "
-                    "give them the same, or another group"
+                    f"handlers {other.id} and {handler.id} share the queue {handler.queue} but differ in their "
+                    "options; give them the same, or another group"
+                )
+            if handler.plan.batch and other.function != handler.function:
+                raise InvalidOption(
+                    f"handlers {other.id} and {handler.id} take lists and cannot share the queue {handler.queue}: "
+                    "a list may hold messages for both"
                 )
         self.handlers.append(handler)
         if self._broker is not None:
@@ -146,33 +168,36 @@ class Bus:
         id: str = "",
         object: str | None = None,
         key: str | None = None,
-        priority: Priority = Priority.NORMAL,
+        mime_type: str | None = None,
+        priority: Priority | str = Priority.NORMAL,
         delay: Duration | None = None,
-        at: int | None = None,
+        at: Moment | None = None,
         expires: Duration | None = None,
         user: str | None = None,
     ) -> str:
-        """Hand a message over; its id comes back once it is kept. Handlers run elsewhere, later."""
+        """Hand a message over; its id comes back once it is kept. Handlers run elsewhere, later.
+
+        `mime_type` says what bytes are; of other values it is known.
+        """
         message = self._message(
-            topic, body, callback=callback, headers=headers, id=id, object=object, key=key, priority=priority,
-            delay=delay, at=at, expires=expires, user=user,
+            topic, body, callback=callback, headers=headers, id=id, object=object, key=key, mime_type=mime_type,
+            priority=priority, delay=delay, at=at, expires=expires, user=user,
         )  # fmt: skip
         return self.publish_messages([message])[0]
 
     def publish_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[str]:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
+        if options.get("id"):
+            raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
         return self.publish_messages([self._message(topic, body, **options) for body in bodies])
 
     def publish_messages(self, messages: Sequence[Message]) -> list[str]:
         """Publish messages made by hand."""
-        ready = [self.stack.publishing(message) for message in messages]
-        if not ready:
-            return []
+        ready = list(messages)
         try:
-            if child.in_child():
-                ids: list[str] = child.ask_parent(child.PUBLISH, (ready,))
-            else:
-                ids = self.deliver(ready)
+            for row, message in enumerate(messages):
+                ready[row] = self.stack.publishing(message)
+            ids = self.deliver(ready) if ready else []
         except Exception as error:
             for message in ready:
                 self.stack.unpublished(message, error)
@@ -182,52 +207,89 @@ class Bus:
         return ids
 
     def deliver(self, messages: Sequence[Message]) -> list[str]:
-        """Give messages to the broker, past all middleware."""
-        receipt: Receipt = self.broker.publish(Messages.of(messages), unbound=UNROUTED)
-        return receipt.ids
+        """Give messages to the broker, past all middleware; from a process of a handler, through its parent."""
+        line = child.line()
+        if line is not None:
+            return line.publish(messages)
+        return self.broker.publish(Messages.of(messages), unbound=UNROUTED).ids
 
     async def publish_async(self, topic: str, body: Any = None, **options: Any) -> str:
         """`publish` for coroutines."""
-        message = self.stack.publishing(self._message(topic, body, **options))
+        message = self._message(topic, body, **options)
         try:
-            receipt = await self.broker.aio.publish(message, unbound=UNROUTED)
+            message = self.stack.publishing(message)
+            if child.line() is not None:
+                given = self.deliver([message])[0]
+            else:
+                given = (await self.broker.aio.publish(message, unbound=UNROUTED)).id
         except Exception as error:
             self.stack.unpublished(message, error)
             raise
         self.stack.published(message)
-        return receipt.id
+        return given
 
     def send(self, topic: str, body: Any = None, **options: Any) -> list[Any]:
-        """Run the subscribed handlers now, in this thread, and give their results; their errors are raised here."""
-        message = self.stack.publishing(self._message(topic, body, **options))
-        return [self._call(handler, message).value() for handler in self._subscribed(topic)]
+        """Run the subscribed handlers now, in this thread, and give their results; their errors are raised here.
+
+        One handler of each queue is run. Nothing is stored, so there is neither a retry nor a timeout.
+        """
+        message = self._message_to_send(topic, body, options)
+        try:
+            message = self.stack.publishing(message)
+            results = [self._call(handler, message).value() for handler in self._subscribed(message.name)]
+        except Exception as error:
+            self.stack.unpublished(message, error)
+            raise
+        self.stack.published(message)
+        return results
 
     async def send_async(self, topic: str, body: Any = None, **options: Any) -> list[Any]:
         """`send` for coroutines."""
-        message = self.stack.publishing(self._message(topic, body, **options))
-        return [await self._call(handler, message).value_async() for handler in self._subscribed(topic)]
+        message = self._message_to_send(topic, body, options)
+        try:
+            message = self.stack.publishing(message)
+            results = [await self._call(handler, message).value_async() for handler in self._subscribed(message.name)]
+        except Exception as error:
+            self.stack.unpublished(message, error)
+            raise
+        self.stack.published(message)
+        return results
 
-    def call(self, topic: str, body: Any = None, *, timeout: Duration = "30s", result: Any = Any, **options: Any) -> Any:
-        """Publish and wait for the answer of whoever handles it, here or elsewhere."""
-        future = self._ask(topic, body, options)
-        return self._answer(future, timeout, result, topic)
+    def call(
+        self, topic: str, body: Any = None, *, timeout: Duration = "30s", result: Any = Any, **options: Any
+    ) -> Any:
+        """Publish and wait for the answer of whoever handles it, here or elsewhere; `result` is the type wanted."""
+        message, future = self._ask(topic, body, options)
+        try:
+            answer = future.result(micros(timeout) / SECOND)
+        except TimeoutError:
+            raise _no_answer(topic, timeout) from None
+        finally:
+            self._forget(message)
+        return bodies.decode(answer.body, answer.mime_type, result)
 
     async def call_async(
         self, topic: str, body: Any = None, *, timeout: Duration = "30s", result: Any = Any, **options: Any
     ) -> Any:
         """`call` for coroutines."""
-        future = await asyncio.to_thread(self._ask, topic, body, options)
+        message, future = await asyncio.to_thread(self._ask, topic, body, options)
         try:
-            message = await asyncio.wait_for(asyncio.wrap_future(future), micros(timeout) / SECOND)
+            answer = await asyncio.wait_for(asyncio.wrap_future(future), micros(timeout) / SECOND)
         except TimeoutError:
             raise _no_answer(topic, timeout) from None
-        return bodies.decode(message.body, message.mime_type, result)
+        finally:
+            self._forget(message)
+        return bodies.decode(answer.body, answer.mime_type, result)
 
     # Running
 
     @property
     def broker(self) -> Broker:
         """The broker, opened when it is first needed."""
+        if (broker := self._broker) is not None:
+            return broker
+        if child.line() is not None:
+            raise RemudaError("in a process of its own a handler can publish, but the broker is in its parent's")
         with self._opening:
             if self._broker is None:
                 broker = open_broker(self.url, clock=self._clock, **self._broker_options)
@@ -257,7 +319,10 @@ class Bus:
         """Handle messages in the background."""
         if self._runner is not None and self._runner.running:
             raise RemudaError("the bus is already running")
-        self._runner = Runner(self.works(), self.broker, self.encoding, self.publish_messages)
+        works = self.works()
+        for name in sorted(self.settings.strangers([work.queue for work in works])):
+            _log.warning("a setting names the queue %s, which no handler here has", name)
+        self._runner = Runner(works, self.broker, self.encoding, self.deliver)
         self._runner.start()
         return self._runner
 
@@ -268,10 +333,11 @@ class Bus:
 
     def close(self) -> None:
         """Stop, and let the broker go."""
+        # Not under the lock: handlers that are to finish may need it.
+        if self._runner is not None:
+            self._runner.stop(10)
+            self._runner = None
         with self._opening:
-            if self._runner is not None:
-                self._runner.stop(10)
-                self._runner = None
             if self._replies is not None:
                 self._replies.close()
                 self._replies = None
@@ -286,35 +352,46 @@ class Bus:
         self.close()
 
     def health(self) -> dict[str, bool]:
-        """Live: the broker answers. Ready: handlers are running too."""
+        """Live: the broker answers. Ready: handlers are running too, and nothing keeps them from their work."""
         try:
             self.broker.queues()
             live = True
         except RemudaError:
             live = False
-        return {"live": live, "ready": live and self._runner is not None and self._runner.running}
+        runner = self._runner
+        return {"live": live, "ready": live and runner is not None and runner.running and runner.trouble is None}
 
-    def testing(self) -> TestBus:
-        """The same handlers on a bus in memory, with a clock that the test moves (B18)."""
-        return TestBus(self)
+    def testing(self, url: str | os.PathLike[str] = "memory://", *, clock: ManualClock | None = None) -> TestBus:
+        """This bus in memory, with a clock that the test moves, until the test is over (B18)."""
+        return TestBus(self, url, clock)
 
     # Dead letters
 
+    def dead_letters(self, queue: str, *, limit: int = 100, **filters: Any) -> list[DeadLetter]:
+        """Messages of a queue that ended without success, the newest first.
+
+        Filters are `reason` (part of its text), `since` and `until` (when they ended) and `states`.
+        """
+        parked = self.broker.parked(queue, selection(**filters), limit)
+        return [dead_letter(queue, one, self.broker.message(one.offset)) for one in parked]
+
     def reprocess(self, queue: str, *, who: str | None = None, **filters: Any) -> int:
-        """Send dead, invalid and unwanted messages back to their queue."""
-        return self.broker.reprocess(queue, Selection(**filters), who=who or self.user)
+        """Send dead letters back to their queue with a fresh count of attempts; filters as for `dead_letters`."""
+        return self.broker.reprocess(queue, selection(**filters), who=who or self._who())
+
+    def forget(self, queue: str, *, who: str | None = None, **filters: Any) -> int:
+        """Let dead letters go for good; filters as for `dead_letters`."""
+        return self.broker.forget(queue, selection(**filters), who=who or self._who())
 
     def clear(self, queue: str, *, who: str | None = None) -> int:
-        """End everything that waits in a queue."""
-        return self.broker.clear(queue, who=who or self.user)
+        """End everything that waits in a queue. It is then dead, and can be reprocessed."""
+        return self.broker.clear(queue, who=who or self._who())
 
     # Inside
 
     def queue_settings(self) -> dict[str, QueueSettings]:
         """What holds for each queue; checked as a whole."""
         chosen = {handler.queue: self.settings.for_queue(handler.queue, handler.options) for handler in self.handlers}
-        for name in self.settings.queue_names() - set(chosen):
-            _log.warning("a setting names the queue %s, which no handler here has", name)
         _refuse_cycles(chosen)
         return chosen
 
@@ -341,87 +418,84 @@ class Bus:
         answer = Message(reply.topic, reply.body, mime_type=reply.mime_type, headers=headers)
         try:
             self.publish_messages([answer])
-        except RemudaError as error:
-            _log.warning("the answer to %s could not be published to %s: %s; it will be tried again", message.id, reply.topic, error)
+        except Exception as error:
+            _log.warning(
+                "the answer to %s is kept: %s did not take it, and is tried again: %s", message.id, reply.topic, error
+            )
             self.broker.publish(answer, queue=CALLBACKS)
 
     def _declare(self, broker: Broker) -> None:
         patterns: dict[str, list[str]] = {}
         for handler in self.handlers:
             patterns.setdefault(handler.queue, []).extend(handler.topics)
-        for queue, settings in self.queue_settings().items():
+        chosen = self.queue_settings()
+        for queue, settings in chosen.items():
             _declare(broker, queue, patterns[queue], settings.queue_size)
-        for queue in (UNROUTED, CALLBACKS):
+        for queue in INTERNAL:
             _declare(broker, queue, [], 500)
+        for queue, settings in chosen.items():
+            if settings.failover is not None and settings.failover not in chosen:
+                _declare_elsewhere(broker, settings.failover, f"message.failover.{queue}")
 
-    def _message(
-        self,
-        topic: str,
-        body: Any = None,
-        *,
-        callback: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        id: str = "",
-        object: str | None = None,
-        key: str | None = None,
-        priority: Priority = Priority.NORMAL,
-        delay: Duration | None = None,
-        at: int | None = None,
-        expires: Duration | None = None,
-        user: str | None = None,
-    ) -> Message:
+    def _message(self, topic: str, body: Any = None, **options: Any) -> Message:
         context: Context | None = current.get()
-        merged = child_headers(context.headers, context.message.id) if context is not None else {}
-        merged.update(headers or {})
-        if callback is not None:
-            merged[names.CALLBACK] = callback
-        if (who := user or merged.get(names.USER) or self.user) is not None:
-            merged[names.USER] = who
-        encoded, mime_type = bodies.encode(body, self.encoding)
-        if body is not None and not isinstance(body, bytes):
-            merged.setdefault(names.MESSAGE_TYPE, bodies.type_name(body))
-        now = self._now() if delay is not None or expires is not None else 0
-        return Message(
-            topic, encoded, id=id, object=object, key=key, mime_type=mime_type, headers=merged, priority=priority,
-            due=now + micros(delay) if delay is not None else at,
-            expires=now + micros(expires) if expires is not None else None,
-        )  # fmt: skip
+        inherited = child_headers(context.headers, context.message.id) if context is not None else {}
+        if self.user is not None:
+            inherited.setdefault(names.USER, self.user)
+        return Posting(**options).message(topic, body, inherited, self.encoding, self._now())
+
+    def _message_to_send(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
+        for name in ("callback", "delay", "at", "expires", "priority"):
+            if options.get(name) is not None:
+                raise InvalidMessage(f"send runs the handlers here and now, so it takes no {name}; publish does")
+        message = self._message(topic, body, **options)
+        return msgspec.structs.replace(message, id=message.id or f"sent-{uuid.uuid4()}")
 
     def _now(self) -> int:
         return self._clock() if self._clock is not None else time.time_ns() // 1000
+
+    def _who(self) -> str:
+        """Who does something at this bus, if nobody is named."""
+        if self.user is not None:
+            return self.user
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):
+            return "unknown"
 
     def _subscribed(self, topic: str) -> list[Handler]:
         """One handler of each queue that takes this topic."""
         chosen: dict[str, Handler] = {}
         for handler in self.handlers:
-            if any(matches(pattern, topic) for pattern in handler.topics):
+            if handler.takes(topic):
                 chosen.setdefault(handler.queue, handler)
         return list(chosen.values())
 
     def _call(self, handler: Handler, message: Message) -> Call:
-        named = msgspec.structs.replace(message, id=message.id or f"sent-{uuid.uuid4()}")
-        return Call(handler, [Context(named, handler.queue, handler.id, 1)], self.stack, self.encoding)
+        return Call(handler, [Context(message, handler.queue, handler.id, 1)], self.stack, self.encoding)
 
-    def _ask(self, topic: str, body: Any, options: Mapping[str, Any]) -> Future[Message]:
+    def _ask(self, topic: str, body: Any, options: Mapping[str, Any]) -> tuple[str, Future[Message]]:
+        """Publish with a callback to this bus. Gives the message's id, and what will hold the answer."""
+        if options.get("callback") is not None:
+            raise InvalidMessage("call is given the answer itself, so it takes no callback; nothing was stored")
         with self._opening:
             if self._replies is None:
                 self._replies = Replies(self.broker)
-        message = self._message(topic, body, callback=self._replies.topic, **options)
+            replies = self._replies
+        message = self._message(topic, body, **{**options, "callback": replies.topic})
         message = msgspec.structs.replace(message, id=message.id or str(uuid.uuid4()))
-        future = self._replies.expect(message.id)
+        future = replies.expect(message.id)
         try:
             self.publish_messages([message])
         except BaseException:
-            self._replies.forget(message.id)
+            replies.forget(message.id)
             raise
-        return future
+        return message.id, future
 
-    def _answer(self, future: Future[Message], timeout: Duration, result: Any, topic: str) -> Any:
-        try:
-            message = future.result(micros(timeout) / SECOND)
-        except TimeoutError:
-            raise _no_answer(topic, timeout) from None
-        return bodies.decode(message.body, message.mime_type, result)
+    def _forget(self, message: str) -> None:
+        """Nobody waits for the answer to this message any more."""
+        if (replies := self._replies) is not None:
+            replies.forget(message)
 
 
 def handles(*topics: str, **options: Any) -> Callable[[F], F]:
@@ -448,6 +522,31 @@ def _declare(broker: Broker, queue: str, patterns: Sequence[str], size: int) -> 
     changes = {name: wanted[name] for name in differs if name in wanted}
     if changes:
         broker.configure_queue(queue, who="bus", **changes)
+
+
+def _declare_elsewhere(broker: Broker, queue: str, setting: str) -> None:
+    """A queue that no handler here works on: people do, or another process, whose settings are left alone."""
+    declared = broker.create_queue(queue, {"type": "pull", "acknowledge_timeout": LEASE})
+    if "type" in declared.differs:
+        kind: QueueType = declared.differs["type"][1]
+        raise InvalidOption(
+            f"{setting}: queue {queue!r} is a {kind.value} queue; messages can only fail over to a pull queue"
+        )
+    _log.info("%s: no handler here takes messages from %s; they wait there", setting, queue)
+
+
+def _check_topics(topics: Sequence[str]) -> None:
+    if not topics:
+        raise InvalidOption("subscribe needs at least one topic")
+    for topic in topics:
+        if not isinstance(topic, str):
+            raise InvalidOption(
+                f"a topic must be a text, not {topic!r}; the decorator is written @bus.subscribe('topic')"
+            )
+        try:
+            check_topic(topic)
+        except InvalidMessage as error:
+            raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
 
 
 def _refuse_cycles(chosen: Mapping[str, QueueSettings]) -> None:

@@ -38,7 +38,9 @@ class Replies:
         self._channel.close()
         self._thread.join()
         with self._guard:
-            for future in self._waiting.values():
+            waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if future.set_running_or_notify_cancel():
                 future.set_exception(BrokerClosed("the bus was closed before the answer came"))
 
     def _run(self) -> None:
@@ -46,5 +48,6 @@ class Replies:
             for message in delivery:
                 with self._guard:
                     future = self._waiting.pop(message.headers.get(names.CORRELATION, ""), None)
-                if future is not None:
+                # Whoever called may have stopped waiting in this very moment.
+                if future is not None and future.set_running_or_notify_cancel():
                     future.set_result(message)

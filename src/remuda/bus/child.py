@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Final
 
 from remuda.bus import outcome
 from remuda.bus.context import Context
@@ -14,66 +16,77 @@ from remuda.bus.handler import Handler
 from remuda.bus.invoke import Call
 from remuda.bus.middleware import Stack
 from remuda.bus.outcome import Outcome
+from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.message import Message
 
-Request = list[tuple[int, list[tuple[Message, int]]]]
-"""Calls to make: the handler's number, and its messages with their attempts."""
+Request = tuple[int, list[tuple[Message, int]]]
+"""A call to make: the handler's number, and its messages with their attempts."""
 
-_link: Connection | None = None
-"""The way to the parent, in a process that has one."""
-
-OUTCOME: Final = "outcome"
-PUBLISH: Final = "publish"
+READY: Final = "ready"
+"""What the child says first; outcomes follow."""
 
 
-def ask_parent(verb: str, arguments: tuple[Any, ...]) -> Any:
-    """Have the parent, which owns the broker, do something for a handler here."""
-    assert _link is not None
-    _link.send((verb, arguments))
-    answer = _link.recv()
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+class Line:
+    """The way to the parent, which owns the broker. Any thread of the child may use it."""
+
+    def __init__(self, link: Connection) -> None:
+        self._link = link
+        self._guard = threading.Lock()
+        self._process = os.getpid()
+
+    def publish(self, messages: Sequence[Message]) -> list[str]:
+        """Have the parent publish, and give the ids."""
+        if os.getpid() != self._process:
+            raise RemudaError("a fork of a handler's process cannot publish; let the handler itself do it")
+        with self._guard:
+            self._link.send(list(messages))
+            answer = self._link.recv()
+        if isinstance(answer, BaseException):
+            raise answer
+        assert isinstance(answer, list)
+        return answer
 
 
-def in_child() -> bool:
-    return _link is not None
+_line: Line | None = None
 
 
-def main(link: Connection, queue: str, handlers: list[Handler], stack: Stack, encoding: str) -> None:
+def line() -> Line | None:
+    """The way to the parent, in a process that has one."""
+    return _line
+
+
+def main(
+    link: Connection, asking: Connection, queue: str, handlers: list[Handler], stack: Stack, encoding: str
+) -> None:
     """Serve one parent until it hangs up."""
-    global _link
-    _link = link
+    global _line
+    _line = Line(asking)
     # The terminal's interrupt is for the parent, which stops its children in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            requests: Request = link.recv()
-        except (EOFError, OSError):
-            os._exit(0)
-        for number, messages in requests:
+    try:
+        link.send(READY)
+        while True:
+            number, messages = link.recv()
             handler = handlers[number]
             contexts = [Context(message, queue, handler.id, attempt) for message, attempt in messages]
-            link.send((OUTCOME, _run(Call(handler, contexts, stack, encoding), handler)))
+            link.send(_run(Call(handler, contexts, stack, encoding)))
+    except (EOFError, OSError):
+        os._exit(0)
 
 
-def _run(call: Call, handler: Handler) -> Outcome:
+def _run(call: Call) -> Outcome:
     try:
-        if handler.is_async:
-            import asyncio
-
-            return asyncio.run(call.run_async())
         return call.run()
     except BaseException as error:
         return outcome.of_error(error)
 
 
-def check_portable(handlers: list[Handler], stack: Stack) -> None:
-    """Raise `TypeError` for what cannot be sent to another process."""
+def check_portable(handlers: Sequence[Handler], stack: Stack) -> None:
+    """Refuse what cannot be sent to another process."""
     try:
-        pickle.dumps((handlers, stack))
+        pickle.dumps((list(handlers), stack))
     except Exception as error:
-        raise TypeError(
+        raise InvalidOption(
             f"{handlers[0].id} cannot run in a process: {error}. A handler for the process executor must be a function "
             "at the top level of an importable module, and its middleware must be picklable"
         ) from error

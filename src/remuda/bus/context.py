@@ -54,7 +54,12 @@ class Context:
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that adds the message's particulars to each line."""
-        extra = {"queue": self.queue, "message_id": self.message.id, "topic": self.message.name, "attempt": self.attempt}
+        extra = {
+            "queue": self.queue,
+            "message_id": self.message.id,
+            "topic": self.message.name,
+            "attempt": self.attempt,
+        }
         return logging.LoggerAdapter(logging.getLogger(f"remuda.handlers.{self.handler}"), extra)
 
 

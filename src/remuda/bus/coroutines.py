@@ -5,89 +5,222 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from remuda.broker.delivery import AsyncDelivery
-from remuda.bus.crew import POLL, Pace, Work
-from remuda.bus.invoke import Call
+from remuda.bus.answers import HandlerTimeout
+from remuda.bus.crew import PAUSE, POLL, Pace, Work, tell
+from remuda.bus.hand import LINGER, RENEW, Ended, Hand
+from remuda.bus.invoke import Call, apart
 from remuda.bus.outcome import Outcome
-from remuda.bus.watchdog import GRACE
+from remuda.bus.watchdog import GRACE, Slot, Watchdog
 from remuda.core.effects import Answer
 from remuda.model.durations import SECOND, text
 from remuda.model.errors import BrokerClosed, RemudaError
 
+T = TypeVar("T")
+
 _log = logging.getLogger("remuda.bus")
-_RENEW = 10.0
+_BEAT: Final = 0.1
+"""How often a loop shows that it is not blocked, in seconds."""
 
 
 class CoroutineCrew:
-    """As many workers as the queue's concurrency, all on one loop in a thread of its own."""
+    """As many workers as the queue's concurrency, on one loop in a thread of its own. A blocked loop is replaced."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"remuda-{work.queue}", daemon=True)
+    def __init__(self, work: Work, watchdog: Watchdog) -> None:
+        self.work = work
+        self.watchdog = watchdog
+        self.stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._loops: list[_Loop] = []
 
     def start(self) -> None:
-        self._thread.start()
+        loop = _Loop(self)
+        with self._guard:
+            self._loops.append(loop)
+        loop.thread.start()
+
+    def replace(self, loop: _Loop) -> None:
+        with self._guard:
+            self._loops.remove(loop)
+        if not self.stopping.is_set():
+            self.start()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self.stopping.set()
 
     def join(self, timeout: float) -> bool:
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        deadline = time.monotonic() + timeout
+        with self._guard:
+            loops = [loop for loop in self._loops if loop.thread is not threading.current_thread()]
+        for loop in loops:
+            loop.thread.join(max(deadline - time.monotonic(), 0))
+        return not any(loop.thread.is_alive() for loop in loops)
+
+    def abandon(self) -> None:
+        with self._guard:
+            loops = list(self._loops)
+        for loop in loops:
+            loop.give_up()
+
+
+class _Loop:
+    """A thread with an event loop, and the workers on it."""
+
+    def __init__(self, crew: CoroutineCrew) -> None:
+        self._crew = crew
+        self._work = crew.work
+        self._hands: set[Hand[AsyncDelivery]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """Workers, and the calls that have tasks of their own."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._slot = Slot(f"a coroutine of {crew.work.queue} that blocks its loop", lambda now: None, self._abandon)
+        self.thread = threading.Thread(target=self._run, name=f"remuda-{crew.work.queue}", daemon=True)
+
+    def give_up(self) -> None:
+        """The crew has stopped, and does not wait any longer."""
+        self._slot.give_up()
+        stopped = Outcome(Answer.RELEASE, "stopped before it ended")
+        apart(self._answer_for_all(stopped, stopped))
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel)
 
     def _run(self) -> None:
-        asyncio.run(self._work_all())
+        loop = self._loop = asyncio.new_event_loop()
+        self._crew.watchdog.add(self._slot)
+        try:
+            loop.run_until_complete(self._work_all())
+        except HandlerTimeout:
+            # The interrupt for a blocked loop came when it had just become free.
+            self._abandon()
+        finally:
+            self._crew.watchdog.remove(self._slot)
+            _close(loop)
 
     async def _work_all(self) -> None:
-        await asyncio.gather(*(self._worker() for _ in range(self._work.settings.threads)))
+        beat = asyncio.ensure_future(self._beat())
+        workers = [self._task(self._worker()) for _ in range(self._work.settings.threads)]
+        await asyncio.gather(*workers)
+        beat.cancel()
+        self._slot.end()
+
+    async def _beat(self) -> None:
+        timeout = self._work.settings.timeout
+        while timeout is not None:
+            self._slot.end()
+            self._slot.begin(timeout / SECOND + _BEAT)
+            await asyncio.sleep(_BEAT)
 
     async def _worker(self) -> None:
         work, pace = self._work, Pace(self._work)
-        try:
-            while not self._stopping.is_set():
+        while not self._crew.stopping.is_set() and not self._slot.abandoned:
+            try:
                 delivery = await work.broker.aio.pull(work.queue, pace.count, timeout=POLL)
                 if delivery is not None:
                     pace.begin()
                     pace.end(failed=not await self._handle(delivery))
-        except BrokerClosed:
-            return
-        except RemudaError as error:
-            _log.error("%s: a worker stops: %s", work.queue, error)
+            except BrokerClosed:
+                return
+            except Exception as error:
+                tell(work, error)
+                await asyncio.sleep(PAUSE)
 
     async def _handle(self, delivery: AsyncDelivery) -> bool:
-        ended: list[tuple[list[int], Outcome]] = []
-        left = list(range(len(delivery)))
-        keeper = asyncio.get_running_loop().create_task(self._keep(delivery))
+        """Run the handlers for a delivery and settle it; whether all went well."""
+        hand = Hand(delivery)
+        self._hands.add(hand)
+        keeper = asyncio.ensure_future(self._keep(hand))
         try:
             for rows, call in self._work.calls(delivery):
-                if self._stopping.is_set():
+                if self._crew.stopping.is_set() or not hand.begin(rows):
                     break
-                left = left[len(rows) :]
-                ended.append((rows, call if isinstance(call, Outcome) else await self._call(call)))
+                if not hand.end(call if isinstance(call, Outcome) else await self._call(call)):
+                    return False
+            rest = hand.close()
+            if rest is None:
+                return False
+            await self._conclude(hand, rest.ended, rest.waiting)
+            return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in rest.ended)
         finally:
             keeper.cancel()
-        await asyncio.gather(*self._work.conclude(delivery, ended))
-        if left:
-            await delivery.release(left)
-        return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in ended)
+            self._hands.discard(hand)
 
     async def _call(self, call: Call) -> Outcome:
         timeout = self._work.settings.timeout
         if timeout is None:
             return await call.run_async()
-        task = asyncio.ensure_future(call.run_async())
+        task = self._task(call.run_async())
         await asyncio.wait({task}, timeout=timeout / SECOND)
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=GRACE)
             if not task.done():
-                _log.error("%s: a handler ignores its timeout and is left behind; others go on", self._work.queue)
-            return Outcome(Answer.NEGATIVE, f"timed out after {text(timeout)}")
-        return task.result()
+                _log.error("a handler of %s ignores its timeout; it is left behind and others go on", self._work.queue)
+            return self._timed_out()
+        outcome = task.result()
+        return self._timed_out() if outcome.reason == "timed out" else outcome
 
-    async def _keep(self, delivery: AsyncDelivery) -> None:
+    async def _keep(self, hand: Hand[AsyncDelivery]) -> None:
+        """While a delivery takes long: what has not begun goes back, the rest stays ours."""
+        await asyncio.sleep(LINGER)
+        if rows := hand.give_back(time.monotonic()):
+            with suppress(RemudaError):
+                await hand.delivery.release(rows)
         while True:
-            await asyncio.sleep(_RENEW)
-            await self._work.broker.aio.renew(delivery)
+            await asyncio.sleep(RENEW)
+            with suppress(RemudaError):
+                await self._work.broker.aio.renew(hand.delivery)
+
+    async def _conclude(self, hand: Hand[AsyncDelivery], ended: Ended, released: list[int]) -> None:
+        await self._work.decide(hand.delivery, ended, released).carry_out_async(self._crew.stopping)
+
+    def _task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _abandon(self) -> None:
+        """The loop is blocked, or gone: answer for its calls, and go on with another. Those that were not at fault
+        are not charged."""
+        self._slot.abandoned = True
+        neighbour = Outcome(Answer.RELEASE, "another coroutine blocked its loop")
+        try:
+            apart(self._answer_for_all(self._timed_out(" and blocks its loop"), neighbour))
+        finally:
+            self._crew.replace(self)
+
+    async def _answer_for_all(self, late: Outcome, others: Outcome) -> None:
+        """Answer for every delivery on this loop: for calls whose time is up, and for those that still had some."""
+        timeout = self._work.settings.timeout
+        limit = float("inf") if timeout is None else timeout / SECOND
+        for hand in list(self._hands):
+            rest = hand.close()
+            if rest is None:
+                continue
+            outcome = late if time.monotonic() - rest.since >= limit else others
+            ended = [*rest.ended, (rest.running, outcome)] if rest.running else rest.ended
+            await self._conclude(hand, ended, rest.waiting)
+
+    def _timed_out(self, how: str = "") -> Outcome:
+        return Outcome(Answer.NEGATIVE, f"timed out after {text(self._work.settings.timeout or 0)}{how}")
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """End what is left on a loop; what ignores it is left behind."""
+    try:
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

@@ -24,7 +24,6 @@ from remuda.core.effects import Answer
 from remuda.core.settling import Verdict
 from remuda.model.errors import BrokerClosed, RemudaError
 from remuda.model.message import Message
-from remuda.model.topics import matches
 
 _log = logging.getLogger("remuda.bus")
 
@@ -118,7 +117,11 @@ class Work:
         return Conclusion(self, delivery, replies, fates, self._send_reply)
 
     def conclude(
-        self, delivery: Answers[Any], ended: Ended, released: Sequence[int] = (), stopping: threading.Event | None = None
+        self,
+        delivery: Answers[Any],
+        ended: Ended,
+        released: Sequence[int] = (),
+        stopping: threading.Event | None = None,
     ) -> None:
         """Do it, for a thread."""
         self.decide(delivery, ended, released).carry_out(stopping or threading.Event())
@@ -151,11 +154,7 @@ class Work:
         if len(self.handlers) == 1:
             return self.handlers[0]
         topics = message.topics or (message.name,)
-        fitting = [
-            handler
-            for handler in self.handlers
-            if any(matches(pattern, topic) for pattern in handler.topics for topic in topics)
-        ]
+        fitting = [handler for handler in self.handlers if any(map(handler.takes, topics))]
         return fitting[next(self._turns) % len(fitting)] if fitting else None
 
 
@@ -256,7 +255,7 @@ class Pace:
 
 
 def keep_at_it(work: Work, stopping: threading.Event, step: Callable[[], bool]) -> None:
-    """Take steps until there are no more to take or the crew stops. A failure is told, and the next step comes later."""
+    """Take steps until there are no more to take or the crew stops. After a failure the next step comes later."""
     while not stopping.is_set():
         try:
             if not step():

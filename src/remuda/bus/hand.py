@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from remuda.broker.delivery import Answers
 from remuda.bus.outcome import Outcome
+
+D = TypeVar("D", bound=Answers[Any])
 
 Ended = list[tuple[list[int], Outcome]]
 """Rows of a delivery, and how the call for them ended."""
@@ -30,10 +32,10 @@ class Rest(msgspec.Struct, frozen=True):
     waiting: list[int]
 
 
-class Hand:
-    """Who handles a delivery, and whoever watches, agree here on which rows are whose, and who answers for it: one only."""
+class Hand(Generic[D]):
+    """Here a worker and whoever watches it agree on which rows have begun, and on which of them answers."""
 
-    def __init__(self, delivery: Answers[Any]) -> None:
+    def __init__(self, delivery: D) -> None:
         self.delivery = delivery
         self._guard = threading.Lock()
         self._ended: Ended = []

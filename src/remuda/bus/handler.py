@@ -10,10 +10,12 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from remuda.bus import bodies
 from remuda.bus.context import Attempt, Context, Headers, Response
 from remuda.bus.retry import RetryPolicy
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
+from remuda.model.topics import matches
 
 
 class ExecutorKind(StrEnum):
@@ -48,6 +50,9 @@ class Handler(msgspec.Struct, frozen=True):
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
+    def takes(self, topic: str) -> bool:
+        return any(matches(pattern, topic) for pattern in self.topics)
+
 
 class Plan(msgspec.Struct, frozen=True):
     """How to call the function: which parameter takes the body, as what, and which are filled by type."""
@@ -71,8 +76,10 @@ _BY_TYPE: Final[dict[Any, Callable[[Context], Any]]] = {
 
 def handler_id(function: Callable[..., Any]) -> str:
     """`Class.method` for a method, else `module.function`."""
-    parts = function.__qualname__.replace("<locals>.", "").split(".")
-    if len(parts) > 1 and parts[-2][:1].isupper():
+    if not hasattr(function, "__qualname__") or not hasattr(function, "__module__"):
+        raise InvalidOption(f"a handler must be a function or a method, not {function!r}; put it into one")
+    parts = function.__qualname__.split(".")
+    if len(parts) > 1 and parts[-2] != "<locals>":
         return ".".join(parts[-2:])
     module = "main" if function.__module__ == "__main__" else function.__module__
     return f"{module}.{parts[-1]}"
@@ -93,6 +100,8 @@ def plan(function: Callable[..., Any], *, batch: bool) -> Plan:
         base = get_origin(wanted) or wanted
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidOption(f"handler {name} takes {parameter.name} by position only; handlers are called by name")
         if base in _BY_TYPE:
             values[parameter.name] = base
         elif body is None:
@@ -101,8 +110,14 @@ def plan(function: Callable[..., Any], *, batch: bool) -> Plan:
             values[parameter.name] = wanted
     if batch:
         if body is None or (get_origin(body_type) or body_type) is not list:
-            raise InvalidOption(f"handler {name} has a batch size, so its body must be annotated as a list, like list[Order]")
+            raise InvalidOption(
+                f"handler {name} has a batch size, so its body must be annotated as a list, like list[Order]"
+            )
         body_type = (*get_args(body_type), Any)[0]
+    try:
+        bodies.check_wanted(body_type)
+    except TypeError as error:
+        raise InvalidOption(f"handler {name} wants {body} as {body_type}, which no body can become: {error}") from error
     return Plan(body, body_type, batch, values)
 
 

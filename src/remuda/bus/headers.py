@@ -17,4 +17,7 @@ TRACE: Final = "traceparent"
 USER: Final = "remuda-user"
 """Who caused the message, however many handlers lie between."""
 
+INVALID: Final = "remuda-invalid"
+"""Why a message that came from elsewhere could not be understood."""
+
 REQUIRED: Final = (MESSAGE_ID, MESSAGE_NAME)

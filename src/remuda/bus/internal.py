@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from remuda.bus import headers as names
+from remuda.bus.answers import Reject
 from remuda.bus.context import Context
 from remuda.bus.handler import ExecutorKind, Handler, HandlerOptions, plan
 from remuda.bus.retry import NEVER, RetryPolicy
 from remuda.model.durations import MINUTE, SECOND
-from remuda.model.topics import matches
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
 UNROUTED: Final = "remuda.unrouted"
-"""Where messages without a subscriber are kept (B13). Reprocessing the queue routes them anew."""
+"""Where messages are kept that have no subscriber (B13) or came from elsewhere without their headers (M3).
+Reprocessing the queue routes them anew."""
 CALLBACKS: Final = "remuda.callbacks"
-"""Where answers wait that a queue refused (B9)."""
+"""Where answers wait that could not be published at first (B9)."""
+INTERNAL: Final = (UNROUTED, CALLBACKS)
 
 _CALLBACK_RETRIES: Final = RetryPolicy(max_retries=50, intervals=(SECOND, 5 * SECOND, 30 * SECOND, MINUTE))
 
@@ -31,12 +34,17 @@ class NoSubscriber(Exception):
 def internal_handlers(bus: Bus) -> Iterator[Handler]:
     def route_anew(context: Context) -> None:
         message = context.message
-        if not any(matches(pattern, message.name) for handler in bus.handlers for pattern in handler.topics):
+        if names.INVALID in message.headers:
+            raise Reject(message.headers[names.INVALID])
+        queues = {handler.queue for handler in bus.handlers if handler.takes(message.name)}
+        if not queues:
             raise NoSubscriber(f"nobody is subscribed to {message.name}")
-        bus.deliver([msgspec.structs.replace(message, created=0)])
+        # To each queue by name: routed by topic, it would come back here if one of them was removed meanwhile.
+        for queue in sorted(queues):
+            bus.broker.publish(msgspec.structs.replace(message, created=0), queue=queue)
 
     def publish_answer(context: Context) -> None:
-        bus.deliver([msgspec.structs.replace(context.message, created=0)])
+        bus.publish_messages([msgspec.structs.replace(context.message, created=0)])
 
     for queue, function, retry in ((UNROUTED, route_anew, NEVER), (CALLBACKS, publish_answer, _CALLBACK_RETRIES)):
         options = HandlerOptions(retry=retry, threads=1, executor=ExecutorKind.THREADS)

@@ -9,8 +9,11 @@ import os
 import sys
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
 
 from remuda.bus import bodies, outcome
 from remuda.bus.context import Context
@@ -18,6 +21,9 @@ from remuda.bus.handler import Handler, arguments
 from remuda.bus.middleware import Middleware, Stack
 from remuda.bus.outcome import DONE, Outcome, Reply
 from remuda.model.errors import RemudaError
+from remuda.model.message import Message
+
+T = TypeVar("T")
 
 current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("remuda_context", default=None)
 """The message being handled here, so that what is published meanwhile is linked to it."""
@@ -45,9 +51,12 @@ class Call:
         self._process = os.getpid()
 
     @property
-    def messages(self) -> list[tuple[Any, int]]:
-        """The messages with their attempts."""
-        return [(context.message, int(context.attempt)) for context in self._contexts]
+    def messages(self) -> list[tuple[Message, int]]:
+        """The messages with their attempts, fit for another process."""
+        return [
+            (msgspec.structs.replace(context.message, headers=dict(context.headers)), int(context.attempt))
+            for context in self._contexts
+        ]
 
     def run(self) -> Outcome:
         """Call a plain function, or a coroutine function on a loop of its own."""
@@ -158,6 +167,13 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise RemudaError("a loop is running in this thread, and the handler is a coroutine; await send_async instead")
 
 
+def apart(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on a loop of its own, whether or not one is running here."""
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(context.run, asyncio.run, coroutine).result()
+
+
 def _is_ours(error: BaseException) -> bool:
     """Whether this is not the handler's doing: a person's interrupt in the main thread, or a coroutine being closed."""
     interrupted = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
@@ -165,7 +181,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """The handler forked, and this is the copy coming back from it. The original answers for the message, so it ends here."""
+    """The handler forked, and its copy comes back. It ends here: the original answers for the message."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)

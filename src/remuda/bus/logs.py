@@ -28,7 +28,11 @@ class JsonFormatter(logging.Formatter):
                 entry[name] = value
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry, enc_hook=str).decode()
+        return msgspec.json.encode(entry, enc_hook=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, int) else str(value)
 
 
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from remuda.bus.context import Context
 from remuda.model.message import Message
+
+_log = logging.getLogger("remuda.bus")
 
 
 class Handled:
@@ -54,11 +58,13 @@ class Stack:
 
     def published(self, message: Message) -> None:
         for layer in reversed(self.layers):
-            layer.after_publish(message)
+            with _only_told(layer, "after_publish"):
+                layer.after_publish(message)
 
     def unpublished(self, message: Message, error: Exception) -> None:
         for layer in reversed(self.layers):
-            layer.publish_error(message, error)
+            with _only_told(layer, "publish_error"):
+                layer.publish_error(message, error)
 
     def handling(self, context: Context, begun: list[Middleware]) -> None:
         """Before-hooks in order. Those that went well are in `begun`, also when one raises."""
@@ -82,3 +88,12 @@ class Stack:
         if error is not None:
             raise error
         return result
+
+
+@contextmanager
+def _only_told(layer: Middleware, hook: str) -> Iterator[None]:
+    """Whether the message is kept is settled by now: a hook that fails must not tell the publisher otherwise."""
+    try:
+        yield
+    except Exception:
+        _log.exception("%s of %s failed; whether the message is kept does not depend on it", hook, type(layer).__name__)

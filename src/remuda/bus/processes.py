@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import threading
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from remuda.broker.delivery import Delivery
 from remuda.bus import child
-from remuda.bus.crew import POLL, Pace, Work, release
+from remuda.bus.crew import POLL, Pace, Work, keep_at_it
+from remuda.bus.hand import LINGER, RENEW, Ended
 from remuda.bus.outcome import Outcome
+from remuda.bus.servant import CannotStart, Crash, Servant
 from remuda.core.effects import Answer
 from remuda.model.durations import SECOND, text
-from remuda.model.errors import BrokerClosed, RemudaError
+from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
-_RENEW = 10.0
+_AHEAD: Final = 2
+"""Calls that a process has at most: one that runs, and the next, so that it need not wait for it."""
+_LONGEST_PAUSE: Final = 30.0
+
+_Waiting = deque[tuple[list[int], child.Request]]
+Publish = Callable[[Sequence[Message]], list[str]]
 
 
 class ProcessCrew:
     """As many processes as the queue's concurrency, each fed by a thread here."""
 
-    def __init__(self, work: Work, encoding: str, publish: Callable[..., Any]) -> None:
-        child.check_portable(list(work.handlers), work.stack)
+    def __init__(self, work: Work, encoding: str, publish: Publish) -> None:
+        child.check_portable(work.handlers, work.stack)
         self.work = work
         self.encoding = encoding
         self.publish = publish
         self.stopping = threading.Event()
+        self.abandoned = False
         self._feeders = [_Feeder(self) for _ in range(work.settings.threads)]
 
     def start(self) -> None:
@@ -44,10 +51,13 @@ class ProcessCrew:
         deadline = time.monotonic() + timeout
         for feeder in self._feeders:
             feeder.thread.join(max(deadline - time.monotonic(), 0))
-        ended = not any(feeder.thread.is_alive() for feeder in self._feeders)
+        return not any(feeder.thread.is_alive() for feeder in self._feeders)
+
+    def abandon(self) -> None:
+        self.abandoned = True
         for feeder in self._feeders:
             feeder.kill()
-        return ended
+        self.join(1.0)
 
 
 class _Feeder:
@@ -55,110 +65,109 @@ class _Feeder:
         self._crew = crew
         self._work = crew.work
         self._numbers = {handler.id: number for number, handler in enumerate(crew.work.handlers)}
-        self._process: Any = None
-        self._link: Connection | None = None
+        self._pace = Pace(crew.work)
+        self._servant: Servant | None = None
+        self._failures = 0
         self.thread = threading.Thread(target=self._run, name=f"remuda-{crew.work.queue}", daemon=True)
 
     def kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.join()
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        """End the process, from any thread."""
+        if (servant := self._servant) is not None:
+            servant.kill()
 
     def _run(self) -> None:
-        pace = Pace(self._work)
         try:
-            self._spawn()
-            while not self._crew.stopping.is_set():
-                delivery = self._work.broker.pull(self._work.queue, pace.count, timeout=POLL)
-                if delivery is not None:
-                    pace.begin()
-                    pace.end(failed=not self._handle(delivery))
-        except BrokerClosed:
-            pass
-        except RemudaError as error:
-            _log.error("%s: a worker stops: %s", self._work.queue, error)
+            keep_at_it(self._work, self._crew.stopping, self._step)
         finally:
-            self.kill()
+            self._dismiss()
 
-    def _spawn(self) -> Connection:
-        self.kill()
-        context = multiprocessing.get_context("spawn")
-        self._link, other = context.Pipe()
-        arguments = (other, self._work.queue, list(self._work.handlers), self._work.stack, self._crew.encoding)
-        self._process = context.Process(target=child.main, args=arguments, daemon=True)
-        self._process.start()
-        other.close()
-        return self._link
+    def _step(self) -> bool:
+        servant = self._hire()
+        if servant is None:
+            return True
+        delivery = self._work.broker.pull(self._work.queue, self._pace.count, timeout=POLL)
+        if delivery is not None:
+            self._pace.begin()
+            self._pace.end(failed=not self._handle(servant, delivery))
+        return True
 
-    def _handle(self, delivery: Delivery) -> bool:
-        ended: list[tuple[list[int], Outcome]] = []
-        waiting: list[tuple[list[int], int]] = []
+    def _hire(self) -> Servant | None:
+        """A process that is ready; None, after a pause, if there is none to be had."""
+        if self._servant is not None and self._servant.is_alive():
+            return self._servant
+        self._dismiss()
+        work, crew = self._work, self._crew
+        try:
+            self._servant = Servant(
+                (work.queue, list(work.handlers), work.stack, crew.encoding), crew.publish, crew.stopping
+            )
+        except CannotStart as error:
+            self._failures += 1
+            pause = min(2.0**self._failures, _LONGEST_PAUSE)
+            work.trouble = str(error)
+            _log.error("%s: %s; next try in %.0f s", work.queue, error, pause)
+            crew.stopping.wait(pause)
+            return None
+        self._failures = 0
+        return self._servant
+
+    def _dismiss(self) -> None:
+        servant, self._servant = self._servant, None
+        if servant is not None:
+            servant.close()
+
+    def _handle(self, servant: Servant, delivery: Delivery) -> bool:
+        """Have the process work through a delivery, and settle it; whether all went well."""
+        ended: Ended = []
+        waiting: _Waiting = deque()
         for rows, call in self._work.calls(delivery):
             if isinstance(call, Outcome):
                 ended.append((rows, call))
             else:
-                waiting.append((rows, self._numbers[call.handler.id]))
-        attempts = delivery.attempts
-        while waiting and not self._crew.stopping.is_set():
-            requests: child.Request = [
-                (number, [(delivery[row], attempts[row]) for row in rows]) for rows, number in waiting
-            ]
-            done = self._exchange(delivery, requests)
-            ended += [(rows, outcome) for (rows, _), outcome in zip(waiting, done, strict=False)]
-            waiting = waiting[len(done) :]
-        self._work.conclude(delivery, ended)
-        release(delivery, [row for rows, _ in waiting for row in rows])
+                waiting.append((rows, (self._numbers[call.handler.id], call.messages)))
+        begun: deque[list[int]] = deque()
+        try:
+            while True:
+                while waiting and len(begun) < _AHEAD and not self._crew.stopping.is_set():
+                    rows, request = waiting[0]
+                    if not servant.send(request):
+                        break
+                    begun.append(rows)
+                    waiting.popleft()
+                if not begun:
+                    break
+                ended.append((begun[0], self._await(servant, delivery, waiting)))
+                begun.popleft()
+        except Crash as crash:
+            self._dismiss()
+            ended.append((begun.popleft(), self._after(crash)))
+        released = [row for rows in [*begun, *(rows for rows, _ in waiting)] for row in rows]
+        self._work.conclude(delivery, ended, released, self._crew.stopping)
         return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in ended)
 
-    def _exchange(self, delivery: Delivery, requests: child.Request) -> list[Outcome]:
-        """Have the child work through the requests. A crash or timeout ends one; those after it are not begun."""
-        done: list[Outcome] = []
-        link = self._link or self._spawn()
-        try:
-            link.send(requests)
-            while len(done) < len(requests):
-                outcome = self._await(delivery, link)
-                if outcome is None:
-                    timeout = self._work.settings.timeout or 0
-                    self._spawn()
-                    return [*done, Outcome(Answer.NEGATIVE, f"timed out after {text(timeout)}; its process was killed")]
-                done.append(outcome)
-            return done
-        except (EOFError, OSError):
-            code = self._exit_code()
-            self._spawn()
-            return [*done, Outcome(Answer.NEGATIVE, f"the process crashed with exit code {code}")]
-
-    def _await(self, delivery: Delivery, link: Connection) -> Outcome | None:
-        """The next outcome, serving what the handler asks for meanwhile; None when the time is up."""
+    def _await(self, servant: Servant, delivery: Delivery, waiting: _Waiting) -> Outcome:
+        """The outcome of the call that runs. While it takes long, what waits goes back and the rest stays ours."""
         timeout = self._work.settings.timeout
-        deadline = time.monotonic() + timeout / SECOND if timeout is not None else None
+        began = time.monotonic()
+        deadline = float("inf") if timeout is None else began + timeout / SECOND
+        renewal, patience = began + RENEW, began + LINGER
         while True:
-            left = _RENEW if deadline is None else min(deadline - time.monotonic(), _RENEW)
-            if left <= 0:
-                return None
-            if not link.poll(left):
+            outcome = servant.listen(min(deadline, renewal, patience) - time.monotonic())
+            if outcome is not None:
+                return outcome
+            now = time.monotonic()
+            if now >= deadline:
+                raise Crash(f"timed out after {text(timeout or 0)}; its process was killed")
+            if now >= patience:
+                patience = float("inf")
+                if rows := [row for rows, _ in waiting for row in rows]:
+                    waiting.clear()
+                    delivery.release(rows)
+            if now >= renewal:
+                renewal = now + RENEW
                 self._work.broker.renew(delivery)
-                continue
-            verb, content = link.recv()
-            if verb == child.OUTCOME:
-                assert isinstance(content, Outcome)
-                return content
-            link.send(self._serve(content))
 
-    def _serve(self, arguments: tuple[Any, ...]) -> Any:
-        try:
-            return self._crew.publish(*arguments)
-        except Exception as error:
-            return error
-
-    def _exit_code(self) -> int | None:
-        if self._process is None:
-            return None
-        self._process.join(1)
-        code: int | None = self._process.exitcode
-        return code
+    def _after(self, crash: Crash) -> Outcome:
+        if self._crew.abandoned:
+            return Outcome(Answer.RELEASE, "stopped before it ended")
+        return Outcome(Answer.NEGATIVE, str(crash))

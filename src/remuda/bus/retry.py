@@ -26,6 +26,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int | None = None
     """After this many attempts the threshold callback fires, once."""
 
+    def __post_init__(self) -> None:
+        for name in ("max_retries", "min_interval", "jitter"):
+            if getattr(self, name) < 0:
+                raise InvalidOption(f"{name} of a retry policy is zero or more, not {getattr(self, name)!r}")
+        if any(interval < 0 for interval in self.intervals):
+            raise InvalidOption(f"the intervals of a retry policy are zero or more, not {self.intervals!r}")
+
     def after(self, attempt: int) -> int | None:
         """The wait after the failure of attempt n, which counts from 1; None when it was the last."""
         if attempt > self.max_retries:
@@ -58,8 +65,14 @@ def exponential(
 ) -> RetryPolicy:
     """Each wait `factor` times the one before, up to `longest`, spread by `jitter`."""
     start, limit = micros(first), micros(longest)
-    intervals = tuple(min(round(start * factor**step), limit) for step in range(retries))
-    return RetryPolicy(max_retries=retries, intervals=intervals, jitter=jitter)
+    if factor < 1 or retries < 0:
+        raise InvalidOption(f"factor is at least 1 and retries zero or more, not {factor} and {retries}")
+    intervals, wait = [], float(start)
+    for _ in range(retries):
+        wait = min(wait, limit)
+        intervals.append(round(wait))
+        wait *= factor
+    return RetryPolicy(max_retries=retries, intervals=tuple(intervals), jitter=jitter)
 
 
 RetrySpec = RetryPolicy | Sequence[Duration] | int | str | None
@@ -72,10 +85,12 @@ def policy(spec: RetrySpec) -> RetryPolicy | None:
     if isinstance(spec, str):
         named = {"default": DEFAULT, "papertrail": DEFAULT, "cap": cap(), "never": NEVER, "exponential": exponential()}
         if spec not in named:
-            raise InvalidOption(f"no retry policy is named {spec!r}; there are {', '.join(named)}, or give a list of waits")
+            raise InvalidOption(
+                f"no retry policy is named {spec!r}; there are {', '.join(named)}, or give a list of waits"
+            )
         return named[spec]
     if isinstance(spec, int):
-        if spec < 0:
+        if isinstance(spec, bool) or spec < 0:
             raise InvalidOption(f"a number of retries is zero or more, not {spec}")
         return msgspec.structs.replace(DEFAULT, max_retries=spec)
     waits = tuple(micros(wait) for wait in spec)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from remuda.broker.port import Broker
 from remuda.bus.coroutines import CoroutineCrew
 from remuda.bus.crew import Crew, Work
 from remuda.bus.handler import ExecutorKind
-from remuda.bus.processes import ProcessCrew
+from remuda.bus.processes import ProcessCrew, Publish
 from remuda.bus.threads import ThreadCrew
 from remuda.bus.watchdog import Watchdog
+from remuda.model.errors import InvalidOption, RemudaError
 
 _log = logging.getLogger("remuda.bus")
 _IDLE_LOOK = 0.01
@@ -22,7 +23,7 @@ _IDLE_LOOK = 0.01
 class Runner:
     """All crews of one bus."""
 
-    def __init__(self, works: Sequence[Work], broker: Broker, encoding: str, publish: Callable[..., object]) -> None:
+    def __init__(self, works: Sequence[Work], broker: Broker, encoding: str, publish: Publish) -> None:
         self._broker = broker
         self._works = works
         self._watchdog = Watchdog()
@@ -32,9 +33,13 @@ class Runner:
 
     def start(self) -> None:
         self._watchdog.start()
-        for crew in self._crews:
-            crew.start()
         self.running = True
+        try:
+            for crew in self._crews:
+                crew.start()
+        except BaseException:
+            self.stop(0)
+            raise
         for work in self._works:
             _log.info("%s: %d %s", work.queue, work.settings.threads, _executor(work).value)
 
@@ -60,12 +65,22 @@ class Runner:
         for crew in self._crews:
             crew.stop()
         deadline = time.monotonic() + grace
-        ended = [crew.join(max(deadline - time.monotonic(), 0.01)) for crew in self._crews]
+        late = [crew for crew in self._crews if not crew.join(max(deadline - time.monotonic(), 0.01))]
+        if late:
+            _log.warning("some handlers did not end within %g s; their messages go back to the queue", grace)
+        for crew in late:
+            try:
+                crew.abandon()
+            except RemudaError as error:
+                _log.error("messages could not be given back: %s; they will be when their lease is over", error)
         self._watchdog.stop()
         self.running = False
-        if not all(ended):
-            _log.warning("some handlers did not end within %.0f s; their messages go back to the queue", grace)
-        return all(ended)
+        return not late
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps some queue from being worked on, if anything does."""
+        return next((work.trouble for work in self._works if work.trouble is not None), None)
 
     def _is_idle(self) -> bool:
         infos = {info.name: info for info in self._broker.queues()}
@@ -75,10 +90,10 @@ class Runner:
             if (info := infos.get(work.queue)) is not None
         )
 
-    def _crew(self, work: Work, encoding: str, publish: Callable[..., object]) -> Crew:
+    def _crew(self, work: Work, encoding: str, publish: Publish) -> Crew:
         match _executor(work):
             case ExecutorKind.ASYNCIO:
-                return CoroutineCrew(work)
+                return CoroutineCrew(work, self._watchdog)
             case ExecutorKind.PROCESSES:
                 return ProcessCrew(work, encoding, publish)
             case _:
@@ -87,6 +102,13 @@ class Runner:
 
 def _executor(work: Work) -> ExecutorKind:
     """The one asked for, else coroutines for coroutines and threads for functions."""
-    if work.settings.executor is not None:
-        return work.settings.executor
-    return ExecutorKind.ASYNCIO if any(handler.is_async for handler in work.handlers) else ExecutorKind.THREADS
+    asked = work.settings.executor
+    coroutine = next((handler for handler in work.handlers if handler.is_async), None)
+    if asked is ExecutorKind.THREADS and coroutine is not None:
+        raise InvalidOption(
+            f"message.executor.{work.queue}: {coroutine.id} is a coroutine, which threads cannot interrupt; "
+            "leave the executor out, or choose asyncio or processes"
+        )
+    if asked is not None:
+        return asked
+    return ExecutorKind.THREADS if coroutine is None else ExecutorKind.ASYNCIO

@@ -1,15 +1,24 @@
 """Settings from code, `remuda.toml`, the environment and PaperTrail's property names (B3); the more specific wins.
 
 Every setting is a PaperTrail property: `message.retry.max`, or `message.retry.max.<queueId>` for one queue. In the
-environment it is `REMUDA_MESSAGE_RETRY_MAX` or `REMUDA_MESSAGE_RETRY_MAX__<queueId>`.
+environment it is `REMUDA_MESSAGE_RETRY_MAX` or `REMUDA_MESSAGE_RETRY_MAX__<queueId>`, where the queue's id may also be
+written as a shell allows it, `ORDERS_SHIP` for `Orders.ship`. In TOML a name that is longer than another setting's is
+quoted, since a table cannot also be a value:
+
+    message.retry.max = 3
+    "message.retry.max.Orders.ship" = 10
+
+`message.retry.check.interval` is accepted for compatibility and has no effect: nothing is checked for at intervals,
+since a retry comes when it is due.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,9 +51,11 @@ def _whole(minimum: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         try:
             number = int(value)
-        except (TypeError, ValueError):
-            raise InvalidOption(f"must be a whole number, not {value!r}") from None
-        if number < minimum or isinstance(value, bool):
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        if number is None or isinstance(value, bool) or (isinstance(value, float) and value != number):
+            raise InvalidOption(f"must be a whole number, not {value!r}")
+        if number < minimum:
             raise InvalidOption(f"must be at least {minimum}, not {value!r}")
         return number
 
@@ -69,8 +80,14 @@ def _text(value: Any) -> str:
     return value
 
 
-def _duration(unit: int) -> Callable[[Any], int]:
-    return lambda value: micros(value, unit)
+def _duration(unit: int, *, least: int = 0) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        length = micros(value, unit)
+        if length < least:
+            raise InvalidOption(f"must be longer than zero, not {value!r}")
+        return length
+
+    return read
 
 
 PROPERTIES: Final[dict[str, Property]] = {
@@ -81,7 +98,7 @@ PROPERTIES: Final[dict[str, Property]] = {
     "message.queue.size": Property(_whole(0), 500),
     "message.failover": Property(_text, None),
     "message.threads": Property(_whole(1), 1),
-    "message.timeout": Property(_duration(SECOND), None),
+    "message.timeout": Property(_duration(SECOND, least=1), None),
     "message.executor": Property(_executor, None),
 }
 
@@ -146,6 +163,8 @@ class Settings:
         known = property_of(name)
         if known is None:
             raise InvalidOption(f"{source}: unknown setting {name!r}{_hint(name, list(PROPERTIES))}")
+        if name == known + ".":
+            raise InvalidOption(f"{source}: {name!r} names no queue after its last dot")
         if name != known and not PROPERTIES[known].per_queue:
             raise InvalidOption(f"{source}: {known} holds for all queues; {name!r} cannot be set for one")
         if name == "message.failover":
@@ -155,24 +174,25 @@ class Settings:
         except InvalidOption as error:
             raise InvalidOption(f"{source}: {name} {error}") from None
 
-    def get(self, name: str, queue: str | None = None) -> Setting:
-        for candidate in ([f"{name}.{queue}"] if queue else []) + [name]:
-            if candidate in self._values:
-                return self._values[candidate]
-        return Setting(PROPERTIES[name].default, "default")
+    def get(self, name: str) -> Setting:
+        """What holds for queues that have no value of their own."""
+        return self._values.get(name, Setting(PROPERTIES[name].default, "default"))
 
-    def is_set(self, name: str, queue: str | None = None) -> bool:
-        return self.get(name, queue).source != "default"
+    def own(self, name: str, queue: str) -> Setting | None:
+        """A queue's own value."""
+        return self._values.get(f"{name}.{queue}") or self._values.get(f"{name}.{_shell_name(queue)}")
 
-    def queue_names(self) -> set[str]:
-        """Queues that some setting names."""
-        return {name[len(known) + 1 :] for name in self._values if (known := property_of(name)) and known != name}
+    def strangers(self, queues: Iterable[str]) -> set[str]:
+        """Queues that some setting names, and that are none of these."""
+        known = {name for queue in queues for name in (queue, _shell_name(queue))}
+        named = {name[len(prefix) + 1 :] for name in self._values if (prefix := property_of(name)) and prefix != name}
+        return named - known
 
     def for_queue(self, queue: str, options: HandlerOptions) -> QueueSettings:
         """What holds for a queue: its own settings, then what its handler says, then the general settings."""
 
         def pick(name: str, said: Any) -> Any:
-            own = self._values.get(f"{name}.{queue}")
+            own = self.own(name, queue)
             return own.value if own is not None else said if said is not None else self.get(name).value
 
         return QueueSettings(
@@ -187,7 +207,9 @@ class Settings:
 
     def effective(self, queues: Mapping[str, HandlerOptions]) -> list[tuple[str, Any, str]]:
         """Every setting in force, with its source, for people to read."""
-        rows = [(name, self.get(name).value, self.get(name).source) for name in PROPERTIES if name != "message.failover"]
+        rows = [
+            (name, self.get(name).value, self.get(name).source) for name in PROPERTIES if name != "message.failover"
+        ]
         for queue, options in queues.items():
             chosen = self.for_queue(queue, options)
             said = {
@@ -198,7 +220,7 @@ class Settings:
                 "message.executor": (chosen.executor, options.executor),
             }
             for name, (value, written) in said.items():
-                own = next((s for key, s in self._values.items() if key.startswith(name) and key.endswith(f".{queue}")), None)
+                own = self._source_of(name, queue)
                 if own is not None or written is not None:
                     rows.append((f"{name}.{queue}", value, own.source if own is not None else "handler"))
         return rows
@@ -211,12 +233,19 @@ class Settings:
         )
         changes: dict[str, Any] = {}
         for name, field in (("message.retry.max", "max_retries"), ("message.retry.intervals", "intervals")):
-            own = self._values.get(f"{name}.{queue}")
+            own = self.own(name, queue)
             if own is not None:
                 changes[field] = own.value
-        if said is not None and self.is_set("message.retry.min.interval"):
+        if said is not None and self.get("message.retry.min.interval").source != "default":
             changes["min_interval"] = self.get("message.retry.min.interval").value
+        if "max_retries" in changes and policy.threshold == policy.max_retries + 1:
+            changes["threshold"] = changes["max_retries"] + 1
         return msgspec.structs.replace(policy, **changes)
+
+    def _source_of(self, name: str, queue: str) -> Setting | None:
+        """A queue's own value of a property, or of one below it."""
+        below = [known for known in PROPERTIES if known == name or known.startswith(name + ".")]
+        return next((own for known in below if (own := self.own(known, queue)) is not None), None)
 
 
 def property_of(name: str) -> str | None:
@@ -230,6 +259,11 @@ def _flatten(tables: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
         name = f"{prefix}{key}"
         rows += _flatten(value, name + ".") if isinstance(value, Mapping) else [(name, value)]
     return rows
+
+
+def _shell_name(queue: str) -> str:
+    """A queue's id as the name of an environment variable can hold it."""
+    return re.sub(r"\W", "_", queue, flags=re.ASCII).upper()
 
 
 def _hint(name: str, known: list[str]) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+import time
 
 from remuda.broker.delivery import Delivery
 from remuda.bus.answers import HandlerTimeout
-from remuda.bus.crew import POLL, Pace, Work, release
+from remuda.bus.crew import POLL, Pace, Work, keep_at_it
+from remuda.bus.hand import Hand
 from remuda.bus.invoke import Call
 from remuda.bus.outcome import Outcome
 from remuda.bus.watchdog import Slot, Watchdog
 from remuda.core.effects import Answer
 from remuda.model.durations import SECOND, text
-from remuda.model.errors import BrokerClosed, RemudaError
-
-_log = logging.getLogger("remuda.bus")
 
 
 class ThreadCrew:
@@ -30,105 +28,122 @@ class ThreadCrew:
 
     def start(self) -> None:
         for _ in range(self.work.settings.threads):
-            self.add()
-
-    def add(self) -> None:
-        worker = _Worker(self)
-        with self._guard:
-            self._workers.append(worker)
-        worker.thread.start()
+            self._add()
 
     def replace(self, worker: _Worker) -> None:
         with self._guard:
             self._workers.remove(worker)
         if not self.stopping.is_set():
-            self.add()
+            self._add()
 
     def stop(self) -> None:
         self.stopping.set()
 
     def join(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        with self._guard:
+            workers = [worker for worker in self._workers if worker.thread is not threading.current_thread()]
+        for worker in workers:
+            worker.thread.join(max(deadline - time.monotonic(), 0))
+        return not any(worker.thread.is_alive() for worker in workers)
+
+    def abandon(self) -> None:
         with self._guard:
             workers = list(self._workers)
         for worker in workers:
-            worker.thread.join(timeout)
-        return not any(worker.thread.is_alive() for worker in workers)
+            worker.give_up()
+
+    def _add(self) -> None:
+        worker = _Worker(self)
+        with self._guard:
+            self._workers.append(worker)
+        worker.thread.start()
 
 
 class _Worker:
     def __init__(self, crew: ThreadCrew) -> None:
         self._crew = crew
         self._work = crew.work
-        self._delivery: Delivery | None = None
-        self._current: list[int] = []
-        self._left: list[int] = []
-        self._slot = Slot(f"a handler of {crew.work.queue}", self._renew, self._abandon)
+        self._pace = Pace(crew.work)
+        self._hand: Hand[Delivery] | None = None
+        self._slot = Slot(f"a handler of {crew.work.queue}", self._attend, self._abandon)
         self.thread = threading.Thread(target=self._run, name=f"remuda-{crew.work.queue}", daemon=True)
+
+    def give_up(self) -> None:
+        """The crew has stopped, and does not wait any longer."""
+        self._slot.give_up()
+        self._answer_for(Outcome(Answer.RELEASE, "stopped before it ended"))
 
     def _run(self) -> None:
         self._crew.watchdog.add(self._slot)
-        pace = Pace(self._work)
         try:
-            while not self._crew.stopping.is_set() and not self._slot.abandoned:
-                delivery = self._work.broker.pull(self._work.queue, pace.count, timeout=POLL)
-                if delivery is not None:
-                    pace.begin()
-                    pace.end(failed=not self._handle(delivery))
-        except BrokerClosed:
-            return
-        except RemudaError as error:
-            _log.error("%s: a worker stops: %s", self._work.queue, error)
+            keep_at_it(self._work, self._crew.stopping, self._step)
         finally:
             self._crew.watchdog.remove(self._slot)
 
+    def _step(self) -> bool:
+        delivery = self._work.broker.pull(self._work.queue, self._pace.count, timeout=POLL)
+        if delivery is not None:
+            self._pace.begin()
+            self._pace.end(failed=not self._handle(delivery))
+        return not self._slot.abandoned
+
     def _handle(self, delivery: Delivery) -> bool:
         """Run the handlers for a delivery and settle it; whether all went well."""
-        ended: list[tuple[list[int], Outcome]] = []
-        self._delivery = delivery
-        self._left = list(range(len(delivery)))
-        for rows, call in self._work.calls(delivery):
-            if self._crew.stopping.is_set():
-                break
-            self._current = rows
-            self._left = self._left[len(rows) :]
-            outcome = call if isinstance(call, Outcome) else self._call(call)
-            if self._slot.abandoned:
-                # The watchdog has answered for this message and given back the rest; only what went before is ours.
-                self._work.conclude(delivery, ended)
+        hand = self._hand = Hand(delivery)
+        try:
+            for rows, call in self._work.calls(delivery):
+                if self._crew.stopping.is_set() or not hand.begin(rows):
+                    break
+                if not hand.end(call if isinstance(call, Outcome) else self._call(call)):
+                    return False
+            rest = hand.close()
+            if rest is None:
                 return False
-            ended.append((rows, outcome))
-            self._current = []
-        else:
-            self._left = []
-        self._delivery = None
-        self._work.conclude(delivery, ended)
-        release(delivery, self._left)
-        return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in ended)
+            self._work.conclude(delivery, rest.ended, rest.waiting, self._crew.stopping)
+            return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in rest.ended)
+        finally:
+            self._hand = None
 
     def _call(self, call: Call) -> Outcome:
         timeout = self._work.settings.timeout
+        outcome = Outcome(Answer.NEGATIVE)
         try:
-            self._slot.begin(None if timeout is None else timeout / SECOND)
             try:
+                self._slot.begin(None if timeout is None else timeout / SECOND)
                 outcome = call.run()
             finally:
                 self._slot.end()
         except HandlerTimeout:
-            outcome = Outcome(Answer.NEGATIVE)
+            # It came outside the handler. There is only one for each call, so nothing disturbs this.
+            self._slot.end()
         if self._slot.interrupted and timeout is not None and outcome.answer is Answer.NEGATIVE:
             return Outcome(Answer.NEGATIVE, f"timed out after {text(timeout)}", outcome.detail)
         return outcome
 
-    def _renew(self) -> None:
-        delivery = self._delivery
-        if delivery is not None:
-            self._work.broker.renew(delivery)
+    def _attend(self, now: float) -> None:
+        """Called by the watchdog while a call runs."""
+        hand = self._hand
+        if hand is None:
+            return
+        if rows := hand.give_back(now):
+            hand.delivery.release(rows)
+        if hand.must_renew(now):
+            self._work.broker.renew(hand.delivery)
 
     def _abandon(self) -> None:
         """Called by the watchdog: answer for the call that does not end, give back the rest, and go on without it."""
-        delivery, timeout = self._delivery, self._work.settings.timeout
-        if delivery is not None and timeout is not None:
-            reason = f"timed out after {text(timeout)} and ignores the interrupt"
-            self._work.conclude(delivery, [(self._current, Outcome(Answer.NEGATIVE, reason))])
-            release(delivery, self._left)
-        self._crew.replace(self)
+        timeout = text(self._work.settings.timeout or 0)
+        try:
+            self._answer_for(Outcome(Answer.NEGATIVE, f"timed out after {timeout} and ignores the interrupt"))
+        finally:
+            self._crew.replace(self)
+
+    def _answer_for(self, running: Outcome) -> None:
+        """Answer for the worker, which is in a call; its own answer will then come too late."""
+        hand = self._hand
+        rest = hand.close() if hand is not None else None
+        if hand is None or rest is None:
+            return
+        ended = [*rest.ended, (rest.running, running)] if rest.running else rest.ended
+        self._work.conclude(hand.delivery, ended, rest.waiting, self._crew.stopping)

@@ -29,7 +29,7 @@ def run_reloading(arguments: Sequence[str]) -> None:
         signal.signal(number, receive)
     root = Path.cwd()
     seen = snapshot(root)
-    child = _start(arguments)
+    child, ended = _start(arguments), False
     while not asked:
         time.sleep(_POLL)
         now = snapshot(root)
@@ -38,9 +38,12 @@ def run_reloading(arguments: Sequence[str]) -> None:
             seen = now
             _stop(child, asked)
             if not asked:
-                child = _start(arguments)
-        elif child.poll() == 0:
-            return
+                child, ended = _start(arguments), False
+        elif not ended and child.poll() is not None:
+            if child.returncode == 0:
+                return
+            ended = True
+            print("ended; waiting for a file to change", file=sys.stderr, flush=True)
     _stop(child, asked)
 
 

@@ -33,7 +33,7 @@ def run(
     if reload:
         from remuda.cli.reload import run_reloading
 
-        run_reloading(_child_arguments(app, grace, threads or [], log_json, metrics))
+        run_reloading(_child_arguments(app, grace, threads or [], until_idle, log_json, metrics))
         return
     from remuda.bus.logs import configure
     from remuda.cli.signals import Stopper
@@ -70,12 +70,12 @@ def _serve_metrics(bus: Bus, port: int) -> None:
     metrics.serve(port)
 
 
-def _child_arguments(app: str, grace: str, threads: list[str], log_json: bool, metrics: int | None) -> list[str]:
+def _child_arguments(
+    app: str, grace: str, threads: list[str], until_idle: bool, log_json: bool, metrics: int | None
+) -> list[str]:
     arguments = ["run", app, "--grace", grace]
     for entry in threads:
         arguments += ["--threads", entry]
-    if log_json:
-        arguments.append("--log-json")
-    if metrics is not None:
-        arguments += ["--metrics", str(metrics)]
-    return arguments
+    arguments += ["--until-idle"] if until_idle else []
+    arguments += ["--log-json"] if log_json else []
+    return arguments if metrics is None else [*arguments, "--metrics", str(metrics)]

@@ -22,6 +22,7 @@ from remuda.core.queue import Queue, Waiter
 from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.routers import Router, copies_of
 from remuda.core.settling import Verdict
+from remuda.core.spool import Spool
 from remuda.core.strategies import by_type
 from remuda.model.durations import DAY
 from remuda.model.errors import Conflict, ConsumersFull, InvalidMessage, InvalidOption, NotFound
@@ -42,6 +43,7 @@ from remuda.model.records import (
     Record,
     RouterChange,
     RouterKind,
+    SpoolTaken,
 )
 from remuda.model.state import State
 from remuda.model.topics import check_topic
@@ -71,6 +73,7 @@ class Core:
         self.ledger = Ledger()
         self.queues: dict[str, Queue] = {}
         self.routers: dict[str, Router] = {}
+        self.spool = Spool()
         self._strategy_for = strategy_for
         self._handler_for = handler_for
         self._wakes: list[tuple[int, str]] = []
@@ -163,14 +166,15 @@ class Core:
         queue: str | None = None,
         unbound: str | None = None,
         options: QueueOptions | Mapping[str, Any] | None = None,
+        spooled: SpoolTaken | None = None,
     ) -> Receipt:
-        """Take in a batch: to the queues of its topics, or to `queue` alone.
+        """Take in a batch that has passed its `check`: to the queues of its topics, or to `queue` alone.
 
         With `unbound`, only to the channels of its topics; what no channel wants goes to the queue of that name.
+        Those that come from the spool are noted as taken in together with it.
         """
         self.ledger.at(now)
-        messages.check()
-        count = len(messages)
+        count = len(messages.bodies)
         if not count:
             return Receipt(self.ledger.next_offset, [], {}, ())
         messages = self._identified(messages)
@@ -182,10 +186,13 @@ class Core:
             rows = [row for row in range(count) if row not in refusals]
             kept = messages.take(rows)
             routes = routes if len(routes) == 1 else [routes[row] for row in rows]
-        digest = self.compacter.digests(kept)
-        unchanged = self.compacter.unchanged(kept, digest) if queue is None else None
+        # A message that is put into one queue by name is no news of its object: it is neither compared nor remembered.
+        digest = self.compacter.digests(kept) if queue is None else None
+        unchanged = self.compacter.unchanged(kept, digest)
         first, watch = self.ledger.next_offset, None
-        if len(kept):
+        if spooled is not None:
+            self._take_from_spool(spooled, first if kept.bodies else None, count, refusals)
+        if kept.bodies:
             record = self.ledger.append(kept, _column(routes, unchanged, len(kept)), digest)
             self.compacter.remember(kept, digest)
             watch = self._enter(record)
@@ -193,12 +200,17 @@ class Core:
         repeats = tuple(row for row, same in enumerate(unchanged or ()) if same)
         return Receipt(first, messages.ids, refusals, repeats, watch, differs)
 
+    def skip_spooled(self, spooled: SpoolTaken, now: int) -> None:
+        """Rows of the spool that can be no messages are done with, too."""
+        self.ledger.at(now)
+        self.ledger.change(spooled)
+        self.spool.note(spooled)
+
     def route(self, router: str, messages: Messages, now: int) -> list[Receipt]:
         """Publish through a router (Q18): copies go to its bindings, with the original's id as correlation."""
         self.ledger.at(now)
         if router not in self.routers:
             raise NotFound(f"there is no router {router!r}; nothing was stored")
-        messages.check()
         originals = self._identified(messages)
         receipts: list[Receipt] = []
         for choices, batch in self.routers[router].choose(originals):
@@ -231,9 +243,9 @@ class Core:
         queue = self.queues.get(name)
         if queue is None:
             self._check_creation(name)
-            initialized = options is not None
-            queue = self._create(name, self._options(options), Status.RUNNING if initialized else Status.NOT_INITIALIZED)
-        elif queue.status is Status.NOT_INITIALIZED and options is not None:
+            status = Status.RUNNING if _names_type(options) else Status.NOT_INITIALIZED
+            queue = self._create(name, self._options(options), status)
+        elif queue.status is Status.NOT_INITIALIZED and _names_type(options):
             self._initialize(queue, self._options(options))
         if consumer in queue.consumers:
             raise Conflict(f"queue {name!r} already has a consumer named {consumer!r}")
@@ -335,6 +347,10 @@ class Core:
 
     # Operators
 
+    def parked(self, name: str, selection: operators.Selection, limit: int) -> list[operators.Parked]:
+        """Messages that ended without success, the newest first."""
+        return operators.parked(self.queue(name), selection, limit)
+
     def reprocess(self, name: str, selection: operators.Selection, now: int, who: str | None = None) -> int:
         """Send parked messages back to the queue as new. Gives how many."""
         self.ledger.at(now)
@@ -399,6 +415,7 @@ class Core:
                 self._resume_ids(record)
                 self.ledger.next_offset = max(self.ledger.next_offset, record.first + len(record))
                 self.ledger.note_block(record.first, len(record), record.created)
+                self.spool.replay_messages(record)
             case Events():
                 for position, event in enumerate(record.rows, record.first):
                     queue = self.queues.get(event.queue)
@@ -408,6 +425,8 @@ class Core:
                 self.ledger.next_position = max(self.ledger.next_position, record.first + len(record))
             case QueueChange():
                 self._replay_change(record)
+            case SpoolTaken():
+                self.spool.replay(record)
             case RouterChange():
                 if record.kind is None:
                     self.routers.pop(record.router, None)
@@ -417,6 +436,9 @@ class Core:
     def resume(self, now: int) -> None:
         """After the last record: nobody holds a delivery any more, and memory queues have lost their messages."""
         self.ledger.at(now)
+        recanted = self.spool.recant(self.ledger.now)
+        if recanted is not None:
+            self.ledger.change(recanted)
         for queue in list(self.queues.values()):
             operators.resume(self.ledger, queue)
             self._after(queue)
@@ -565,7 +587,7 @@ class Core:
             self._create(name, asked, Status.RUNNING)
         for name in sorted(names):
             if self.queues[name].status is Status.NOT_INITIALIZED:
-                self._initialize(self.queues[name], asked)
+                self._initialize(self.queues[name], asked if options is not None else self.queues[name].options)
         if options is None:
             return {}
         differing = {name: _differences(asked, self.queues[name].options) for name in sorted(names)}
@@ -595,6 +617,15 @@ class Core:
                 admission.evict(self.ledger, self.queues[name])
                 self._after(self.queues[name])
         return watch
+
+    def _take_from_spool(
+        self, spooled: SpoolTaken, first: int | None, count: int, refusals: admission.Refusals
+    ) -> None:
+        before = spooled.rows - count
+        refused = {before + row: str(error) for row, error in refusals.items()}
+        record = msgspec.structs.replace(spooled, time=self.ledger.now, first=first, refused=refused)
+        self.ledger.change(record)
+        self.spool.note(record)
 
     def _publish_copy(self, binding: Binding, batch: Messages, now: int) -> Receipt:
         copies = copies_of(batch, binding)
@@ -628,12 +659,8 @@ class Core:
     def _after(self, queue: Queue) -> None:
         """What may follow any change of a queue: deliveries, its end, the next time to look."""
         delivery.dispatch(self.ledger, queue)
-        while self.ledger.forwards:
-            target, event = self.ledger.forwards.pop(0)
-            if target not in self.queues:
-                self._create(target, self.default_options, Status.RUNNING)
-            operators.enter(self.ledger, self.queues[target], event)
-            self._after(self.queues[target])
+        if self.ledger.forwards:
+            self._forward()
         if self._is_over(queue):
             self._remove(queue, None)
             return
@@ -641,6 +668,16 @@ class Core:
         if wake < queue.wake:
             queue.wake = wake
             heapq.heappush(self._wakes, (wake, queue.name))
+
+    def _forward(self) -> None:
+        forwards, self.ledger.forwards = self.ledger.forwards, []
+        for target, event in forwards:
+            if target not in self.queues:
+                self._create(target, self.default_options, Status.RUNNING)
+            operators.enter(self.ledger, self.queues[target], event)
+        for target in dict.fromkeys(target for target, _ in forwards):
+            if target in self.queues:
+                self._after(self.queues[target])
 
     def _is_over(self, queue: Queue) -> bool:
         if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues:
@@ -666,6 +703,11 @@ def _differences(asked: QueueOptions, standing: QueueOptions) -> Differences:
         for field in QueueOptions.__struct_fields__
         if getattr(asked, field) != getattr(standing, field)
     }
+
+
+def _names_type(options: QueueOptions | Mapping[str, Any] | None) -> bool:
+    """Whether a subscriber decides what kind of queue it is (Q13)."""
+    return isinstance(options, QueueOptions) or (options is not None and "type" in options)
 
 
 def _column(routes: list[tuple[str, ...]], unchanged: list[bool] | None, count: int) -> Column[tuple[str, ...]]:

@@ -24,9 +24,11 @@ def dispatch(ledger: Ledger, queue: Queue) -> None:
     """Send whatever can be sent now."""
     if queue.next_send <= ledger.now:
         queue.next_send = 0
-    if queue.status not in CONSUMING or not queue.waiting:
+    if not queue.waiting or queue.status not in CONSUMING:
         return
     expire(ledger, queue)
+    if not queue.consumers and not queue.waiters:
+        return
     _serve_waiters(ledger, queue)
     pace = queue.options.delay_between_messages
     while queue.waiting:
@@ -51,6 +53,7 @@ def pull(ledger: Ledger, queue: Queue, waiter: Waiter) -> bool:
     send(ledger, queue, (waiter.consumer,), runs, waiter.request)
     if waiter.clear_after != "none":
         operators.clear(ledger, queue, waiter.clear_after, waiter.consumer)
+        ledger.recount(waiter.request, queue)
     return True
 
 
@@ -100,10 +103,9 @@ def send(
         member = queue.consumers.get(name)
         if member is not None:
             member.served = queue.serving
-        left = (queue.high.size, queue.returned.size + queue.normal.size)
         attempts = [attempt for _, _, attempt in batch]
         lease = token if asks else None
-        ledger.send(Sending(queue.name, name, lease, runs_only, attempts, deadline, left, request))
+        ledger.send(Sending(queue.name, name, lease, runs_only, attempts, deadline, queue.remaining, request))
     if queue.handler is not None:
         for first, count in runs_only:
             for offset in range(first, first + count):

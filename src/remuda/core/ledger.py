@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from remuda.core.effects import Commit, Effects, Notice, NoticeKind, Sending
 from remuda.core.pieces import Piece
 from remuda.core.queue import Queue
 from remuda.model.messages import Column, Messages
 from remuda.model.options import CommitWhen, Persistence
-from remuda.model.records import Appended, Event, Events, QueueChange, RouterChange
+from remuda.model.records import Appended, Event, Events, QueueChange, RouterChange, SpoolTaken
 from remuda.model.state import PARKED, State, check_move
 
 
@@ -64,7 +66,7 @@ class Ledger:
         self.note_block(record.first, len(record), self.now)
         return record
 
-    def change(self, change: QueueChange | RouterChange) -> None:
+    def change(self, change: QueueChange | RouterChange | SpoolTaken) -> None:
         self._close_rows()
         self._effects.records.append(change)
         self._effects.durable = True
@@ -105,6 +107,13 @@ class Ledger:
         if claimed:
             self._effects.sendings = [sending for sending in self._effects.sendings if sending.request != request]
         return claimed
+
+    def recount(self, request: int, queue: Queue) -> None:
+        """What a pull is told of the messages that remain, after some were cleared."""
+        self._effects.sendings = [
+            msgspec.structs.replace(sending, remaining=queue.remaining) if sending.request == request else sending
+            for sending in self._effects.sendings
+        ]
 
     def notice(
         self, kind: NoticeKind, queue: Queue, *, first: int = 0, count: int = 0, consumer: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -40,6 +41,24 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             and (self.until is None or piece.time < self.until)
             and (self.reason is None or self.reason in (piece.reason or ""))
         ]
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """One message that ended without success."""
+
+    offset: int
+    state: State
+    reason: str
+    time: int
+
+
+def parked(queue: Queue, selection: Selection, limit: int) -> list[Parked]:
+    """The newest `limit` of the messages selected, newest first."""
+    if limit < 1:
+        raise InvalidOption(f"a list has room for at least 1 message, not {limit}")
+    pieces = sorted(selection.of(queue), key=lambda piece: (piece.time, piece.first), reverse=True)
+    newest = ((piece, offset) for piece in pieces for offset in reversed(range(piece.first, piece.end)))
+    return [Parked(offset, piece.state, piece.reason or "", piece.time) for piece, offset in islice(newest, limit)]
 
 
 def reprocess(ledger: Ledger, queue: Queue, selection: Selection, who: str | None) -> int:

@@ -110,6 +110,11 @@ class Queue:
     # What others ask
 
     @property
+    def remaining(self) -> tuple[int, int]:
+        """Messages that wait: of high priority, and others."""
+        return self.high.size, self.returned.size + self.normal.size
+
+    @property
     def soonest(self) -> int:
         """No waiting message expires before this."""
         return min(self.high.soonest, self.returned.soonest, self.normal.soonest)

@@ -11,6 +11,7 @@ from remuda.core.lane import Lane
 from remuda.core.pieces import Piece, Pieces
 from remuda.core.queue import Queue
 from remuda.core.routers import Router
+from remuda.core.spool import Progress
 from remuda.model.options import QueueOptions, Status
 from remuda.model.records import Binding, RouterKind
 from remuda.model.state import State
@@ -39,6 +40,7 @@ class _CoreState(msgspec.Struct, array_like=True):
     routers: dict[str, tuple[RouterKind, tuple[Binding, ...]]]
     history: dict[bytes, bytes]
     last_settled: dict[int, int]
+    spool: dict[str, Progress] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -54,6 +56,7 @@ def save(core: Core) -> bytes:
         {name: (router.kind, router.bindings) for name, router in core.routers.items()},
         core.compacter.history,
         core.ledger.last_settled,
+        core.spool.taken,
     )
     return _encoder.encode(state)
 
@@ -66,6 +69,7 @@ def load(core: Core, snapshot: bytes) -> None:
     core.snowflakes.resume(state.last_id)
     core.compacter.history = state.history
     core.ledger.last_settled = state.last_settled
+    core.spool.taken = state.spool
     core.routers = {name: Router(kind, bindings) for name, (kind, bindings) in state.routers.items()}
     for saved in state.queues:
         _load_queue(core.open(saved.name, saved.options, saved.status), saved)

@@ -14,12 +14,13 @@ import msgspec
 from remuda.model.errors import InvalidMessage, StorageError
 from remuda.model.message import NO_HEADERS, Message, Priority
 from remuda.model.messages import Column, Messages
-from remuda.model.records import Appended, Events, QueueChange, Record, RouterChange
+from remuda.model.records import Appended, Events, QueueChange, Record, RouterChange, SpoolTaken
 
 MESSAGES: Final = 1
 EVENTS: Final = 2
 CHANGE: Final = 3
 ROUTER: Final = 4
+SPOOL: Final = 5
 
 _MIME_TYPE: Final = Message(name="", body=b"").mime_type
 _Tuples = list[str | tuple[str, ...]]
@@ -74,6 +75,8 @@ _decode_whole = msgspec.msgpack.Decoder(_Whole).decode
 _decode_events = msgspec.msgpack.Decoder(tuple[int, Events]).decode
 _decode_change = msgspec.msgpack.Decoder(tuple[int, int, QueueChange]).decode
 _decode_router = msgspec.msgpack.Decoder(tuple[int, int, RouterChange]).decode
+_decode_spool = msgspec.msgpack.Decoder(tuple[int, int, SpoolTaken]).decode
+_CHANGES: Final = {QueueChange: CHANGE, RouterChange: ROUTER, SpoolTaken: SPOOL}
 
 
 def encode(record: Record, offset: int, position: int) -> tuple[int, bytes]:
@@ -82,7 +85,7 @@ def encode(record: Record, offset: int, position: int) -> tuple[int, bytes]:
         return MESSAGES, _encode_appended(record, position, record.messages.bodies)
     if type(record) is Events:
         return EVENTS, _encode((offset, record))
-    return CHANGE if type(record) is QueueChange else ROUTER, _encode((offset, position, record))
+    return _CHANGES[type(record)], _encode((offset, position, record))
 
 
 def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
@@ -103,6 +106,8 @@ def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
             return Decoded(*_decode_change(payload))
         if kind == ROUTER:
             return Decoded(*_decode_router(payload))
+        if kind == SPOOL:
+            return Decoded(*_decode_spool(payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError, MemoryError) as error:
         raise Damaged(f"a frame of kind {kind} holds no record: {error}") from error
     raise Damaged(f"a frame has the unknown kind {kind}")

@@ -162,6 +162,16 @@ class SealedParquet:
         except UNREADABLE as error:
             raise self._damage(error) from error
 
+    def whole(self) -> bool:
+        """Whether every row group matches its checksum."""
+        try:
+            return all(
+                google_crc32c.value(self._source.read_at(group.end - group.start, group.start)) == group.crc
+                for group in self._groups
+            )
+        except UNREADABLE:
+            return False
+
     def _read_seal(self) -> list[Group]:
         size = self._source.size()
         length, _ = _FOOTER_END.unpack(self._source.read_at(_FOOTER_END.size, size - _FOOTER_END.size))

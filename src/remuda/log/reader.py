@@ -92,7 +92,7 @@ class Reader:
         columns: Sequence[str] | None = None,
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Events from position `start` to before `stop`, in order, as Arrow batches; `columns` and `wanted` as above."""
+        """Events from position `start` to before `stop`, in order, as Arrow batches; else as for messages."""
         look = _Look(columns, wanted)
         for rows in self._read(self._event_pieces, self._event_gaps, start, stop, look):
             yield event_batch(rows, columns) if isinstance(rows, list) else rows

@@ -62,6 +62,8 @@ class Status(StrEnum):
     ONLY_CONSUME = "only-consume"
     PAUSED = "paused"
 
+    __hash__ = str.__hash__  # As for states.
+
 
 PER_TOPIC: Final = 0
 """As `confirmations`: one for each topic of the message."""

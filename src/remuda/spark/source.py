@@ -94,7 +94,7 @@ class LogReader(DataSourceReader):
         self._shape = Shape(options.table, schema)
         # Spark fails a read whose reader overrides `pushFilters` in a session that does not allow it. This way Spark
         # takes it for not overridden, and calls it all the same where it is allowed.
-        self.pushFilters = _Pushed(self)  # type: ignore[method-assign, assignment]
+        self.pushFilters = _Pushed(self)  # type: ignore[method-assign]
 
     def push(self, filters: list[Filter]) -> Iterable[Filter]:
         self._selection = push(self._options.table, self._selection, filters)

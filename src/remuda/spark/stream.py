@@ -53,7 +53,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._log_end(name) < number:
                 raise Conflict(
                     f"the checkpoint is at {name} {number}, but the log at {self._options.url!r} ends at "
-                    f"{self._log_end(name)}: it is not the log that this query has read. Give the query a new checkpoint"
+                    f"{self._log_end(name)}: it is not the log that this query has read. Begin a new checkpoint"
                 )
         if isinstance(limit, ReadMaxRows):
             end = {name: min(number, start[name] + limit.max_rows) for name, number in end.items()}

@@ -1,0 +1,145 @@
+"""Taking in what lies in the spool: each row once, whatever is killed in between."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from remuda.log import spool
+from remuda.log.spool import SpoolBatch
+from remuda.model.errors import InvalidMessage, NotFound, StorageError
+from remuda.model.message import NO_HEADERS, Message, Priority
+from remuda.model.messages import Messages, fold
+from remuda.model.records import SpoolTaken
+
+if TYPE_CHECKING:
+    from remuda.broker.host import Host
+
+_log = logging.getLogger("remuda.intake")
+_ROWS: Final = 2048
+_BYTES: Final = 4 << 20
+_STALE_SECONDS: Final = 24 * 3600
+_MIME_TYPE: Final = Message(name="", body=b"").mime_type
+
+
+class Intake:
+    """Publishes the batches of one directory's spool."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        place = host.engine.log.disk.path(spool.SPOOL)
+        self._spool = None if place is None else Path(place)
+        self._swept = False
+        self._turn = threading.Lock()
+
+    def run(self, stopping: Callable[[], bool] = lambda: False) -> int:
+        """Take in what lies there now, up to where it is told to stop; how many rows that were."""
+        if self._spool is None or not self._spool.is_dir():
+            return 0
+        with self._turn:
+            if not self._swept:
+                spool.sweep(self._spool, self._host.clock() / 1_000_000 - _STALE_SECONDS)
+                self._forget()
+                self._swept = True
+            return sum(self._take_or_report(batch, stopping) for batch in spool.waiting(self._spool))
+
+    def _take_or_report(self, batch: SpoolBatch, stopping: Callable[[], bool]) -> int:
+        try:
+            return self._take(batch, stopping)
+        except (pa.ArrowException, KeyError) as error:
+            path = spool.reject(batch)
+            _log.error("%s cannot be read (%s); what is left of it is kept in %s", batch.path.name, error, path)
+            return 0
+        except OSError as error:
+            raise StorageError(f"{batch.path.name} cannot be read or removed: {error}; check the disk") from error
+
+    def _take(self, batch: SpoolBatch, stopping: Callable[[], bool]) -> int:
+        with self._host.lock:
+            progress = self._host.engine.core.spool.progress(batch.app, batch.number)
+        taken = progress.rows
+        if not progress.done:
+            total = spool.count_rows(batch)
+            for rows, queue in _pieces(batch, taken):
+                if stopping():
+                    return taken - progress.rows
+                self._publish(batch, rows, queue, taken, total)
+                taken += rows.num_rows
+            if not total:
+                self._skip(SpoolTaken(batch.app, batch.number, 0, self._host.clock(), done=True))
+        self._finish(batch)
+        return taken - progress.rows
+
+    def _publish(self, batch: SpoolBatch, rows: pa.RecordBatch, queue: str | None, before: int, total: int) -> None:
+        host = self._host
+        upto = before + rows.num_rows
+        mark = SpoolTaken(batch.app, batch.number, upto, host.clock(), done=upto == total)
+        try:
+            pending = host.publish(to_messages(rows), queue=queue, spooled=mark)
+        except (InvalidMessage, NotFound) as error:
+            # One row that can be no message must not keep the others waiting.
+            if rows.num_rows > 1:
+                half = rows.num_rows // 2
+                self._publish(batch, rows.slice(0, half), queue, before, total)
+                self._publish(batch, rows.slice(half), queue, before + half, total)
+            else:
+                refused = {before: str(error)}
+                self._skip(SpoolTaken(batch.app, batch.number, upto, host.clock(), mark.done, None, refused))
+            return
+        host.wait(pending.ticket)
+
+    def _skip(self, mark: SpoolTaken) -> None:
+        self._host.wait(self._host.skip_spooled(mark).ticket)
+
+    def _finish(self, batch: SpoolBatch) -> None:
+        """All rows are on record: set aside what was refused, then let the batch go."""
+        with self._host.lock:
+            refused = self._host.engine.core.spool.progress(batch.app, batch.number).refused
+        if refused:
+            path = spool.set_aside(batch, refused)
+            _log.warning("%d rows of %s were refused; they are kept in %s", len(refused), batch.path.name, path)
+        spool.remove(batch)
+        if batch.app.startswith(spool.ONCE):
+            with self._host.lock:
+                self._host.engine.core.spool.forget(batch.app)
+
+    def _forget(self) -> None:
+        """Single batches that were let go just before a crash."""
+        assert self._spool is not None
+        here = {batch.app for batch in spool.waiting(self._spool)}
+        with self._host.lock:
+            known = self._host.engine.core.spool
+            for app in [app for app in known.taken if app.startswith(spool.ONCE) and app not in here]:
+                known.forget(app)
+
+
+def to_messages(rows: pa.RecordBatch) -> Messages:
+    """Rows of the spool as messages. What was left out is as if it were not said."""
+    columns: dict[str, list[Any]] = {
+        name: rows.column(name).to_pylist() for name in ("name", "topics", "object", "key")
+    }
+    for name in ("timestamp", "expires", "due"):
+        columns[name] = rows.column(name).cast(pa.int64()).to_pylist()
+    ids = [own or "" for own in rows.column("id").to_pylist()]
+    columns["topics"] = [tuple(topics or ()) for topics in columns["topics"]]
+    columns["mime_type"] = [kind or _MIME_TYPE for kind in rows.column("mime_type").to_pylist()]
+    columns["headers"] = [dict(row) if row else NO_HEADERS for row in rows.column("headers").to_pylist()]
+    columns["priority"] = [Priority.HIGH if value else Priority.NORMAL for value in rows.column("priority").to_pylist()]
+    folded = {name: fold(values) for name, values in columns.items()}
+    return Messages(bodies=rows.column("body").to_pylist(), ids=ids if any(ids) else None, **folded)
+
+
+def _pieces(batch: SpoolBatch, skip: int) -> Iterator[tuple[pa.RecordBatch, str | None]]:
+    """The rows after the first, in pieces that are quickly published."""
+    for rows, queue in spool.rows_of(batch, skip):
+        start = 0
+        while start < rows.num_rows:
+            count = min(_ROWS, rows.num_rows - start)
+            while count > 1 and rows.slice(start, count).nbytes > _BYTES:
+                count //= 2
+            yield rows.slice(start, count), queue
+            start += count

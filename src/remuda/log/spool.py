@@ -1,0 +1,216 @@
+"""The spool: where those who cannot reach the broker lay rows for it to take in.
+
+`spool/<app>.<batch>/<part>.arrow` is a batch, laid there by one rename; `spool/staging/` is where it is put together.
+Numbers of an application's batches grow. What no queue took stands in `spool/refused/`, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from remuda.log.directory import FORMAT, MARKER, DirectoryDisk
+from remuda.log.schemas import HEADERS, TEXTS, TIME
+from remuda.log.system import sync_folder
+from remuda.model.errors import InvalidOption
+
+SPOOL: Final = "spool"
+STAGING: Final = "staging"
+REFUSED: Final = "refused"
+ONCE: Final = "once-"
+"""Begins the name of an application that lays a single batch and never comes again."""
+QUEUE: Final = b"remuda.queue"
+"""Where the schema of a file says which queue its rows go to, whatever their topics."""
+
+SPOOL_SCHEMA: Final = pa.schema(
+    [
+        ("name", pa.string()),
+        ("topics", TEXTS),
+        ("id", pa.string()),
+        ("object", pa.string()),
+        ("key", pa.string()),
+        ("timestamp", TIME),
+        ("mime_type", pa.string()),
+        ("headers", HEADERS),
+        ("priority", pa.int8()),
+        ("expires", TIME),
+        ("due", TIME),
+        ("body", pa.binary()),
+    ]
+)
+_APP: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_BATCH: Final = re.compile(r"([A-Za-z0-9_-]{1,100})\.(\d{20})")
+_SUFFIX: Final = ".arrow"
+
+
+class SpoolBatch(NamedTuple):
+    """A batch that waits in the spool."""
+
+    app: str
+    number: int
+    path: Path
+
+    def parts(self) -> list[Path]:
+        return sorted(self.path.glob(f"*{_SUFFIX}"))
+
+
+def check_app(app: str) -> str:
+    if not _APP.fullmatch(app):
+        raise InvalidOption(f"an application's name must be 1 to 100 letters, digits, - or _, not {app!r}")
+    return app
+
+
+def new_once() -> str:
+    """A name that no other batch has."""
+    return f"{ONCE}{uuid.uuid4().hex}"
+
+
+def prepare(directory: str) -> Path:
+    """The spool of a directory, which becomes Remuda's if it is nobody's yet."""
+    disk = DirectoryDisk(directory)
+    root = Path(directory)
+    if not (root / MARKER).exists():
+        disk.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
+    (root / SPOOL / STAGING).mkdir(parents=True, exist_ok=True)
+    return root / SPOOL
+
+
+def stage(spool: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[str, int]:
+    """Write rows to a file of their own; its name and how many they are. Nothing is left of it if that fails."""
+    name = f"{uuid.uuid4().hex}{_SUFFIX}"
+    path = spool / STAGING / name
+    rows = 0
+    try:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        _sync(path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return name, rows
+
+
+def discard(spool: Path, names: Iterable[str]) -> None:
+    """Remove staged files."""
+    for name in names:
+        (spool / STAGING / name).unlink(missing_ok=True)
+
+
+def lay(spool: Path, app: str, number: int, names: Iterable[str]) -> bool:
+    """Make staged files the parts of a batch, all at once. False if it lies there already."""
+    target = spool / f"{check_app(app)}.{number:020d}"
+    gathered = spool / STAGING / uuid.uuid4().hex
+    gathered.mkdir()
+    for part, name in enumerate(names):
+        os.rename(spool / STAGING / name, gathered / f"{part:06d}{_SUFFIX}")
+    sync_folder(gathered)
+    try:
+        os.rename(gathered, target)
+    except OSError:
+        if not target.exists():
+            raise
+        shutil.rmtree(gathered)
+        return False
+    sync_folder(spool)
+    return True
+
+
+def waiting(spool: Path) -> list[SpoolBatch]:
+    """The batches to be taken in, those of one application in order."""
+    try:
+        entries = os.listdir(spool)
+    except FileNotFoundError:
+        return []
+    found = [SpoolBatch(match[1], int(match[2]), spool / name) for name in entries if (match := _BATCH.fullmatch(name))]
+    return sorted(found)
+
+
+def rows_of(batch: SpoolBatch, skip: int = 0) -> Iterator[tuple[pa.RecordBatch, str | None]]:
+    """The rows of a batch in order, without the first of them, each piece with the queue its file names."""
+    for path in batch.parts():
+        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+            queue = (reader.schema.metadata or {}).get(QUEUE)
+            for at in range(reader.num_record_batches):
+                piece = reader.get_batch(at)
+                if skip >= piece.num_rows:
+                    skip -= piece.num_rows
+                    continue
+                yield piece.slice(skip), None if queue is None else queue.decode()
+                skip = 0
+
+
+def count_rows(batch: SpoolBatch) -> int:
+    return sum(piece.num_rows for piece, _ in rows_of(batch))
+
+
+def remove(batch: SpoolBatch) -> None:
+    """Let a batch go. It disappears at once, its files by and by."""
+    gone = batch.path.parent / STAGING / f"{uuid.uuid4().hex}.gone"
+    gone.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(batch.path, gone)
+        sync_folder(batch.path.parent)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def set_aside(batch: SpoolBatch, refused: dict[int, str]) -> Path:
+    """Keep the rows that no queue took, each with its reason."""
+    folder = batch.path.parent / REFUSED
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{batch.path.name}{_SUFFIX}"
+    temporary = path.with_suffix(".tmp")
+    schema = SPOOL_SCHEMA.append(pa.field("reason", pa.string()))
+    with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        first = 0
+        for piece, _ in rows_of(batch):
+            rows = [row for row in range(piece.num_rows) if first + row in refused]
+            if rows:
+                reasons = pa.array([refused[first + row] for row in rows], pa.string())
+                kept = piece.take(pa.array(rows, pa.int64()))
+                writer.write_batch(pa.RecordBatch.from_arrays([*kept.columns, reasons], schema=schema))
+            first += piece.num_rows
+    _sync(temporary)
+    os.replace(temporary, path)
+    sync_folder(folder)
+    return path
+
+
+def reject(batch: SpoolBatch) -> Path:
+    """Put a batch aside as it is."""
+    target = batch.path.parent / REFUSED / batch.path.name
+    target.parent.mkdir(exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    os.rename(batch.path, target)
+    sync_folder(target.parent)
+    return target
+
+
+def sweep(spool: Path, before: float) -> None:
+    """Remove what tasks that died left in staging, if it is older than a moment (seconds since 1970)."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(spool / STAGING):
+            with contextlib.suppress(FileNotFoundError):
+                if entry.stat().st_mtime < before:
+                    if entry.is_dir():
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

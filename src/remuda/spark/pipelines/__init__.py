@@ -1,0 +1,1 @@
+"""Pipelines: pure functions DataFrame → DataFrame, and the jobs that run them over a log and a lake."""

@@ -1,0 +1,132 @@
+"""A table at native speed: what is sealed by Spark's own Parquet reader, the rest by the data source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from remuda.log.parquet import SealedParquet, Unreadable
+from remuda.model.errors import InvalidOption
+from remuda.spark.embedded import EmbeddedLog
+from remuda.spark.options import ReadOptions
+from remuda.spark.pins import pin
+from remuda.spark.port import directory, open_log
+from remuda.spark.selection import Selection
+from remuda.spark.source import table_schema
+from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
+
+
+def read_table(spark: SparkSession, url: str, table: str, options: Mapping[str, Any]) -> DataFrame:
+    """The rows that `format("remuda")` gives with the same options, as the log is now."""
+    texts = {name: _text(name, value) for name, value in options.items()}
+    asked = ReadOptions.parse({**texts, "path": url, "table": table})
+    if asked.max_rows is not None:
+        raise InvalidOption("maxRowsPerTrigger is for streams: use spark.readStream.format('remuda')")
+    if table == LIFECYCLE:
+        return _lifecycle(spark, url, asked.selection)
+    return select(_whole(spark, url, table), table, asked.selection)
+
+
+def select(rows: DataFrame, table: str, selection: Selection) -> DataFrame:
+    """The selected rows of a table."""
+    return reduce(lambda found, condition: found.where(condition), _conditions(table, selection), rows)
+
+
+def _lifecycle(spark: SparkSession, url: str, selection: Selection) -> DataFrame:
+    from remuda.spark.pipelines.lifecycle import lifecycle
+
+    # Events first: none of them tells of a message that the second look does not find.
+    events = _whole(spark, url, EVENTS)
+    of_message = msgspec.structs.replace(selection, queues=None, states=None)
+    of_copy = Selection(queues=selection.queues, states=selection.states)
+    messages = select(_whole(spark, url, MESSAGES), MESSAGES, of_message)
+    return select(lifecycle(messages, events), LIFECYCLE, of_copy)
+
+
+def _whole(spark: SparkSession, url: str, table: str) -> DataFrame:
+    log = open_log(url)
+    schema = table_schema(table)
+    paths: list[str] = []
+    by_source: list[tuple[int, int]] = []
+    done = 0
+    if isinstance(log, EmbeddedLog):
+        root = Path(directory(url))
+        for file in log.sealed(table):
+            try:
+                path = pin(root, file.name)
+            except FileNotFoundError:
+                continue  # collected: none of its rows is left
+            if _is_whole(log, path.relative_to(root).as_posix()):
+                paths.append(str(path))
+            else:
+                # Spark would fail on it, or worse, not notice: the source leaves out just what cannot be read.
+                by_source.append((file.first, file.last + 1))
+            done = file.last + 1
+    by_source.append((done, log.end(table)))
+    parts = [_by_source(spark, url, table, start, stop) for start, stop in by_source if start < stop]
+    if paths:
+        parts.insert(0, spark.read.schema(schema).parquet(*paths))
+    return reduce(DataFrame.union, parts) if parts else spark.createDataFrame([], schema)
+
+
+def _by_source(spark: SparkSession, url: str, table: str, start: int, stop: int) -> DataFrame:
+    reader = spark.read.format("remuda").option("table", table)
+    return reader.option("fromOffset", start).option("toOffset", stop).load(url)
+
+
+def _is_whole(log: EmbeddedLog, name: str) -> bool:
+    try:
+        return SealedParquet(log.disk, name).whole()
+    except Unreadable:
+        return False
+
+
+def _conditions(table: str, selection: Selection) -> list[Column]:
+    found: list[Column] = []
+    number, moment = F.col(NUMBER[table]), F.col(MOMENT[table])
+    if selection.start:
+        found.append(number >= selection.start)
+    if selection.stop != Selection().stop:
+        found.append(number < selection.stop)
+    if selection.since is not None:
+        found.append(moment >= F.timestamp_micros(F.lit(selection.since)))
+    if selection.until is not None:
+        found.append(moment < F.timestamp_micros(F.lit(selection.until)))
+    if selection.queues is not None:
+        wanted = sorted(selection.queues)
+        if table == MESSAGES:
+            found.append(F.arrays_overlap("queues", F.array(*map(F.lit, wanted)).cast("array<string>")))
+        else:
+            found.append(F.col("queue").isin(wanted))
+    if selection.states is not None:
+        found.append(F.col("state").isin(sorted(selection.states)))
+    if selection.topics is not None:
+        topics = F.when(F.size("topics") > 0, F.col("topics")).otherwise(F.array("name"))
+        found.append(F.exists(topics, lambda topic: _below(topic, selection.topics or ())))
+    return found
+
+
+def _below(topic: Column, prefixes: tuple[str, ...]) -> Column:
+    covered = F.lit(False)
+    for prefix in prefixes:
+        stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
+        covered = covered | (topic == stem) | topic.startswith(stem + ".") if stem else F.lit(True)
+    return covered
+
+
+def _text(name: str, value: Any) -> str:
+    """An option as Spark would pass it on; lists are welcome here."""
+    if isinstance(value, str | int):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Iterable):
+        return ",".join(map(str, value))
+    raise InvalidOption(f"option {name} cannot be {value!r}")

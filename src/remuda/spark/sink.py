@@ -1,0 +1,193 @@
+"""The sink `remuda`: rows become messages, each once, whatever is retried or started anew.
+
+One process owns an embedded directory, and tasks are not it. They stage files; the commit lays them into the spool as
+one batch, named after the query and the number that Spark gave the batch; the broker takes it in.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from remuda.log import spool
+from remuda.log.spool import SPOOL_SCHEMA
+from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.spark.options import check_names
+from remuda.spark.port import directory
+
+WRITE_OPTIONS: Final = ("path", "appId", "batchId", "queue", "checkpointLocation")
+_TEXT: Final = (StringType,)
+_TIME: Final = (TimestampType,)
+_KINDS: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "name": _TEXT,
+    "topics": (ArrayType,),
+    "id": _TEXT,
+    "object": _TEXT,
+    "key": _TEXT,
+    "timestamp": _TIME,
+    "mime_type": _TEXT,
+    "headers": (MapType,),
+    "priority": (ByteType, ShortType, IntegerType, LongType),
+    "expires": _TIME,
+    "due": _TIME,
+    "body": (BinaryType, StringType),
+}
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task wrote."""
+
+    partition: int
+    file: str
+    rows: int
+
+
+class _Sink:
+    """Where rows go, and as what."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidOption("messages that were published cannot be overwritten; use .mode('append')")
+        given = check_names(options, WRITE_OPTIONS)
+        if not given.get("path"):
+            raise InvalidOption('say where the log is: .save("data/") or .option("path", "data/")')
+        check_columns(schema)
+        self.directory = directory(given["path"])
+        self.app = spool.check_app(given["appId"]) if "appId" in given else None
+        self.batch = int(given["batchId"]) if "batchId" in given else None
+        self.checkpoint = given.get("checkpointLocation")
+        self.queue = given.get("queue")
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+        task = TaskContext.get()
+        meta = {} if self.queue is None else {spool.QUEUE: self.queue.encode()}
+        place = spool.prepare(self.directory)
+        file, rows = spool.stage(place, map(to_spool, batches), SPOOL_SCHEMA.with_metadata(meta))
+        return Staged(task.partitionId() if task is not None else 0, file, rows)
+
+    def commit(self, messages: list[WriterCommitMessage | None], app: str, batch: int) -> None:
+        place = spool.prepare(self.directory)
+        staged = sorted(_staged(messages), key=lambda one: one.partition)
+        spool.discard(place, [one.file for one in staged if not one.rows])
+        files = [one.file for one in staged if one.rows]
+        if files and not spool.lay(place, app, batch, files):
+            # The query was started anew after this batch had been laid: the broker takes in the first.
+            spool.discard(place, files)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        spool.discard(spool.prepare(self.directory), [one.file for one in _staged(messages)])
+
+
+class BatchSink(DataSourceArrowWriter):
+    """`df.write.format("remuda")`. With `appId` and `batchId` a batch is published once, however often it is written."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._sink = _Sink(options, schema, overwrite)
+        if (self._sink.app is None) != (self._sink.batch is None):
+            raise InvalidOption(
+                "appId and batchId belong together: give both, and a higher batchId for every new batch"
+            )
+        self._app = self._sink.app or spool.new_once()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.commit(messages, self._app, self._sink.batch or 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.abort(messages)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("remuda")`. Batches are told apart by `appId`, or else by the query of the checkpoint."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._sink = _Sink(options, schema, overwrite)
+        if self._sink.batch is not None:
+            raise InvalidOption("a stream numbers its batches itself; leave out batchId")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        app = self._sink.app or query_id(self._sink.checkpoint)
+        self._sink.commit(messages, app, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._sink.abort(messages)
+
+
+def query_id(checkpoint: str | None) -> str:
+    """The id that Spark keeps in a checkpoint, the same however often the query is started."""
+    if checkpoint is not None:
+        path = Path(unquote(checkpoint.removeprefix("file:"))) if checkpoint.startswith("file:") else Path(checkpoint)
+        try:
+            return spool.check_app(json.loads((path / "metadata").read_text())["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    raise InvalidOption(
+        "give the query a name that stays the same: .option('appId', 'my-query'). The checkpoint cannot be read here"
+    )
+
+
+def check_columns(schema: StructType) -> None:
+    """Refuse rows that can be no messages, before anything is written."""
+    for field in schema.fields:
+        kinds = _KINDS.get(field.name)
+        if kinds is None:
+            near = difflib.get_close_matches(field.name, _KINDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"drop it. A message has {', '.join(_KINDS)}"
+            raise InvalidOption(f"column {field.name!r} is no part of a message; {hint}")
+        if not isinstance(field.dataType, kinds):
+            wanted = " or ".join(kind.typeName() for kind in kinds)
+            raise InvalidOption(f"column {field.name!r} must be {wanted}, not {field.dataType.simpleString()}")
+    names = set(schema.fieldNames())
+    if "body" not in names or not names & {"name", "topics"}:
+        raise InvalidOption("a message needs a body and a name or topics; give those columns")
+
+
+def to_spool(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a query in the columns of the spool; what they lack is null."""
+    known = set(batch.schema.names)
+    columns = {
+        field.name: batch.column(field.name).cast(field.type)
+        if field.name in known
+        else pa.nulls(batch.num_rows, field.type)
+        for field in SPOOL_SCHEMA
+    }
+    if "name" not in known and batch.num_rows:
+        # A message is published under its first topic unless it says otherwise.
+        topics = columns["topics"]
+        if pc.min(pc.fill_null(pc.list_value_length(topics), 0)).as_py() == 0:
+            raise InvalidMessage("a row has neither a name nor a topic; nothing was published")
+        columns["name"] = pc.list_element(topics, 0)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=SPOOL_SCHEMA)
+
+
+def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]

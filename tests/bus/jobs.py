@@ -1,0 +1,117 @@
+"""Handlers that run in processes of their own: they are found by name there, so they live at the top of a module."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from remuda import Attempt, Bus, Response
+
+bus = Bus("memory://")
+"""Which bus a handler publishes through does not matter in a process: its parent does it."""
+
+
+def note(path: str, text: str) -> None:
+    with open(path, "a") as file:
+        file.write(text + "\n")
+
+
+def notes(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def write(job: dict[str, str]) -> str:
+    """Say who handled it."""
+    note(job["path"], f"{job.get('name', '')} {os.getpid()}")
+    return job.get("name", "")
+
+
+async def write_async(job: dict[str, str]) -> str:
+    await asyncio.sleep(0)
+    return write(job)
+
+
+def die_if_told(job: dict[str, str], attempt: Attempt) -> None:
+    note(job["path"], f"{job['name']} {attempt}")
+    match job.get("how"):
+        case "exit":
+            os._exit(7)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "abort":
+            os.abort()
+        case "sys.exit":
+            sys.exit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "memory":
+            eat_memory()
+        case "once" if attempt == 1:
+            os._exit(1)
+
+
+def eat_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = used + (256 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    hoard = [bytearray(1 << 20) for _ in range(100_000)]
+    raise AssertionError(f"{len(hoard)} MB were to be had")
+
+
+def sleep(job: dict[str, str]) -> None:
+    note(job["path"], "began")
+    time.sleep(float(job["seconds"]))
+    note(job["path"], "ended")
+
+
+def deadlock(job: dict[str, str]) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def fork_and_return(job: dict[str, str]) -> str:
+    """Both the original and the copy come back from here."""
+    pid = os.fork()
+    note(job["path"], f"{job['name']} {'copy' if pid == 0 else 'original'}")
+    if pid:
+        os.waitpid(pid, 0)
+    return "copy" if pid == 0 else "original"
+
+
+def fork_and_die(job: dict[str, str], attempt: Attempt) -> None:
+    """The copy lives on and keeps every pipe open, the original dies."""
+    if attempt > 1:
+        return
+    if os.fork() == 0:
+        time.sleep(5)
+        os._exit(0)
+    os._exit(9)
+
+
+def publish(job: dict[str, str], response: Response) -> str:
+    response.headers["by"] = "process"
+    return bus.publish("job.published", {"from": "process"})
+
+
+async def publish_async(job: dict[str, str]) -> str:
+    return await bus.publish_async("job.published", {"from": "process"})
+
+
+def publish_from_thread(job: dict[str, str]) -> None:
+    """It comes back before its thread has published."""
+    threading.Timer(0.2, lambda: bus.publish("job.published", {"from": "thread"})).start()
+
+
+def ask_for_broker(job: dict[str, str]) -> None:
+    bus.broker.queues()
+
+
+def many(jobs: list[dict[str, str]]) -> list[str]:
+    return [write(job) for job in jobs]

@@ -1,0 +1,98 @@
+"""Runs the command line: in this process where that will do, in another where signals or locks matter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import remuda
+from remuda.cli import main
+
+APP = """
+import os
+import time
+from dataclasses import dataclass
+from remuda import Bus, Reject
+
+bus = Bus("data")
+
+@dataclass
+class Order:
+    id: int
+
+@bus.subscribe("order.placed", queue="ship", retry=["1h"], timeout="30s")
+def ship(order: Order) -> str:
+    if order.id == 2:
+        raise ValueError("no stock")
+    if order.id == 3:
+        raise Reject("no such order")
+    if order.id == 4:
+        print("holding", flush=True)
+        time.sleep(float(os.environ.get("HOLD", "0")))
+    print("shipped", order.id, flush=True)
+    return f"shipped {order.id}"
+"""
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def value(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def values(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Remuda = Callable[..., Result]
+
+
+def runner(capsys: pytest.CaptureFixture[str]) -> Remuda:
+    """`remuda` with these arguments, in this process."""
+
+    def run(*arguments: str, code: int = 0) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        captured = capsys.readouterr()
+        found = ended.value.code if isinstance(ended.value.code, int) else 0
+        result = Result(found, captured.out, captured.err)
+        assert found == code, result
+        return result
+
+    return run
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """`remuda` with these arguments, in another process."""
+    source = str(Path(remuda.__file__).parent.parent)
+    return subprocess.Popen(
+        [sys.executable, "-m", "remuda.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": source, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> str:
+    """Everything printed up to the line that holds these words."""
+    assert process.stdout is not None
+    lines = ""
+    for line in process.stdout:
+        lines += line
+        if words in line:
+            return lines
+    raise AssertionError(f"{words!r} was never printed: {lines}")

@@ -1,0 +1,98 @@
+"""What the command line shows of a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remuda import Bus, open_broker
+from tests.cli.kit import Remuda
+
+
+def test_queues_are_listed_with_their_numbers(remuda: Remuda, data: str) -> None:
+    shown = {row["queue"]: row for row in remuda("queues", data, "--json").value}
+    ship = shown["ship"]
+    assert (ship["depth"], ship["delayed"], ship["invalid"], ship["done"], ship["inFlight"]) == (1, 1, 1, 1, 0)
+    assert shown["remuda.unrouted"]["dead"] == 1
+    table = remuda("queues", data).out
+    assert "in flight" in table
+    assert "ship" in table
+
+
+def test_looking_works_beside_the_owner_and_shows_what_it_holds(remuda: Remuda, data: str) -> None:
+    with open_broker(data) as broker:
+        delivery = broker.pull("ship", consumer="worker-1")
+        assert delivery is not None
+        (ship,) = (row for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
+        assert (ship["depth"], ship["inFlight"], ship["consumers"]) == (0, 1, ["worker-1"])
+        held = remuda("messages", data, "ship", "--state", "in-flight", "--json").value
+        assert [row["id"] for row in held] == ["order-5"]
+        delivery.ack()
+        assert remuda("messages", data, "ship", "--state", "in-flight", "--json").value == []
+
+
+def test_looking_changes_nothing(remuda: Remuda, data: str, folder: Path) -> None:
+    def files() -> dict[str, tuple[int, int]]:
+        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in (folder / "data").rglob("*")}
+
+    before = files()
+    remuda("queues", data)
+    remuda("messages", data, "ship")
+    remuda("message", data, "order-1")
+    remuda("log", "tail", data, "--events")
+    assert files() == before
+
+
+def test_messages_tell_where_and_why(remuda: Remuda, data: str) -> None:
+    rows = {row["id"]: row for row in remuda("messages", data, "ship", "--json").value}
+    assert rows["order-5"]["state"] == "waiting"
+    assert (rows["order-2"]["state"], rows["order-2"]["reason"]) == ("delayed", "ValueError: no stock")
+    assert rows["order-2"]["due"] is not None
+    assert (rows["order-3"]["state"], rows["order-3"]["reason"]) == ("invalid", "no such order")
+    assert rows["order-2"]["body"] == {"id": 2}
+    assert len(remuda("messages", data, "ship", "--limit", "1", "--json").value) == 1
+    assert "no such order" in remuda("messages", data, "ship", "--state", "invalid").out
+
+
+def test_many_messages_are_read_in_parts(remuda: Remuda, folder: Path) -> None:
+    with Bus("data") as bus:
+        bus.publish_many("much", range(1200))
+    rows = remuda("messages", "data", "remuda.unrouted", "--limit", "1100", "--json").value
+    assert [row["body"] for row in rows] == list(range(1100))
+
+
+def test_a_message_tells_its_whole_life(remuda: Remuda, data: str) -> None:
+    told = remuda("message", data, "order-2").out
+    assert "attempt 1 begins" in told
+    assert "ValueError: no stock; next at" in told
+    assert "Traceback" in told
+    timeline = remuda("message", data, "order-1", "--json").value["timeline"]
+    assert [entry["state"] for entry in timeline] == ["L", "Q", "F", "S", "X"]
+    assert remuda("message", data, "0", "--offset", "--json").value["id"] == "order-1"
+
+
+def test_the_log_from_the_end_an_offset_or_a_time(remuda: Remuda, data: str) -> None:
+    everything = remuda("log", "tail", data, "--from", "0", "--json").values
+    assert [row["id"] for row in everything] == ["order-1", "order-2", "order-3", "lost", "order-5"]
+    assert [row["id"] for row in remuda("log", "tail", data, "-n", "2", "--json").values] == ["lost", "order-5"]
+    assert len(remuda("log", "tail", data, "--since", "1h", "--json").values) == 5
+    assert remuda("log", "tail", data, "--since", "2999-01-01").out == ""
+    assert "→ ship" in remuda("log", "tail", data).out
+
+
+def test_events_tell_what_happened(remuda: Remuda, data: str) -> None:
+    events = remuda("log", "tail", data, "--events", "--from", "0", "--json").values
+    assert {"queue": "ship", "state": "I", "reason": "no such order"}.items() <= next(
+        event for event in events if event["state"] == "I"
+    ).items()
+    assert "retry: ValueError: no stock; next at" in remuda("log", "tail", data, "--events", "-n", "99").out
+
+
+def test_an_app_stands_for_its_directory(remuda: Remuda, data: str) -> None:
+    assert remuda("queues", "app:bus", "--json").value == remuda("queues", data, "--json").value
+
+
+def test_bodies_that_are_no_text_are_shown_by_their_size(remuda: Remuda, folder: Path) -> None:
+    with Bus("data") as bus:
+        bus.publish("picture", b"\xff\xd8\xff")
+    assert "3 bytes" in remuda("messages", "data", "remuda.unrouted").out
+    assert remuda("log", "tail", "data", "--json").value["body"] == {"base64": "/9j/"}

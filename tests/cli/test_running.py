@@ -1,0 +1,101 @@
+"""`remuda run` in processes of its own: stopping in order, at once, and starting anew."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+import urllib.request
+from pathlib import Path
+
+from tests.cli.kit import Remuda, start, wait_for
+
+
+def test_run_handles_and_stops_in_order(remuda: Remuda, folder: Path) -> None:
+    remuda("publish", "app:bus", "order.placed", '{"id": 2}', "--id", "unlucky")
+    remuda("publish", "app:bus", "order.placed", '{"id": 4}', "--id", "slow")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    process = start(folder, "run", "app:bus", "--threads", "ship=2", "--metrics", str(port), HOLD="1")
+    before = wait_for(process, "holding")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert b'remuda_handlers_running{queue="ship"} 1.0' in answer.read()
+    process.send_signal(signal.SIGTERM)
+    said = before + process.communicate(timeout=20)[0]
+    assert process.returncode == 0, said
+    assert "ship: attempt 1 of 2 of message unlucky failed: ValueError: no stock; next in 1h" in said
+    assert "stopping; running handlers have 10s to end" in said
+    assert "shipped 4" in said
+    assert "Traceback" not in said
+    (ship,) = (row for row in remuda("queues", "data", "--json").value if row["queue"] == "ship")
+    assert (ship["done"], ship["delayed"], ship["inFlight"]) == (1, 1, 0)
+
+
+def test_a_second_signal_stops_at_once_and_loses_nothing(remuda: Remuda, folder: Path) -> None:
+    remuda("publish", "app:bus", "order.placed", '{"id": 4}', "--id", "slow")
+    process = start(folder, "run", "app:bus", "--log-json", HOLD="60")
+    said = wait_for(process, "holding")
+    process.send_signal(signal.SIGINT)
+    said += wait_for(process, "stopping")
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=20)[0]
+    assert process.returncode == 128 + signal.SIGINT
+    assert "given out again" in rest
+    logged = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert {"level": "info", "logger": "remuda.run"}.items() <= logged[-1].items()
+    (held,) = remuda("messages", "data", "ship", "--json").value
+    assert (held["id"], held["state"]) == ("slow", "in-flight")
+
+
+def test_reload_starts_anew_when_a_file_changes(remuda: Remuda, folder: Path) -> None:
+    process = start(folder, "run", "app:bus", "--reload")
+    try:
+        wait_for(process, "handles ship")
+        source = (folder / "app.py").read_text()
+        (folder / "app.py").write_text(source.replace('queue="ship"', 'queue="send"'))
+        said = wait_for(process, "handles send")
+        assert "app.py changed; starting anew" in said
+        (folder / "app.py").write_text("oops")
+        assert "error: module app cannot be loaded: NameError" in wait_for(process, "waiting for a file to change")
+        (folder / "app.py").write_text(source)
+        wait_for(process, "handles ship")
+    finally:
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=20)[0]
+    assert process.returncode == 0, rest
+
+
+def test_run_until_idle_ends_by_itself(remuda: Remuda, folder: Path) -> None:
+    remuda("publish", "app:bus", "order.placed", '{"id": 1}')
+    assert "shipped 1" in remuda("run", "app:bus", "--until-idle", "--threads", "2").out
+
+
+def test_tail_follows_a_log_that_another_process_writes(remuda: Remuda, folder: Path) -> None:
+    remuda("publish", "data", "first", "1")
+    process = start(folder, "log", "tail", "data", "--follow")
+    wait_for(process, "first")
+    remuda("publish", "data", "second", "2")
+    wait_for(process, "second")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_changes_are_found_where_they_matter(folder: Path) -> None:
+    from remuda.cli.reload import snapshot
+
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "ignored.py").touch()
+    (folder / "package").mkdir()
+    (folder / "package" / "module.py").touch()
+    (folder / "notes.txt").touch()
+    before = snapshot(folder)
+    assert sorted(before) == ["app.py", "package/module.py"]
+    time.sleep(0.01)
+    (folder / "package" / "module.py").write_text("changed")
+    (folder / "remuda.toml").touch()
+    assert {name for name, stamp in snapshot(folder).items() if before.get(name) != stamp} == {
+        "package/module.py",
+        "remuda.toml",
+    }
