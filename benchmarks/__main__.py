@@ -4,60 +4,86 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import page
 from benchmarks.big import BIG_ROWS
+from benchmarks.bus.rows import BUS_ROWS
+from benchmarks.effort import Effort
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
-from benchmarks.table import findings_table, results_table
-from benchmarks.throughput import Effort, measure
+from benchmarks.table import broker_table, bus_table, findings_table, is_bus
+from benchmarks.throughput import measure
 from benchmarks.workload import workloads
+
+QUICK = Effort(rounds=1, seconds=0.08)
+THOROUGH = Effort()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
-    console = Console(width=160)
+    console = Console(width=180)
     if asked.page:
-        page.rewrite(load(asked.output))
-        console.print(f"wrote the tables of {page.PAGE}")
+        for path, render in page.PAGES.items():
+            page.rewrite(load(asked.output), path, render)
+            console.print(f"wrote the tables of {path}")
         return
-    quick = Effort(rounds=asked.rounds or 1, seconds=0.08)
-    thorough = Effort(rounds=asked.rounds or 3)
+    effort = QUICK if asked.quick else THOROUGH
+    failed: list[str] = []
+    results: list[Result] = []
     load_at_start = os.getloadavg()[0]
-    measured = run(asked.only, quick if asked.quick else thorough, console)
-    results = [
-        with_settings(result, load_at_start=round(load_at_start, 2), cores=os.cpu_count()) for result in measured
-    ]
-    old = load(asked.output) if asked.only else []
-    save(merged(old, results, row_names()), asked.output)
-    console.print(results_table(results))
-    console.print(findings_table(findings({result.name: result for result in results})))
+    old = load(asked.output)
+    for result in run(asked.only, Effort(asked.rounds or effort.rounds, effort.seconds), console, failed):
+        results.append(with_settings(result, load_at_start=round(load_at_start, 2), cores=os.cpu_count()))
+        save(merged(old, results, row_names()), asked.output)
+    _show(results, console)
     if load_at_start > BUSY:
         console.print(f"[red]The machine was busy (load {load_at_start:.1f} at the start): repeat this when idle.[/]")
     console.print(f"wrote {asked.output}")
+    if failed:
+        raise SystemExit(f"not measured, and kept as they were: {', '.join(failed)}")
 
 
-def run(only: str | None, effort: Effort, console: Console) -> list[Result]:
-    """Measure the rows that `only` names, all without it."""
-    results = []
-    for workload in workloads():
-        if _wanted(workload.name, only):
-            with console.status(workload.name):
-                results.append(measure(workload, effort))
-    for name, big in BIG_ROWS.items():
+def run(only: str | None, effort: Effort, console: Console, failed: list[str]) -> Iterator[Result]:
+    """Measure the rows that `only` names, all without it. A row that fails is told, and the others go on."""
+    for name, measuring in rows().items():
         if _wanted(name, only):
-            with console.status(name):
-                results.append(big(effort.rounds))
-    return results
+            try:
+                with console.status(name):
+                    result = measuring(effort)
+            except Exception:
+                console.print_exception(max_frames=8)
+                failed.append(name)
+            else:
+                yield result
+
+
+def rows() -> dict[str, Callable[[Effort], Result]]:
+    """How each row is measured, in the order of the table."""
+    return {
+        **{workload.name: partial(measure, workload) for workload in workloads()},
+        **BUS_ROWS,
+        **BIG_ROWS,
+    }
 
 
 def row_names() -> list[str]:
-    return [*(workload.name for workload in workloads()), *BIG_ROWS]
+    return list(rows())
+
+
+def _show(results: Sequence[Result], console: Console) -> None:
+    bus = [result for result in results if is_bus(result)]
+    broker = [result for result in results if not is_bus(result)]
+    if broker:
+        console.print(broker_table(broker))
+    if bus:
+        console.print(bus_table(bus))
+    console.print(findings_table(findings({result.name: result for result in results})))
 
 
 def _wanted(name: str, only: str | None) -> bool:
@@ -69,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="PATTERN", help="rows whose name holds or matches this; others are kept")
     parser.add_argument("--quick", action="store_true", help="one short round per contender")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds per contender, of which the median counts")
-    parser.add_argument("--page", action="store_true", help="only rewrite the tables of docs/benchmarks.md")
+    parser.add_argument("--page", action="store_true", help="only rewrite the tables in docs")
     parser.add_argument("--output", type=Path, default=LATEST, metavar="FILE", help="where results are kept")
     return parser
 

@@ -23,10 +23,11 @@ _STEP: Final = 4 << 20
 def describe(workload: Workload, syncs_per_message: float) -> str:
     if workload.durability == "memory":
         return "a deque of batches, one thread; every body touched"
-    syncs = f"{syncs_per_message * workload.batch:.3g} fdatasyncs per batch as counted for Remuda"
+    counted = f"{syncs_per_message * workload.batch:.3g} fdatasyncs per batch as counted for Remuda"
+    syncs = counted if workload.durability == "always" else "no syncs"
     return (
         f"one thread appends a frame per batch (header, lengths, bodies, crc32c) and one per answer, and touches "
-        f"every body; the file is preallocated in steps of 4 MiB; {syncs if workload.durability == 'always' else 'no syncs'}"
+        f"every body; the file is preallocated in steps of 4 MiB; {syncs}"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.children import LIVE
+from benchmarks.effort import Effort
 from benchmarks.results import Result
 from benchmarks.scratch import scratch
 
@@ -24,11 +25,11 @@ BACKLOG: Final = "embedded/backlog-10M"
 _ROOT: Final = Path(__file__).parent.parent
 
 
-def restart(rounds: int) -> Result:
+def restart(effort: Effort) -> Result:
     with scratch() as directory:
         built = _child("settle-and-die", directory, MANY, ends_with=-signal.SIGKILL)
         killed = _child("restart", directory, LIVE)["seconds"]
-        clean = [_child("restart", directory, LIVE)["seconds"] for _ in range(rounds)]
+        clean = [_child("restart", directory, LIVE)["seconds"] for _ in range(effort.rounds)]
     return Result(
         name=RESTART,
         unit="s",
@@ -42,7 +43,7 @@ def restart(rounds: int) -> Result:
     )
 
 
-def backlog(rounds: int) -> Result:
+def backlog(effort: Effort) -> Result:
     with scratch() as directory:
         few = _child("backlog", directory / "few", FEW)
         many = _child("backlog", directory / "many", MANY)
@@ -62,7 +63,7 @@ def backlog(rounds: int) -> Result:
     )
 
 
-BIG_ROWS: Final[dict[str, Callable[[int], Result]]] = {RESTART: restart, BACKLOG: backlog}
+BIG_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {RESTART: restart, BACKLOG: backlog}
 
 
 def _child(step: str, directory: Path, count: int, ends_with: int = 0) -> dict[str, Any]:

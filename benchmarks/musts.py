@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from benchmarks.big import BACKLOG, RESTART
+from benchmarks.bus.rows import BUS_ROWS, LATENCY
 from benchmarks.results import Result
 
 
@@ -38,8 +40,17 @@ def _of_best_peer(least: float) -> Callable[[Result], tuple[bool, str]]:
 
 def _of_huey(least: float) -> Callable[[Result], tuple[bool, str]]:
     def check(result: Result) -> tuple[bool, str]:
-        ratio = result.remuda / result.peers["huey"]
+        ratio = result.remuda / (result.peers["huey"] or math.inf)
         return ratio >= least, f"{ratio:,.0f} times"
+
+    return check
+
+
+def _of_durable_peers(least: float) -> Callable[[Result], tuple[bool, str]]:
+    def check(result: Result) -> tuple[bool, str]:
+        names = result.settings["durable_peers"]
+        ratio = result.remuda / max((result.peers[name] or 0 for name in names), default=math.inf)
+        return ratio >= least, f"{ratio:.1f} times {', '.join(names) or 'nobody'}"
 
     return check
 
@@ -52,6 +63,11 @@ def _steady_head(result: Result) -> tuple[bool, str]:
     """As with a thousand waiting: no more than half again, which is what noise alone can do."""
     many, few = result.settings["head_ms"]["p50"], result.settings["head_ms_with_1000_waiting"]["p50"]
     return many <= 1.5 * few, f"p50 {many:.3f} ms, {few:.3f} ms with 1,000"
+
+
+def _no_later(result: Result) -> tuple[bool, str]:
+    best = min((time for time in result.peers.values() if time is not None), default=math.inf)
+    return result.remuda <= best, f"{result.remuda:.2f} ms, best peer {best:.2f} ms"
 
 
 MUSTS: Final = (
@@ -69,6 +85,13 @@ MUSTS: Final = (
     Must("10 M waiting: < 500 MB resident", BACKLOG, _below(500)),
     Must("10 M waiting: the head comes as with 1,000", BACKLOG, _steady_head),
     Must("restart with 10 M settled, 10 k live: < 2 s", RESTART, _below(2)),
+    *(
+        Must(f"{row}, durable: ≥ 5 times {whom}", row, check)
+        for row in BUS_ROWS
+        if row != LATENCY
+        for whom, check in (("best durable peer", _of_durable_peers(5)), ("best peer, in memory too", _of_best_peer(5)))
+    ),
+    Must("bus/latency, durable: p50 no worse than best peer's, in memory too", LATENCY, _no_later),
 )
 
 

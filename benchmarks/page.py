@@ -1,22 +1,24 @@
-"""The table of `docs/benchmarks.md`, made from the results."""
+"""The tables of `docs/benchmarks.md` and `docs/comparison.md`, made from the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from benchmarks.big import BIG_ROWS
+from benchmarks.bus.rows import LATENCY
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, Result
-from benchmarks.table import cells, number
+from benchmarks.table import BROKER_HEADINGS, BUS_HEADINGS, broker_cells, bus_cells, is_bus, number
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN: Final = "<!-- results: begin -->"
 END: Final = "<!-- results: end -->"
+_DOCS: Final = Path(__file__).parent.parent / "docs"
 _ELSEWHERE: Final = frozenset({"remuda", "bound_by", "load_at_start", "cores"})
 
 
-def rewrite(results: list[Result], page: Path = PAGE) -> None:
+def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], str]) -> None:
     """Put the results between the page's two markers."""
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)
@@ -26,23 +28,13 @@ def rewrite(results: list[Result], page: Path = PAGE) -> None:
     page.write_text(f"{before}{BEGIN}\n{render(results)}\n{END}{after}")
 
 
-def render(results: list[Result]) -> str:
-    headings = [
-        "row",
-        "remuda",
-        "huey",
-        "persist-queue",
-        "litequeue",
-        "to best peer",
-        "bare loop",
-        "to loop",
-        "bound by",
-    ]
-    rates = [_rate_row(result) for result in results if result.limit is not None]
-    others = [
+def everything(results: list[Result]) -> str:
+    """For the page about the benchmarks."""
+    broker = [result for result in results if not is_bus(result) and result.name not in BIG_ROWS]
+    big = [
         [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
         for result in results
-        if result.limit is None
+        if result.name in BIG_ROWS
     ]
     musts = [
         [finding.demand, finding.found, "yes" if finding.holds else "**no**"]
@@ -51,14 +43,55 @@ def render(results: list[Result]) -> str:
     return "\n\n".join(
         [
             *_warning(results),
-            "Messages per second, from publish to acknowledgement:",
-            _table(headings, rates, left={0, 8}),
+            "The broker, in messages per second from publish to acknowledgement:",
+            _table(["row", *BROKER_HEADINGS, "bound by"], map(_broker_row, broker), left={0, 8}),
+            *_bus_tables(results),
+            *_reasons(results),
             "Ten million messages:",
-            _table(["row", "remuda", "details", "bound by"], others, left={0, 2, 3}),
+            _table(["row", "remuda", "details", "bound by"], big, left={0, 2, 3}),
             "What it must reach:",
             _table(["must", "found", "reached"], musts, left={0}),
         ]
     )
+
+
+def comparison(results: list[Result]) -> str:
+    """For the page that compares: the bus alone."""
+    return "\n\n".join([*_warning(list(filter(is_bus, results))), *_bus_tables(results)])
+
+
+PAGES: Final[dict[Path, Callable[[list[Result]], str]]] = {
+    _DOCS / "benchmarks.md": everything,
+    _DOCS / "comparison.md": comparison,
+}
+
+
+def _bus_tables(results: list[Result]) -> list[str]:
+    rates = [result for result in results if is_bus(result) and result.name != LATENCY]
+    times = [result for result in results if result.name == LATENCY]
+    tables = []
+    if rates:
+        tables += [
+            "The bus, in messages per second from the first publish to the last handled:",
+            _table(["row", *BUS_HEADINGS], map(_bus_row, rates), left={0}),
+        ]
+    if times:
+        tables += [
+            "The bus, in milliseconds from publish to the start of the handler:",
+            _table(["row", *BUS_HEADINGS], [line for result in times for line in _latency_rows(result)], left={0}),
+        ]
+    return tables
+
+
+def _reasons(results: list[Result]) -> list[str]:
+    """Why some have no figure."""
+    missing = {
+        f"- {result.name}: {peer} {result.settings[peer]}."
+        for result in results
+        for peer, figure in result.peers.items()
+        if figure is None
+    }
+    return ["\n".join(sorted(missing))] if missing else []
 
 
 def _warning(results: list[Result]) -> list[str]:
@@ -68,9 +101,24 @@ def _warning(results: list[Result]) -> list[str]:
     return [f"**The machine was busy with other work (load {load} at the start): even ratios are rough.**"]
 
 
-def _rate_row(result: Result) -> list[str]:
-    name, _, *figures = cells(result)
+def _broker_row(result: Result) -> list[str]:
+    name, _, *figures = broker_cells(result)
     return [f"`{name.removeprefix('embedded/')}`", *figures, _bound(result)]
+
+
+def _bus_row(result: Result) -> list[str]:
+    name, _, *figures = bus_cells(result)
+    return [f"`{name}`", *figures]
+
+
+def _latency_rows(result: Result) -> list[list[str]]:
+    """The middle, which the ratio is of, and the ninety-ninth of a hundred."""
+    _, *middle = _bus_row(result)
+    late = result.settings.get("p99_ms", {})
+    return [
+        [f"`{result.name}` p50", *middle],
+        [f"`{result.name}` p99", *(number(late.get(side), result.unit) for side in BUS_HEADINGS[:-1]), ""],
+    ]
 
 
 def _details(result: Result) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import msgspec
 
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 RATE: Final = "messages/s"
+LATENCY: Final = "ms"
 BUSY: Final = 0.7
 """The load average of a machine, before the run, from which on its figures say little."""
 
@@ -19,25 +21,37 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     unit: str
     remuda: float
-    peers: dict[str, float] = {}
+    peers: dict[str, float | None] = {}
+    """None for one that could not be measured; the settings say why."""
     ratio_to_best_peer: float | None = None
     limit: float | None = None
     ratio_to_limit: float | None = None
     settings: dict[str, Any] = {}
 
 
-def rate_result(name: str, remuda: float, peers: dict[str, float], limit: float, settings: dict[str, Any]) -> Result:
+def rate_result(
+    name: str, remuda: float, peers: Mapping[str, float | None], limit: float | None, settings: dict[str, Any]
+) -> Result:
     """A row of rates, with its ratios."""
-    best = max(peers.values(), default=None)
+    best = max((rate for rate in peers.values() if rate is not None), default=None)
     return Result(
         name=name,
         unit=RATE,
         remuda=round(remuda, 1),
-        peers={peer: round(rate, 1) for peer, rate in peers.items()},
+        peers={peer: None if rate is None else round(rate, 1) for peer, rate in peers.items()},
         ratio_to_best_peer=None if best is None else round(remuda / best, 3),
-        limit=round(limit, 1),
-        ratio_to_limit=round(remuda / limit, 4),
+        limit=None if limit is None else round(limit, 1),
+        ratio_to_limit=None if limit is None else round(remuda / limit, 4),
         settings=settings,
+    )
+
+
+def latency_result(name: str, remuda: float, peers: Mapping[str, float | None], settings: dict[str, Any]) -> Result:
+    """A row of times, with the ratio of the best peer's time to Remuda's."""
+    best = min((time for time in peers.values() if time is not None), default=None)
+    ratio = None if best is None else round(best / remuda, 3)
+    return Result(
+        name=name, unit=LATENCY, remuda=remuda, peers=dict(peers), ratio_to_best_peer=ratio, settings=settings
     )
 
 

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from rich.table import Table
 
 from benchmarks.musts import Finding
 from benchmarks.results import RATE, Result
 
-
-def results_table(results: Iterable[Result]) -> Table:
-    table = Table(title="Remuda beside its peers and a bare loop (more is better, but for seconds and MB)")
-    table.add_column("row")
-    table.add_column("unit")
-    for heading in ("remuda", "huey", "persist-queue", "litequeue", "to best peer", "bare loop", "to loop"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        table.add_row(*cells(result))
-    return table
+BROKER_PEERS: Final = ("huey", "persist-queue", "litequeue")
+BUS_PEERS: Final = ("huey", "huey-memory", "dramatiq", "celery")
+BROKER_HEADINGS: Final = ("remuda", *BROKER_PEERS, "to best peer", "bare loop", "to loop")
+BUS_HEADINGS: Final = ("remuda", "remuda, always", *BUS_PEERS, "to best peer")
 
 
-def cells(result: Result) -> list[str]:
+def is_bus(result: Result) -> bool:
+    return result.name.startswith("bus/")
+
+
+def broker_table(results: Iterable[Result]) -> Table:
+    table = Table(title="The broker beside its peers and a bare loop (more is better, but for seconds and MB)")
+    return _filled(table, BROKER_HEADINGS, (broker_cells(result) for result in results))
+
+
+def bus_table(results: Iterable[Result]) -> Table:
+    table = Table(title="The bus beside its peers (more is better, but for ms); only Remuda and huey are durable")
+    return _filled(table, BUS_HEADINGS, (bus_cells(result) for result in results))
+
+
+def broker_cells(result: Result) -> list[str]:
     """One row as texts."""
-    peers = [result.peers.get(peer) for peer in ("huey", "persist-queue", "litequeue")]
     return [
-        result.name,
-        result.unit,
-        number(result.remuda, result.unit),
-        *(number(rate, result.unit) for rate in peers),
-        "" if result.ratio_to_best_peer is None else f"{result.ratio_to_best_peer:,.1f}",
+        *_beginning(result),
+        *(number(result.peers.get(peer), result.unit) for peer in BROKER_PEERS),
+        ratio(result),
         number(result.limit, result.unit),
         "" if result.ratio_to_limit is None else f"{result.ratio_to_limit:.2f}",
+    ]
+
+
+def bus_cells(result: Result) -> list[str]:
+    always = result.settings.get("always", {})
+    return [
+        *_beginning(result),
+        number(always.get("remuda"), result.unit),
+        *(number(result.peers.get(peer), result.unit) for peer in BUS_PEERS),
+        ratio(result),
     ]
 
 
@@ -39,6 +55,10 @@ def number(value: float | None, unit: str) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if unit == RATE else f"{value:,.2f}"
+
+
+def ratio(result: Result) -> str:
+    return "" if result.ratio_to_best_peer is None else f"{result.ratio_to_best_peer:,.1f}"
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
@@ -49,4 +69,18 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     for finding in findings:
         verdict = "[green]pass[/]" if finding.holds else "[red]fail[/]"
         table.add_row(finding.demand, finding.found, verdict)
+    return table
+
+
+def _beginning(result: Result) -> list[str]:
+    return [result.name, result.unit, number(result.remuda, result.unit)]
+
+
+def _filled(table: Table, headings: Iterable[str], rows: Iterable[list[str]]) -> Table:
+    table.add_column("row")
+    table.add_column("unit")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
     return table

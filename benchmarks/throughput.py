@@ -17,6 +17,7 @@ from benchmarks.contenders.lite_queue import LiteQueue
 from benchmarks.contenders.persist_queue import PersistQueue
 from benchmarks.contenders.remuda_broker import Remuda
 from benchmarks.drive import drive
+from benchmarks.effort import Effort
 from benchmarks.results import Result, rate_result
 from benchmarks.scratch import scratch
 from benchmarks.syncs import counted_syncs
@@ -28,14 +29,6 @@ PEERS: Final[tuple[Contender, ...]] = (Huey(), PersistQueue(), LiteQueue())
 _FEWEST: Final = 40
 _MOST_UNBATCHED: Final = 20_000
 """So that peers which slow down with what they have stored are not punished for a fast start."""
-
-
-class Effort(msgspec.Struct, frozen=True):
-    """How long to measure."""
-
-    rounds: int = 3
-    seconds: float = 0.3
-    """About how long one contender's round takes."""
 
 
 class Side(msgspec.Struct):

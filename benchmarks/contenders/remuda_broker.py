@@ -56,7 +56,9 @@ class Remuda:
             "os": "publish and ack each return after a write to the log, without a sync",
             "memory": "memory://, nothing outlives the process",
         }[workload.durability]
-        taken = f"; the consumer takes and acknowledges up to {_AT_ONCE} that wait by one call" if _shares(workload) else ""
+        taken = (
+            f"; the consumer takes and acknowledges up to {_AT_ONCE} that wait by one call" if _shares(workload) else ""
+        )
         return f"sync={workload.durability}, {call} per publish, pull and ack; {kept}{taken}"
 
     def open(self, workload: Workload, directory: Path) -> RemudaSession:

@@ -51,9 +51,11 @@ def lines(broker: Broker) -> Iterator[Line]:
 
 
 def table(found: list[Line]) -> Table:
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="What happened to every message", title_justify="left")
-    for name in ("order", "message", "queue", "end", "tries", "what happened on the way"):
-        drawn.add_column(name, justify="right" if name in ("order", "tries") else "left", overflow="fold")
+    title = "What happened to every message"
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=title, title_justify="left")
+    for name in ("order", "message", "queue", "end", "tries"):
+        drawn.add_column(name, justify="right" if name in ("order", "tries") else "left", no_wrap=True)
+    drawn.add_column("what happened on the way", overflow="fold")
     previous = None
     for line in sorted(found, key=lambda line: line.order):
         if previous not in (None, line.order):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import big, children, musts, page, throughput
+from benchmarks.effort import Effort
 from benchmarks.results import Result, load, merged, save
 from benchmarks.syncs import counted_syncs
 from benchmarks.workload import workloads
@@ -39,7 +41,7 @@ def test_a_row_runs_from_end_to_end(row: str, tmp_path: Path) -> None:
 
 def test_all_rows_are_named_as_the_results_promise() -> None:
     names = benchmarks.row_names()
-    assert len(names) == len(set(names)) == 38
+    assert len(names) == len(set(names)) == 45
     assert {must.row for must in musts.MUSTS} <= set(names)
 
 
@@ -58,7 +60,7 @@ def test_syncs_are_counted_and_done(tmp_path: Path) -> None:
 
 def test_a_restart_after_a_kill_finds_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(big, "MANY", 2000)
-    result = big.restart(rounds=1)
+    result = big.restart(Effort(rounds=1))
     assert result.name == big.RESTART
     assert result.settings["clean_close_s"] > 0
 
@@ -77,10 +79,30 @@ def test_results_of_other_rows_are_kept(tmp_path: Path) -> None:
     assert load(path) == [second, again]
 
 
+def test_a_row_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "results.json"
+    save([Result(name="broken", unit="s", remuda=9.0)], output)
+    seen = []
+
+    def measured(name: str, effort: Effort) -> Result:
+        seen.append([result.name for result in load(output)])
+        return Result(name=name, unit="s", remuda=1.0)
+
+    def broken(effort: Effort) -> Result:
+        raise OSError("no disk")
+
+    rows = {"first": partial(measured, "first"), "broken": broken, "last": partial(measured, "last")}
+    monkeypatch.setattr(benchmarks, "rows", lambda: rows)
+    with pytest.raises(SystemExit, match="kept as they were: broken"):
+        benchmarks.main(["--output", str(output)])
+    assert seen == [["broken"], ["first", "broken"]]
+    assert [(result.name, result.remuda) for result in load(output)] == [("first", 1.0), ("broken", 9.0), ("last", 1.0)]
+
+
 def test_the_page_keeps_its_words_around_the_tables(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
-    page.rewrite([Result(name="embedded/restart-10M", unit="s", remuda=0.5)], path)
+    page.rewrite([Result(name="embedded/restart-10M", unit="s", remuda=0.5)], path, page.everything)
     text = path.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")

@@ -11,6 +11,7 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.model.errors import DirectoryInUse, DirectoryNotWritable, ForeignDirectory, UnsupportedFormat
+from tests.privileges import unwritable_directory
 
 pytestmark = pytest.mark.faults
 
@@ -107,11 +108,6 @@ def test_l7_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
         open_broker(tmp_path / "log")
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
-def test_l7_an_unwritable_directory(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(DirectoryNotWritable, match="permissions"):
-            open_broker(tmp_path / "log")
-    finally:
-        tmp_path.chmod(0o700)
+def test_l7_an_unwritable_directory() -> None:
+    with unwritable_directory() as directory, pytest.raises(DirectoryNotWritable, match="permissions"):
+        open_broker(directory / "log", worker=1)

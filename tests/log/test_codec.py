@@ -40,7 +40,7 @@ def test_shared_columns_stay_shared_and_cost_little() -> None:
     decoded = round_trip(record)
     assert decoded.messages.name == "fruit"
     assert decoded.messages.ids == messages.ids
-    assert decoded.messages.headers is NO_HEADERS
+    assert decoded.messages.headers == NO_HEADERS
     assert decoded.messages.created == 77
     assert decoded.queues == ("fruit",)
 

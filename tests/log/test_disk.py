@@ -23,6 +23,7 @@ from remuda.model.errors import (
     UnsupportedFormat,
 )
 from tests.log.simulated import SimulatedDisk
+from tests.privileges import unwritable_directory
 
 
 @pytest.fixture(params=["directory", "memory", "simulated"])
@@ -145,12 +146,9 @@ def test_l7_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
         DirectoryDisk(tmp_path / "file" / "below")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_l7_a_directory_without_permission_to_write(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(DirectoryNotWritable, match="permissions"):
-        DirectoryDisk(tmp_path).lock()
-    tmp_path.chmod(0o700)
+def test_l7_a_directory_without_permission_to_write() -> None:
+    with unwritable_directory() as directory, pytest.raises(DirectoryNotWritable, match="permissions"):
+        DirectoryDisk(directory).lock()
 
 
 def test_a_reader_creates_nothing(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Actors:
         self.sim = sim
         self.random = sim.random
         self._names = 0
+        self._clocks = [sim.clock]
 
     # Publishers
 
@@ -63,7 +64,7 @@ class Actors:
         history = dict(sim.model.history)
         tallies = {name: Tally(queue) for name, queue in sim.model.queues.items()}
         receipt = sim.run(step, lambda: sim.engine.core.publish(messages, sim.clock, queue=target, options=wanted))
-        self._check_receipt(batch, receipt, expected, tallies, history, offset, target)
+        self._check_receipt(batch, receipt, expected, tallies, history, offset, target, set(step.entered))
 
     def _make_room(self, messages: Messages, step: Step) -> None:
         try:
@@ -90,7 +91,7 @@ class Actors:
 
     def _check_receipt(
         self, batch: list[Message], receipt: Receipt, routes: list[set[str]], tallies: dict[str, Tally],
-        history: dict[tuple[str, str], bytes], offset: int, target: str | None,
+        history: dict[tuple[str, str], bytes], offset: int, target: str | None, forwarded: set[str],
     ) -> None:  # fmt: skip
         """Q6, Q7, Q12: refused is exactly what had to be; all else is in the log and in its queues as it was given."""
         sim = self.sim
@@ -117,7 +118,7 @@ class Actors:
             for name in routes[row]:
                 if name in tallies:
                     tallies[name].take(message)
-            self._check_stored(offset, message, routes[row], history, target)
+            self._check_stored(offset, message, routes[row], history, target, forwarded)
             offset += 1
         require(offset == sim.model.next_offset, f"{sim.model.next_offset - offset} messages too many were stored")
 
@@ -127,8 +128,9 @@ class Actors:
         return None if queue is None else Tally(QueueModel(name, queue.options, Status.RUNNING))
 
     def _check_stored(
-        self, offset: int, message: Message, routes: set[str], history: dict[tuple[str, str], bytes], target: str | None
-    ) -> None:
+        self, offset: int, message: Message, routes: set[str], history: dict[tuple[str, str], bytes],
+        target: str | None, forwarded: set[str],
+    ) -> None:  # fmt: skip
         sim = self.sim
         stored = sim.model.messages.get(offset)
         require(stored is not None, f"message {offset} was accepted and not stored")
@@ -147,9 +149,8 @@ class Actors:
             history[place] = message.body
         reached = {name for name, queue in sim.model.queues.items() if offset in queue.entries or offset in queue.ended}
         wanted_routes = set() if unchanged else {name for name in routes if name in sim.model.queues}
-        forwards = {queue.options.expired_queue for queue in sim.model.queues.values()}
         require(
-            wanted_routes <= reached and reached - wanted_routes <= forwards,
+            wanted_routes <= reached and reached - wanted_routes <= forwarded,
             f"T1: message {offset} is in {sorted(reached)}, not in {sorted(wanted_routes)}",
         )
 
@@ -245,6 +246,9 @@ class Actors:
     def _answer_one(self) -> None:
         sim = self.sim
         held = self.random.choice(sim.hands)
+        if self.random.random() < 0.05:
+            self._renew(held)
+            return
         if self.random.random() < 0.8:
             sim.hands.remove(held)
         if held.lease is None or not held.offsets:
@@ -263,6 +267,20 @@ class Actors:
         if to:
             step.text += f", on to {to}"
         self._answer(held, consumer, offsets, verdict, runs, to, step)
+
+    def _renew(self, held: Held) -> None:
+        sim = self.sim
+        queue = sim.model.queues.get(held.queue)
+        number = -1 if held.lease is None else held.lease
+        lease = queue.leases.get(number) if queue else None
+        step = Step(f"{held.consumer} asks for more time in {held.queue}, lease {number}")
+        renewed = sim.run(step, lambda: sim.engine.core.renew(held.queue, number, sim.clock))
+        holds = queue is not None and any(
+            queue.entries[at].lease == number for at in held.offsets if at in queue.entries
+        )
+        require(renewed == (holds and held.lease is not None), f"Q3: more time was {'' if renewed else 'not '}given")
+        if renewed and queue is not None and lease is not None:
+            lease.deadline = sim.model.now + queue.options.acknowledge_timeout
 
     def _answer(
         self, held: Held, consumer: str, offsets: list[int], verdict: Verdict, runs: list[tuple[int, int]] | None,
@@ -418,6 +436,7 @@ class Actors:
     def pass_time(self) -> None:
         sim = self.sim
         pause = sim.scenario.pause()
+        self._clocks.append(sim.clock)
         sim.clock += pause
         if self.random.random() < 0.1:
             sim.note(f"{pause} µs pass unnoticed")
@@ -475,6 +494,9 @@ class Actors:
     # The end of a process
 
     def crash(self) -> None:
+        if self.sim.scenario.features.clock_jumps_back and self.random.random() < 0.5:
+            # As when a machine is restored: the very same moments come again.
+            self.sim.clock = self.random.choice(self._clocks)
         kind = self.random.choice(list(CrashKind))
         self.sim.disk.end_process()
         self.sim.recover(kind)

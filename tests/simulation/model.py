@@ -354,9 +354,9 @@ class Model:
                     bool(limit) and evicts and queue.size > limit,
                     f"Q6: {where} was evicted from {queue.size} messages, the limit is {limit}",
                 )
-                line = next((lane for lane in reversed(queue.lanes) if lane), None)
-                if line is not None:
-                    require(offset == line[0], f"Q6: {where} was evicted although {line[0]} is older")
+                for lane in queue.lanes:
+                    if offset in lane:
+                        require(offset == lane[0], f"Q6: {where} was evicted although {lane[0]} is older")
             case "cleared":
                 asked = queue.name in step.cleared or queue.name in self.clearing_pulls
                 require(asked, f"{where} was cleared although nobody asked")

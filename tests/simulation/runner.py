@@ -130,6 +130,8 @@ class Simulation:
             self.recover(kind)
         except DiskFull as error:
             self.note(f"  disk full: {error}")
+            # A failed write stops the log, which must then be opened again. Nothing else may follow the failure.
+            self.disk.disarm()
             if self.broken:
                 self.recover(CrashKind.KILL)
 

@@ -144,6 +144,9 @@ class Scenario:
             "acknowledge_timeout", "put_back", "message_limit", "limit_exceeded", "message_timeout",
             "message_size_limit", "acknowledge", "delay_between_messages", "client_limit",
         ]  # fmt: skip
+        if options.type is QueueType.PUSH and self.features.several_confirmations:
+            other = msgspec.structs.replace(other, confirmations=self.random.randrange(4))
+            names.append("confirmations")
         chosen = self.random.sample(names, self.random.randint(1, 3))
         durations = {"acknowledge_timeout", "message_timeout", "delay_between_messages"}
         values = {name: getattr(other, name) for name in chosen}

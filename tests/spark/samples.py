@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,47 @@ def numbers(bodies: Iterable[bytes]) -> list[int]:
 def plain(frame: DataFrame) -> list[str]:
     """All rows as texts, in an order that does not depend on where they came from."""
     return sorted(map(str, frame.select(*sorted(frame.columns)).collect()))
+
+
+def play(broker: EmbeddedBroker) -> None:
+    """Something of everything that can happen to a message."""
+    broker.create_queue("orders", type="pull", put_back_delay="1ms")
+    broker.create_queue("both", type="push")
+    publish(broker, 60)
+    for answer in ("ack", "retry", "dead", "invalid", "release", "dead_to"):
+        delivery = broker.pull("orders", 6, consumer=f"c-{answer}")
+        assert delivery is not None
+        match answer:
+            case "ack":
+                delivery.ack()
+            case "dead":
+                delivery.dead(reason="it broke")
+            case "invalid":
+                delivery.invalid(reason="no such thing")
+            case "retry":
+                delivery.retry(reason="again", after="1ms")
+            case "release":
+                delivery.release()
+            case _:
+                delivery.dead(reason="elsewhere", to="other")
+    broker.reprocess("orders")
+    delivery = broker.pull("orders", 4, consumer="last")
+    assert delivery is not None
+    delivery.dead([0, 1], reason="for good", detail="a long story")
+    delivery.not_interested([2])
+    delivery.release([3])
+    broker.publish([Message("things", b"same", object="o", key="k") for _ in range(3)])
+    subscriptions = [broker.subscribe("both", consumer=f"s{number}") for number in range(2)]
+    broker.publish(Message("both", b"x"))
+    for subscription in subscriptions:
+        delivery = subscription.receive(5)
+        assert delivery is not None
+        delivery.ack()
+    broker.host.sync()
+
+
+def to_micros(moment: datetime | None) -> int | None:
+    """Spark hands out local times without a zone; tests run in whatever zone the machine has."""
+    if moment is None:
+        return None
+    return round((moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))

@@ -15,7 +15,7 @@ from remuda.spark.java import JavaMissing, find_java, java_version, write_shim
 def make_home(path: Path, version: str | None, *, release: bool = True) -> Path:
     (path / "bin").mkdir(parents=True)
     program = path / "bin" / "java"
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nfor a; do echo \"$a\"; done\n")
+    program.write_text(f'#!/bin/sh\necho \'openjdk version "{version}"\' >&2\nfor a; do echo "$a"; done\n')
     program.chmod(0o755)
     if release:
         (path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')

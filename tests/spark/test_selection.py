@@ -26,7 +26,9 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NOON_MICROS = 1769860800000000
 
 
-@pytest.mark.parametrize("text", ["2026-01-31T12:00", "2026-01-31 13:00+01:00", "2026-01-31T12:00:00Z", "1769860800000000"])
+@pytest.mark.parametrize(
+    "text", ["2026-01-31T12:00", "2026-01-31 13:00+01:00", "2026-01-31T12:00:00Z", "1769860800000000"]
+)
 def test_times_are_utc_unless_they_say_otherwise(text: str) -> None:
     assert parse_time(text) == NOON_MICROS
 

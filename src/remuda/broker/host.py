@@ -28,6 +28,7 @@ from remuda.broker.workers import claim_worker
 from remuda.core.core import Core
 from remuda.core.effects import Answer, Commit, Effects, Sending
 from remuda.core.info import QueueInfo
+from remuda.core.lane import NEVER
 from remuda.core.operators import Parked, Selection
 from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.core.settling import Verdict
@@ -202,7 +203,7 @@ class Host:
             return Pending(0, 0)
         with self.lock:
             core = self._core()
-            self.engine.log.reserve(4096, use_spare=True)
+            self.engine.log.reserve(self._answer_bytes(core, queue, lease, verdict, runs), use_spare=True)
             settled = core.settle(queue, lease, verdict, self.clock(), runs=runs, to=to)
             return Pending(settled, self._record())
 
@@ -312,7 +313,7 @@ class Host:
         """Do what time demands; gives when it next will."""
         with self.lock:
             if self._closed:
-                return 0
+                return NEVER
             self.engine.core.tick(self.clock())
             ticket = self._record()
         self.wait(ticket)
@@ -362,6 +363,15 @@ class Host:
         self._closed, self._closed_text = True, _FORKED
         self.engine.log.disk.unlock()
         self._claim.release()
+
+    def _answer_bytes(
+        self, core: Core, queue: str, lease: int, verdict: Verdict, runs: Sequence[tuple[int, int]] | None
+    ) -> int:
+        """More than the events of an answer can take: two rows for each run, with the reason."""
+        held = core.queues[queue].leases.get(lease) if runs is None and queue in core.queues else None
+        rows = len(runs) if runs is not None else len(held.runs) if held is not None else 1
+        text = len(verdict.reason or "") + len(verdict.detail or "") + len(queue) + len(verdict.consumer or "")
+        return 4096 + 2 * rows * (64 + 4 * text)
 
     def _core(self) -> Core:
         if self._closed:

@@ -39,5 +39,9 @@ class NotNow(HandlerAnswer):
         self.after = micros(after)
 
 
+class Dead(HandlerAnswer):
+    """The message cannot be handled; it is kept with the reason, and comes back when it is reprocessed."""
+
+
 class HandlerTimeout(BaseException):
     """Raised inside a handler that runs longer than its timeout. Like a cancellation, it passes `except Exception`."""

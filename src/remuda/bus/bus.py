@@ -19,7 +19,7 @@ import msgspec
 from remuda.broker.clock import Clock
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
-from remuda.bus import bodies, child
+from remuda.bus import bodies, child, watchdog
 from remuda.bus import headers as names
 from remuda.bus.calls import Replies
 from remuda.bus.context import Context, child_headers
@@ -211,7 +211,9 @@ class Bus:
         line = child.line()
         if line is not None:
             return line.publish(messages)
-        return self.broker.publish(Messages.of(messages), unbound=UNROUTED).ids
+        ids = self.broker.publish(Messages.of(messages), unbound=UNROUTED).ids
+        watchdog.check()
+        return ids
 
     async def publish_async(self, topic: str, body: Any = None, **options: Any) -> str:
         """`publish` for coroutines."""

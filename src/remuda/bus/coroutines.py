@@ -75,8 +75,8 @@ class _Loop:
         self._crew = crew
         self._work = crew.work
         self._hands: set[Hand[AsyncDelivery]] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        """Workers, and the calls that have tasks of their own."""
+        self._tasks: dict[asyncio.Task[Any], Hand[AsyncDelivery] | None] = {}
+        """Workers, and the calls that have tasks of their own with what they belong to."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slot = Slot(f"a coroutine of {crew.work.queue} that blocks its loop", lambda now: None, self._abandon)
         self.thread = threading.Thread(target=self._run, name=f"remuda-{crew.work.queue}", daemon=True)
@@ -85,7 +85,7 @@ class _Loop:
         """The crew has stopped, and does not wait any longer."""
         self._slot.give_up()
         stopped = Outcome(Answer.RELEASE, "stopped before it ended")
-        apart(self._answer_for_all(stopped, stopped))
+        apart(self._answer_for_all(stopped))
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
 
@@ -138,7 +138,7 @@ class _Loop:
             for rows, call in self._work.calls(delivery):
                 if self._crew.stopping.is_set() or not hand.begin(rows):
                     break
-                if not hand.end(call if isinstance(call, Outcome) else await self._call(call)):
+                if not hand.end(call if isinstance(call, Outcome) else await self._call(call, hand)):
                     return False
             rest = hand.close()
             if rest is None:
@@ -149,11 +149,11 @@ class _Loop:
             keeper.cancel()
             self._hands.discard(hand)
 
-    async def _call(self, call: Call) -> Outcome:
+    async def _call(self, call: Call, hand: Hand[AsyncDelivery]) -> Outcome:
         timeout = self._work.settings.timeout
         if timeout is None:
             return await call.run_async()
-        task = self._task(call.run_async())
+        task = self._task(call.run_async(), hand)
         await asyncio.wait({task}, timeout=timeout / SECOND)
         if not task.done():
             task.cancel()
@@ -178,10 +178,10 @@ class _Loop:
     async def _conclude(self, hand: Hand[AsyncDelivery], ended: Ended, released: list[int]) -> None:
         await self._work.decide(hand.delivery, ended, released).carry_out_async(self._crew.stopping)
 
-    def _task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _task(self, coroutine: Coroutine[Any, Any, T], hand: Hand[AsyncDelivery] | None = None) -> asyncio.Task[T]:
         task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = hand
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _cancel(self) -> None:
@@ -189,24 +189,24 @@ class _Loop:
             task.cancel()
 
     def _abandon(self) -> None:
-        """The loop is blocked, or gone: answer for its calls, and go on with another. Those that were not at fault
-        are not charged."""
+        """The loop is blocked, or gone: answer for its calls, and go on with another. Only the culprit is charged."""
         self._slot.abandoned = True
+        assert self._loop is not None
+        running = asyncio.current_task(self._loop)
+        culprit = self._tasks.get(running) if running is not None else None
         neighbour = Outcome(Answer.RELEASE, "another coroutine blocked its loop")
         try:
-            apart(self._answer_for_all(self._timed_out(" and blocks its loop"), neighbour))
+            apart(self._answer_for_all(neighbour, culprit))
         finally:
             self._crew.replace(self)
 
-    async def _answer_for_all(self, late: Outcome, others: Outcome) -> None:
-        """Answer for every delivery on this loop: for calls whose time is up, and for those that still had some."""
-        timeout = self._work.settings.timeout
-        limit = float("inf") if timeout is None else timeout / SECOND
+    async def _answer_for_all(self, others: Outcome, culprit: Hand[AsyncDelivery] | None = None) -> None:
+        """Answer for every delivery on this loop."""
         for hand in list(self._hands):
             rest = hand.close()
             if rest is None:
                 continue
-            outcome = late if time.monotonic() - rest.since >= limit else others
+            outcome = self._timed_out(" and blocks its loop") if hand is culprit else others
             ended = [*rest.ended, (rest.running, outcome)] if rest.running else rest.ended
             await self._conclude(hand, ended, rest.waiting)
 
@@ -221,6 +221,8 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
             for task in tasks:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(tasks, timeout=GRACE))
+            # What is still there was reported when it was left behind.
+            loop.set_exception_handler(lambda loop, context: None)
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

@@ -27,8 +27,6 @@ class Rest(msgspec.Struct, frozen=True):
 
     ended: Ended
     running: list[int]
-    since: float
-    """When the running call began."""
     waiting: list[int]
 
 
@@ -42,7 +40,7 @@ class Hand(Generic[D]):
         self._running: list[int] = []
         self._waiting = set(range(len(delivery)))
         self._closed = False
-        self._since = self._renewed = self._began = time.monotonic()
+        self._renewed = self._began = time.monotonic()
 
     def begin(self, rows: Sequence[int]) -> bool:
         """A call begins; False if its rows have been given back."""
@@ -50,7 +48,7 @@ class Hand(Generic[D]):
             if self._closed or rows[0] not in self._waiting:
                 return False
             self._waiting.difference_update(rows)
-            self._running, self._since = list(rows), time.monotonic()
+            self._running = list(rows)
             return True
 
     def end(self, outcome: Outcome) -> bool:
@@ -68,7 +66,7 @@ class Hand(Generic[D]):
             if self._closed:
                 return None
             self._closed = True
-            return Rest(self._ended, self._running, self._since, sorted(self._waiting))
+            return Rest(self._ended, self._running, sorted(self._waiting))
 
     def give_back(self, now: float) -> list[int]:
         """Rows to give back because the delivery takes long."""

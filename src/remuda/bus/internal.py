@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from remuda.bus import headers as names
-from remuda.bus.answers import Reject
+from remuda.bus.answers import Dead, Reject
 from remuda.bus.context import Context
 from remuda.bus.handler import ExecutorKind, Handler, HandlerOptions, plan
-from remuda.bus.retry import NEVER, RetryPolicy
+from remuda.bus.retry import RetryPolicy
 from remuda.model.durations import MINUTE, SECOND
 
 if TYPE_CHECKING:
@@ -24,21 +25,22 @@ CALLBACKS: Final = "remuda.callbacks"
 """Where answers wait that could not be published at first (B9)."""
 INTERNAL: Final = (UNROUTED, CALLBACKS)
 
-_CALLBACK_RETRIES: Final = RetryPolicy(max_retries=50, intervals=(SECOND, 5 * SECOND, 30 * SECOND, MINUTE))
-
-
-class NoSubscriber(Exception):
-    """Nobody is subscribed to the message's topic."""
+_log = logging.getLogger("remuda.bus")
+_TOPICS_TOLD: Final = 1000
+_RETRIES: Final = RetryPolicy(max_retries=50, intervals=(SECOND, 5 * SECOND, 30 * SECOND, MINUTE))
 
 
 def internal_handlers(bus: Bus) -> Iterator[Handler]:
+    told: set[str] = set()
+
     def route_anew(context: Context) -> None:
         message = context.message
         if names.INVALID in message.headers:
             raise Reject(message.headers[names.INVALID])
         queues = {handler.queue for handler in bus.handlers if handler.takes(message.name)}
         if not queues:
-            raise NoSubscriber(f"nobody is subscribed to {message.name}")
+            _tell_once(told, message.name)
+            raise Dead(f"nobody is subscribed to {message.name}")
         # To each queue by name: routed by topic, it would come back here if one of them was removed meanwhile.
         for queue in sorted(queues):
             bus.broker.publish(msgspec.structs.replace(message, created=0), queue=queue)
@@ -46,6 +48,12 @@ def internal_handlers(bus: Bus) -> Iterator[Handler]:
     def publish_answer(context: Context) -> None:
         bus.publish_messages([msgspec.structs.replace(context.message, created=0)])
 
-    for queue, function, retry in ((UNROUTED, route_anew, NEVER), (CALLBACKS, publish_answer, _CALLBACK_RETRIES)):
-        options = HandlerOptions(retry=retry, threads=1, executor=ExecutorKind.THREADS)
+    for queue, function in ((UNROUTED, route_anew), (CALLBACKS, publish_answer)):
+        options = HandlerOptions(retry=_RETRIES, threads=1, executor=ExecutorKind.THREADS)
         yield Handler(queue, queue, ("#",), function, options, plan(function, batch=False))
+
+
+def _tell_once(told: set[str], topic: str) -> None:
+    if topic not in told and len(told) < _TOPICS_TOLD:
+        told.add(topic)
+        _log.warning("nobody is subscribed to %s; its messages are kept in %s", topic, UNROUTED)

@@ -51,7 +51,7 @@ def of_error(error: BaseException) -> Outcome:
         case NotInterested():
             return Outcome(Answer.NOT_INTERESTED, said)
         case HandlerAnswer():
-            return Outcome(Answer.NEGATIVE, said)
+            return Outcome(Answer.DEAD, said)
         case Undecodable():
             return Outcome(Answer.INVALID, f"undecodable: {said}")
         case HandlerTimeout():

@@ -22,6 +22,16 @@ _SACRED: Final = ("remuda.broker", "remuda.core", "remuda.log")
 """Code that must never be interrupted: it would leave the queues, or the log, half changed."""
 
 
+_here = threading.local()
+
+
+def check() -> None:
+    """Called where a handler comes back from the broker: raises `HandlerTimeout` if its time is up."""
+    slot: Slot | None = getattr(_here, "slot", None)
+    if slot is not None:
+        slot.check()
+
+
 class Slot:
     """One thread that must get on: it says `begin` and `end`, the watchdog looks whether the time in between is up."""
 
@@ -32,12 +42,14 @@ class Slot:
         self.attend = attend
         self._abandon = abandon
         self._guard = threading.Lock()
+        self._wanted = False
         self._thread = 0
         self._deadline = 0.0
 
     def begin(self, timeout: float | None) -> None:
+        _here.slot = self
         with self._guard:
-            self.interrupted = False
+            self.interrupted = self._wanted = False
             self._thread = threading.get_ident()
             self._deadline = time.monotonic() + timeout if timeout is not None else 0.0
 
@@ -45,6 +57,7 @@ class Slot:
         """The time stops. An interrupt that was sent but has not arrived is taken back. May be said twice."""
         with self._guard:
             self._deadline = 0.0
+            self._wanted = False
             if self.interrupted:
                 _raise_in(self._thread, None)
 
@@ -69,9 +82,23 @@ class Slot:
     def _interrupt(self) -> None:
         # While this thread looks and raises, it holds the interpreter: the other cannot go on in between. The error
         # comes at its next step, which at the latest is the first of the next function that it calls.
-        if not self.interrupted and not _in_sacred_code(self._thread):
+        if self.interrupted:
+            return
+        if _in_sacred_code(self._thread):
+            self._wanted = True
+            return
+        self.interrupted = True
+        _raise_in(self._thread, HandlerTimeout)
+
+    def check(self) -> None:
+        """In the thread itself: raise what could not be raised while it was in the broker's code."""
+        if not self._wanted and not self.abandoned:
+            return
+        with self._guard:
+            if self.interrupted and not self.abandoned:
+                return
             self.interrupted = True
-            _raise_in(self._thread, HandlerTimeout)
+        raise HandlerTimeout
 
 
 class Watchdog:

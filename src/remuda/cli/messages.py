@@ -33,8 +33,8 @@ def messages(
     if as_json:
         say.json([_plain(row) for row in rows])
         return
-    columns = ["id", "topic", "state", "attempts", "created", "due", "reason", "body"]
-    say.table(columns, map(_cells, rows), right=["attempts"])
+    columns = ["id", "topic", "state", "tries", "created", "note", "body"]
+    say.table(columns, map(_cells, rows), right=["tries"])
 
 
 def message(
@@ -75,10 +75,11 @@ def _cells(row: Row) -> list[object]:
     from remuda.cli import say
 
     where, found = row.where, row.message
-    return [
-        found.id, found.name, where.kind, where.attempts, say.moment(found.created), say.moment(where.due),
-        where.reason, say.excerpt(found.body),
-    ]  # fmt: skip
+    note = where.reason or ""
+    if where.due is not None:
+        note = f"due {say.clock(where.due)}{': ' if note else ''}{note}"
+    created = say.clock(found.created)
+    return [found.id, found.name, where.kind, where.attempts, created, note, say.excerpt(found.body)]
 
 
 def _plain(row: Row) -> dict[str, object]:

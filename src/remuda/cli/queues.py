@@ -9,6 +9,10 @@ import typer
 if TYPE_CHECKING:
     from remuda.core.info import QueueInfo
 
+_COLUMNS = ("queue", "depth", "in flight", "delayed", "dead", "invalid", "unwanted", "done", "consumers", "status")
+_RARE = ("invalid", "unwanted")
+"""Shown only where there are any."""
+
 
 def queues(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
@@ -23,15 +27,17 @@ def queues(
     if as_json:
         say.json([_plain(info) for info in found])
         return
-    columns = ["queue", "depth", "in flight", "delayed", "dead", "invalid", "unwanted", "done", "consumers", "status"]
-    say.table(columns, map(_row, found), right=columns[1:-1])
+    rows = [_row(info) for info in found]
+    columns = [name for name in _COLUMNS if name not in _RARE or any(row[name] for row in rows)]
+    say.table(columns, ([row[name] for name in columns] for row in rows), right=columns[1:-1])
 
 
-def _row(info: QueueInfo) -> list[object]:
-    return [
+def _row(info: QueueInfo) -> dict[str, object]:
+    cells = (
         info.name, info.waiting, info.in_flight, info.delayed, info.dead, info.invalid, info.not_interested,
         _done(info), len(info.consumers), info.status.value,
-    ]  # fmt: skip
+    )  # fmt: skip
+    return dict(zip(_COLUMNS, cells, strict=True))
 
 
 def _plain(info: QueueInfo) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,8 @@ from remuda.model.state import State
 
 _WIDE: Final = 200
 _BODY: Final = 60
+_NARROWEST: Final = 14
+_WRAPPED: Final = frozenset({"body", "note", "value", "what happened"})
 
 STATES: Final = {
     State.LOGGED: "logged",
@@ -38,10 +40,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numbers = set(right)
     for column in columns:
-        drawn.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in numbers else "left"
+        if column in _WRAPPED:
+            drawn.add_column(column, justify=justify, overflow="fold", min_width=_NARROWEST)
+        else:
+            drawn.add_column(column, justify=justify, no_wrap=True)
     for row in rows:
         drawn.add_row(*(Text("" if value is None else str(value)) for value in row))
     console = Console()
@@ -56,11 +62,15 @@ def json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def moment(time: int | None) -> str:
+def moment(time: int) -> str:
     """A time in microseconds, as this machine's clock shows it."""
-    if time is None:
-        return ""
     return datetime.fromtimestamp(time / 1e6).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def clock(time: int) -> str:
+    """A time in microseconds, short: the time of today, the date of other days."""
+    then = datetime.fromtimestamp(time / 1e6)
+    return then.strftime("%H:%M:%S" if then.date() == datetime.now().date() else "%b %d %H:%M")
 
 
 def iso(time: int | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Final
 
 from remuda.core.effects import NoticeKind
 from remuda.core.ledger import Ledger
@@ -16,6 +17,8 @@ from remuda.model.records import Appended, Event
 from remuda.model.state import State
 
 ACCEPTING = frozenset({Status.RUNNING, Status.ONLY_PUBLISH})
+
+_ANY: Final = 1 << 62
 
 Refusals = dict[int, Refused]
 """Rows of a batch that were refused, with the reason."""
@@ -76,17 +79,29 @@ def stretches(record: Appended) -> list[tuple[int, int, tuple[str, ...]]]:
     return found
 
 
-def evict(ledger: Ledger, queue: Queue) -> None:
-    """Make a full queue keep its limit by ending its oldest messages."""
+def evict(ledger: Ledger, queue: Queue, before: int = _ANY) -> None:
+    """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last of all."""
     limit = queue.options.message_limit
     if not limit or queue.options.limit_exceeded is not LimitExceeded.DELETE_OLDEST:
         return
     while (surplus := queue.size - limit) > 0:
-        oldest = _oldest(queue)
+        oldest = _oldest(queue, before) or _oldest(queue, _ANY)
         if oldest is None:
             return
         first, count, source = oldest
         ledger.event(queue, source, Event(queue.name, State.DEAD, first, min(count, surplus), reason="evicted"))
+
+
+def room(queue: Queue) -> int:
+    """How many messages may come from another queue."""
+    options = queue.options
+    if queue.status not in ACCEPTING:
+        return 0
+    if not options.message_limit:
+        return _ANY
+    if options.limit_exceeded is LimitExceeded.DELETE_OLDEST:
+        return _ANY if queue.flights.size < options.message_limit else 0
+    return max(options.message_limit - queue.size, 0)
 
 
 def announce(ledger: Ledger, queue: Queue, first: int, count: int) -> None:
@@ -152,11 +167,13 @@ def _has_rules(queue: Queue) -> bool:
     )
 
 
-def _oldest(queue: Queue) -> tuple[int, int, State] | None:
+def _oldest(queue: Queue, before: int) -> tuple[int, int, State] | None:
     """The run to end first: regular messages before those of high priority, then delayed ones."""
     for lane in (queue.normal, queue.returned, queue.high):
-        for first, count, _ in lane.runs():
-            return first, count, State.QUEUED
+        first, count, _ = next(lane.runs(), (before, 0, 0))
+        if first < before:
+            return first, min(count, before - first), State.QUEUED
     for piece in queue.delayed:
-        return piece.first, piece.count, piece.state
+        if piece.first < before:
+            return piece.first, min(piece.count, before - piece.first), piece.state
     return None

@@ -91,6 +91,7 @@ class Core:
             return Declared(True, {})
         if queue.status is Status.NOT_INITIALIZED:
             self._initialize(queue, asked)
+            self._after(queue)
             return Declared(True, {})
         if options is None:
             return Declared(False, {})
@@ -485,6 +486,8 @@ class Core:
     def _initialize(self, queue: Queue, options: QueueOptions) -> None:
         self.ledger.change(QueueChange(CONFIGURED, queue.name, self.ledger.now, options))
         self._configure(queue, options)
+        if options.type is not QueueType.PULL:
+            queue.waiters.clear()
         self._set_status(queue, Status.RUNNING, None)
 
     def _set_status(self, queue: Queue, status: Status, who: str | None) -> None:
@@ -614,7 +617,7 @@ class Core:
                     self.ledger.watch_messages(watch, queue, record.first + start, stop - start)
         for name in touched:
             if name in self.queues:
-                admission.evict(self.ledger, self.queues[name])
+                admission.evict(self.ledger, self.queues[name], record.first)
                 self._after(self.queues[name])
         return watch
 
@@ -672,9 +675,13 @@ class Core:
     def _forward(self) -> None:
         forwards, self.ledger.forwards = self.ledger.forwards, []
         for target, event in forwards:
-            if target not in self.queues:
+            if target not in self.queues and self.auto_queue_creation:
                 self._create(target, self.default_options, Status.RUNNING)
-            operators.enter(self.ledger, self.queues[target], event)
+            elif target in self.queues and self.queues[target].status is Status.NOT_INITIALIZED:
+                self._initialize(self.queues[target], self.queues[target].options)
+            if target in self.queues:
+                operators.enter(self.ledger, self.queues[target], event)
+                admission.evict(self.ledger, self.queues[target])
         for target in dict.fromkeys(target for target, _ in forwards):
             if target in self.queues:
                 self._after(self.queues[target])

@@ -7,6 +7,7 @@ a message costs 24 bytes.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -24,7 +25,7 @@ _CHUNK: Final = 2048 * _WIDTH
 class _Chunk:
     """A stretch of the lane. A run taken out of its middle stays as a run of zero messages until an end reaches it."""
 
-    __slots__ = ("data", "head", "highest", "lowest", "soonest")
+    __slots__ = ("ascending", "data", "head", "highest", "lowest", "soonest")
 
     def __init__(self) -> None:
         self.data = array("q")
@@ -32,6 +33,8 @@ class _Chunk:
         self.soonest = NEVER
         self.lowest = NEVER
         self.highest = -1
+        self.ascending = True
+        """Whether the runs stand in the order of their offsets, as they do unless messages came back."""
 
     def runs(self) -> Iterator[Run]:
         data = self.data
@@ -42,8 +45,21 @@ class _Chunk:
     def append(self, first: int, count: int, deadline: int) -> None:
         self.data.extend((first, count, deadline))
         self.soonest = min(self.soonest, deadline)
+        self.ascending = self.ascending and first >= self.highest
         self.lowest = min(self.lowest, first)
         self.highest = max(self.highest, first + count)
+
+    def may_hold(self, first: int, stop: int) -> bool:
+        """Whether some of these offsets may be here; exact while the runs stand in order."""
+        if self.lowest >= stop or self.highest <= first:
+            return False
+        if not self.ascending:
+            return True
+        data = self.data
+        at = self.head + (bisect_left(data[self.head :: _WIDTH], stop) - 1) * _WIDTH
+        while at >= self.head and not data[at + 1]:
+            at -= _WIDTH
+        return at >= self.head and data[at] + data[at + 1] > first
 
     def remove(self, first: int, count: int) -> list[Run]:
         data, stop = self.data, first + count
@@ -171,7 +187,7 @@ class Lane:
         gone: list[Run] = []
         left = count
         for chunk in self._chunks:
-            if chunk.lowest < first + count and chunk.highest > first:
+            if chunk.may_hold(first, first + count):
                 taken = chunk.remove(first, count)
                 left -= sum(run[1] for run in taken)
                 gone += taken
@@ -195,7 +211,7 @@ class Lane:
         return [
             (max(start, first), min(start + size, stop) - max(start, first), deadline)
             for chunk in self._chunks
-            if chunk.lowest < stop and chunk.highest > first
+            if chunk.may_hold(first, stop)
             for start, size, deadline in chunk.runs()
             if start < stop and start + size > first
         ]

@@ -7,6 +7,7 @@ from itertools import islice
 
 import msgspec
 
+from remuda.core import admission
 from remuda.core.ledger import Ledger
 from remuda.core.pieces import Piece
 from remuda.core.queue import Queue
@@ -131,7 +132,13 @@ def resume(ledger: Ledger, queue: Queue) -> None:
 
 
 def enter(ledger: Ledger, queue: Queue, event: Event) -> None:
-    """Messages come from another queue. Those that are here already, having come by two ways, stay as they are."""
+    """Messages come from another queue. Those that are here already, having come by two ways, stay as they are.
+
+    What this queue would refuse does not come; it is kept where it ended.
+    """
+    event = msgspec.structs.replace(event, count=min(event.count, admission.room(queue)))
+    if not event.count:
+        return
     live = _whereabouts(queue, event.first, event.count)
     parked = [(piece.state, piece.first, piece.count) for piece in queue.parked.find(event.first, event.count)]
     at, end = event.first, event.first + event.count

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,9 @@ from remuda.model.durations import MINUTE
 from remuda.model.options import QueueOptions, Status
 from remuda.model.records import Event
 from remuda.model.state import LIVE, State
+
+
+_STALE: Final = 1000
 
 
 class Lease(msgspec.Struct):
@@ -181,14 +185,21 @@ class Queue:
 
     def grant(self, lease: Lease) -> None:
         self.leases[lease.token] = lease
-        heapq.heappush(self._lease_ends, (lease.deadline, lease.token))
+        self._note_end(lease)
         for name in lease.consumers:
             if name in self.consumers:
                 self.consumers[name].unanswered += 1
 
     def extend(self, lease: Lease, deadline: int) -> None:
         lease.deadline = deadline
-        heapq.heappush(self._lease_ends, (deadline, lease.token))
+        self._note_end(lease)
+
+    def _note_end(self, lease: Lease) -> None:
+        heapq.heappush(self._lease_ends, (lease.deadline, lease.token))
+        if len(self._lease_ends) > 2 * len(self.leases) + _STALE:
+            # One long lease at the top would keep the ends of all that were answered since.
+            self._lease_ends = [(held.deadline, token) for token, held in self.leases.items()]
+            heapq.heapify(self._lease_ends)
 
     def revoke(self, lease: Lease) -> None:
         if self.leases.pop(lease.token, None) is not None:

@@ -151,7 +151,7 @@ def _encode_appended(record: Appended, position: int, bodies: list[bytes]) -> by
             messages.key,
             messages.timestamp,
             None if mime_type == _MIME_TYPE else mime_type,
-            None if headers is NO_HEADERS else _plain(headers),
+            _plain(headers) if headers else None,
             messages.priority,
             messages.expires,
             messages.due,

@@ -1,0 +1,118 @@
+"""P1: `remuda.spark.read` gives the rows of the source at native speed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from remuda.model.errors import InvalidOption
+from remuda.spark import pins, read
+from tests.spark.samples import broker_at, half_sealed, load, offsets, plain, play, publish, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def let_go() -> Iterator[None]:
+    yield
+    pins.release()
+
+
+@pytest.mark.parametrize("table", ["messages", "events", "lifecycle"])
+def test_the_rows_are_those_of_the_source(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    with broker_at(tmp_path) as broker:
+        play(broker)
+        publish(broker, 800)
+        seal(broker)
+        play_on(broker)
+        assert list((tmp_path / "sealed").iterdir())
+        expected = load(spark, tmp_path, table)
+        found = read(spark, tmp_path, table)
+        assert found.columns == expected.columns
+        assert plain(found) == plain(expected)
+
+
+def play_on(broker: Any) -> None:
+    publish(broker, 20)
+    delivery = broker.pull("orders", 30, consumer="late")
+    assert delivery is not None
+    delivery.ack()
+    broker.host.sync()
+
+
+def test_options_choose_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_at(tmp_path) as broker:
+        publish(broker, 500)
+        publish(broker, 30, "fruit.sour")
+        seal(broker)
+        publish(broker, 30, "fruits")
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("messages", {"fromOffset": 400, "toOffset": 550}),
+        ("messages", {"queues": ["fruit"], "topics": ["fruit.sour", "none"]}),
+        ("messages", {"since": datetime(2020, 1, 1, tzinfo=UTC), "until": "2021-01-01"}),
+        ("lifecycle", {"topics": ["fruit.*"], "states": ["Q"]}),
+    ]
+    for table, options in asked:
+        texts = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in options.items()}
+        assert plain(read(spark, tmp_path, table, **options)) == plain(load(spark, tmp_path, table, **texts))
+
+
+def test_an_empty_log_has_no_rows_but_all_columns(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_at(tmp_path):
+        pass
+    for table in ("messages", "events", "lifecycle"):
+        frame = read(spark, tmp_path, table)
+        assert frame.count() == 0
+        assert frame.columns == load(spark, tmp_path, table).columns
+
+
+def test_l3_a_damaged_segment_costs_only_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:
+    half_sealed(tmp_path, 1500)
+    files = sorted((tmp_path / "sealed").glob("messages-*"))
+    for file, place in ((files[0], 100), (files[1], -30)):
+        data = bytearray(file.read_bytes())
+        data[place] ^= 255
+        file.write_bytes(data)
+    found = offsets(read(spark, tmp_path, "messages"))
+    assert found == offsets(load(spark, tmp_path))
+    assert 0 < len(found) < 1600
+
+
+def test_what_was_listed_stays_readable_while_the_broker_shrinks_it(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 900)
+        publish(broker, 10, "keep")
+        seal(broker)
+        frame = read(spark, tmp_path, "messages")
+        subscription = broker.subscribe("orders", batch=5000)
+        delivery = subscription.receive(5)
+        assert delivery is not None
+        delivery.ack()
+        subscription.close()
+        assert broker.collect().messages
+        assert frame.count() >= 900
+        assert read(spark, tmp_path, "messages").count() < 900
+
+
+def test_pins_go_with_the_process_and_those_of_dead_ones_at_the_next_read(spark: SparkSession, tmp_path: Path) -> None:
+    half_sealed(tmp_path, 800)
+    read(spark, tmp_path, "messages")
+    mine = list((tmp_path / "pins").iterdir())
+    assert len(mine) == 1
+    pins.release()
+    assert not (tmp_path / "pins").exists()
+    dead = tmp_path / "pins" / mine[0].name.replace(mine[0].name.rpartition("-")[2], "999999999")
+    dead.mkdir(parents=True)
+    read(spark, tmp_path, "messages")
+    assert not dead.exists()
+
+
+def test_stream_options_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="is for streams"):
+        read(spark, tmp_path, "messages", maxRowsPerTrigger=5)
