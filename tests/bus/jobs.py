@@ -11,9 +11,20 @@ import threading
 import time
 from pathlib import Path
 
-from remuda import Attempt, Bus, Response
+import msgspec
 
-bus = Bus("memory://")
+from remuda import Attempt, Bus, Message, Middleware, Response
+
+
+class Marks(Middleware):
+    """Leaves a mark on whatever is published."""
+
+    def before_publish(self, message: Message) -> Message:
+        headers = {**message.headers, "marks": message.headers.get("marks", "") + "+"}
+        return msgspec.structs.replace(message, headers=headers)
+
+
+bus = Bus("memory://", middleware=[Marks()])
 """Which bus a handler publishes through does not matter in a process: its parent does it."""
 
 

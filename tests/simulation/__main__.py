@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 
@@ -16,6 +17,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play this seed alone")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     arguments = parser.parse_args()
+    # The broker's own warnings tell of damage that the simulation did on purpose.
+    logging.getLogger("remuda").addHandler(logging.NullHandler())
+    logging.getLogger("remuda").propagate = False
     if arguments.seed is not None:
         seeds = range(arguments.seed, arguments.seed + 1)
     else:

@@ -454,9 +454,12 @@ class Actors:
     # Upkeep
 
     def checkpoint(self) -> None:
-        self.sim.note("checkpoint")
-        self.sim.commit()
-        self._upkeep().checkpoint()
+        for _ in range(self.random.choice((1, 1, 2))):
+            self.sim.note("checkpoint")
+            self.sim.commit()
+            self._upkeep().checkpoint()
+        if self.random.random() < 0.3:
+            self.seal()
 
     def seal(self) -> None:
         self.sim.note("seal")

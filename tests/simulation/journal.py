@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from remuda.broker.engine import Engine
@@ -115,7 +115,3 @@ def surviving(disk: SimulatedDisk) -> tuple[set[int], int]:
                 found.add(item.number)
     valid = checkpoint.read_all(disk).valid
     return found, max((one.mark.number for one in valid), default=0)
-
-
-def flat(effects: Iterable[Effects]) -> list[Record]:
-    return [record for one in effects for record in one.records]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+import msgspec
+
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.model.durations import DAY, HOUR, MILLISECOND, SECOND
 from remuda.model.message import Message, Priority

@@ -67,7 +67,7 @@ def test_java_is_found_on_the_path(tmp_path: Path) -> None:
 def test_the_shim_passes_everything_on_but_the_noisy_module(tmp_path: Path) -> None:
     home = make_home(tmp_path / "it's a home", "17.0.1")
     shim = write_shim(tmp_path / "shim", home)
-    command = [shim / "bin" / "java", "-Da=b c", "--add-modules=jdk.incubator.vector", "", "-cp", "x y"]
+    command = [str(shim / "bin" / "java"), "-Da=b c", "--add-modules=jdk.incubator.vector", "", "-cp", "x y"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     assert told.stdout.split("\n") == ["-Da=b c", "", "-cp", "x y", ""]
 

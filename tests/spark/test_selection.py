@@ -76,7 +76,9 @@ def test_options_are_read_whatever_their_case() -> None:
     ],
 )
 def test_filters_narrow_what_is_read(table: str, filters: list[Filter], expected: dict[str, Any]) -> None:
-    wanted = {name: frozenset(value) if isinstance(value, set) else value for name, value in expected.items()}
+    wanted: dict[str, Any] = {
+        name: frozenset(value) if isinstance(value, set) else value for name, value in expected.items()
+    }
     assert push(table, Selection(), filters) == Selection(**wanted)
 
 

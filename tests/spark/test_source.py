@@ -47,8 +47,9 @@ def test_every_column_comes_back_as_it_was_published(spark: SparkSession, tmp_pa
     moment = datetime(2026, 1, 31, 12, tzinfo=UTC)
     micros = int(moment.timestamp() * 1_000_000)
     whole = Message(
-        "fruit.sour", b"\x00\xff", id="mine", topics=("fruit.sour", "stone.x"), object="tree", key="7", timestamp=micros,
-        mime_type="image/png", headers={"a": "1", "b": "ü"}, priority=Priority.HIGH, expires=micros * 2, due=micros * 2,
+        "fruit.sour", b"\x00\xff", id="mine", topics=("fruit.sour", "stone.x"), object="tree", key="7",
+        timestamp=micros, mime_type="image/png", headers={"a": "1", "b": "ü"}, priority=Priority.HIGH,
+        expires=micros * 2, due=micros * 2,
     )  # fmt: skip
     with broker_at(tmp_path) as broker:
         broker.publish([whole, Message("fruit", b"")])
@@ -180,12 +181,13 @@ def test_l8_it_reads_beside_a_broker_that_writes_seals_and_shrinks(spark: SparkS
                 if delivery is not None:
                     delivery.ack()
                 broker.collect()
+                stop.wait(0.1)
             subscription.close()
 
         worker = threading.Thread(target=work)
         worker.start()
         try:
-            for _ in range(4):
+            for _ in range(3):
                 before = broker.queue("keep").size
                 kept = offsets(load(spark, tmp_path, queues="keep", rowsPerPartition=300))
                 assert len(set(kept)) == len(kept)

@@ -8,9 +8,8 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -48,7 +47,6 @@ class Call:
         self._stack = stack
         self._encoding = encoding
         self._decoded = decoded
-        self._process = os.getpid()
 
     @property
     def messages(self) -> list[tuple[Message, int]]:
@@ -59,29 +57,39 @@ class Call:
         ]
 
     def run(self) -> Outcome:
-        """Call a plain function, or a coroutine function on a loop of its own."""
-        with self._around() as frame:
-            frame.result = self._call()
-        return frame.outcome
+        """Call a plain function, or a coroutine function on a loop of its own. Nothing that it raises gets past this."""
+        try:
+            return self._outcome(self.value())
+        except BaseException as error:
+            return _told(error)
 
     async def run_async(self) -> Outcome:
         """Call a coroutine function, or a plain one, on this loop."""
-        with self._around() as frame:
-            frame.result = await self._call_async()
-        return frame.outcome
+        try:
+            return self._outcome(await self.value_async())
+        except BaseException as error:
+            return _told(error)
 
     def value(self) -> Any:
         """Call now and give the result, or raise the error, as `send` does."""
-        frame = _Frame()
-        with self._middleware(frame):
-            frame.result = self._call()
-        return frame.result
+        frame = _Frame(self._contexts[0], self._stack)
+        try:
+            frame.begin()
+            result = self.handler.function(**self._arguments())
+            frame.result = run_coroutine(result) if inspect.iscoroutine(result) else result
+        except BaseException as error:
+            frame.fail(error)
+        return frame.end()
 
     async def value_async(self) -> Any:
-        frame = _Frame()
-        with self._middleware(frame):
-            frame.result = await self._call_async()
-        return frame.result
+        frame = _Frame(self._contexts[0], self._stack)
+        try:
+            frame.begin()
+            result = self.handler.function(**self._arguments())
+            frame.result = await result if inspect.iscoroutine(result) else result
+        except BaseException as error:
+            frame.fail(error)
+        return frame.end()
 
     def decode(self) -> list[Any]:
         """The bodies as the handler wants them; raises `Undecodable`."""
@@ -91,51 +99,9 @@ class Call:
         messages = [context.message for context in self._contexts]
         return [bodies.decode(message.body, message.mime_type, plan.body_type) for message in messages]
 
-    def _call(self) -> Any:
-        result = self.handler.function(**self._arguments())
-        return run_coroutine(result) if inspect.iscoroutine(result) else result
-
-    async def _call_async(self) -> Any:
-        result = self.handler.function(**self._arguments())
-        return await result if inspect.iscoroutine(result) else result
-
     def _arguments(self) -> dict[str, Any]:
         decoded = self.decode() if self._decoded is None else self._decoded
         return arguments(self.handler.plan, decoded if self.handler.plan.batch else decoded[0], self._contexts[0])
-
-    @contextmanager
-    def _around(self) -> Iterator[_Frame]:
-        """The call as an outcome: nothing that a handler raises gets past this."""
-        frame = _Frame()
-        try:
-            with self._middleware(frame):
-                yield frame
-            frame.outcome = self._outcome(frame.result)
-        except BaseException as error:
-            if _is_ours(error):
-                raise
-            frame.outcome = outcome.of_error(error)
-
-    @contextmanager
-    def _middleware(self, frame: _Frame) -> Iterator[None]:
-        """Middleware around the call; one of its error hooks may put a result in place of the error."""
-        context = self._contexts[0]
-        token = current.set(context)
-        begun: list[Middleware] = []
-        error: BaseException | None = None
-        try:
-            try:
-                self._stack.handling(context, begun)
-                yield
-            except BaseException as raised:
-                if _is_ours(raised):
-                    raise
-                error = raised
-            if os.getpid() != self._process:
-                _end_fork(error)
-            frame.result = self._stack.handled(context, begun, frame.result, error)
-        finally:
-            current.reset(token)
 
     def _outcome(self, result: Any) -> Outcome:
         responses = [context.response for context in self._contexts]
@@ -153,8 +119,41 @@ class Call:
 
 
 class _Frame:
-    result: Any = None
-    outcome: Outcome = DONE
+    """Middleware around one call; one of its error hooks may put a result in place of the error."""
+
+    def __init__(self, context: Context, stack: Stack) -> None:
+        self.result: Any = None
+        self._context = context
+        self._stack = stack
+        self._error: BaseException | None = None
+        self._begun: list[Middleware] = []
+        self._process = os.getpid()
+        self._token = current.set(context)
+
+    def begin(self) -> None:
+        self._stack.handling(self._context, self._begun)
+
+    def fail(self, error: BaseException) -> None:
+        if _is_ours(error):
+            current.reset(self._token)
+            raise error
+        self._error = error
+
+    def end(self) -> Any:
+        """The result that counts, or the error."""
+        if os.getpid() != self._process:
+            _end_fork(self._error)
+        try:
+            return self._stack.handled(self._context, self._begun, self.result, self._error)
+        finally:
+            current.reset(self._token)
+
+
+def _told(error: BaseException) -> Outcome:
+    """An error as an outcome, unless it is not the handler's."""
+    if _is_ours(error):
+        raise error
+    return outcome.of_error(error)
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -85,6 +85,7 @@ class _Feeder:
         servant = self._hire()
         if servant is None:
             return True
+        servant.attend()
         delivery = self._work.broker.pull(self._work.queue, self._pace.count, timeout=POLL)
         if delivery is not None:
             self._pace.begin()

@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import connection
 from typing import Any, Final
 
@@ -81,6 +82,12 @@ class Servant:
                     raise self._crash()
                 if left <= 0:
                     return None
+
+    def attend(self) -> None:
+        """Do what threads ask for that a handler has left running in the process."""
+        with suppress(EOFError, OSError):
+            while self._asked.poll(0):
+                self._serve()
 
     def kill(self) -> None:
         """End the process at once, from any thread; whoever listens learns of it."""

@@ -476,6 +476,7 @@ class Core:
         return queue
 
     def _configure(self, queue: Queue, options: QueueOptions) -> None:
+        queue.counts_confirmations |= options.confirmations != 1
         queue.options = options
         queue.strategy = self._strategy_for(queue.name, options)
         queue.handler = self._handler_for(queue.name, options)

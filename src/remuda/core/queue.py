@@ -79,6 +79,8 @@ class Queue:
         self.id_of: dict[int, str] = {}
         self.topic_counts: dict[int, int] = {}
         """Topics of the messages that have several, where each topic needs a confirmation."""
+        self.counts_confirmations = options.confirmations != 1
+        """Also after the option was changed: deliveries from before still await theirs."""
         self.leases: dict[int, Lease] = {}
         self.consumers: dict[str, Consumer] = {}
         self.waiters: deque[Waiter] = deque()
@@ -249,7 +251,7 @@ class Queue:
                     )
                     self.flights.add(fetched)
             case State.SUCCESS:
-                if self.options.confirmations != 1:
+                if self.counts_confirmations:
                     for piece in self.flights.remove(first, count):
                         self.flights.add(msgspec.structs.replace(piece, state=State.SUCCESS))
             case State.COMPLETED | State.KICKED:

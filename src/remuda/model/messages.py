@@ -97,13 +97,13 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, row: int) -> Message:
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of a batch of {len(self)} messages")
-        return Message(
-            body=self.bodies[row],
-            id=self.id(row),
-            **{name: cell(cast(Any, getattr(self, name)), row) for name in _SHARED},
-        )
+        if not -len(self.bodies) <= row < len(self.bodies):
+            raise IndexError(f"row {row} of a batch of {len(self.bodies)} messages")
+        # By position, since this is called for every message that a handler gets: after body, name and id, the fields
+        # of a message and the columns of a batch stand in the same order.
+        bodies, name, _, *rest = msgspec.structs.astuple(self)
+        values = [column[row] if type(column) is list else column for column in rest]
+        return Message(cell(name, row), bodies[row], self.id(row), *values)
 
     def id(self, row: int) -> str:
         return "" if self.ids is None else str(self.ids[row])
