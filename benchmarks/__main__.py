@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -100,5 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """Leave by all `finally`, so that no side's process stays behind."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     main()

@@ -11,7 +11,7 @@ from benchmarks.contenders.contender import Session
 from benchmarks.workload import Workload
 
 _POLL: Final = 0.0002
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 20.0
 
 
 class Stuck(Exception):

@@ -272,7 +272,7 @@ class TestCall:
         answers: dict[int, int] = {}
         with running(bus):
             threads = [
-                threading.Thread(target=lambda n=number: answers.update({n: bus.call("double", n)}))  # type: ignore[misc]
+                threading.Thread(target=lambda n=number: answers.update({n: bus.call("double", n)}))
                 for number in range(20)
             ]
             for thread in threads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,7 @@ def failing(bus: Bus, **options: Any) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
 
     def fail(body: Any, attempt: Attempt) -> None:
-        clock = bus._clock
-        assert clock is not None
-        calls.append((int(attempt), clock()))
+        calls.append((int(attempt), bus._clock()))
         raise ValueError("no")
 
     bus.subscribe("x", queue="q", **options)(fail)
@@ -33,7 +32,7 @@ def failing(bus: Bus, **options: Any) -> list[tuple[int, int]]:
 
 def waits(calls: list[tuple[int, int]]) -> list[int]:
     times = [time for _, time in calls]
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 class TestArithmetic:
@@ -237,7 +236,9 @@ class TestCounting:
             test.advance("1m")
             assert [number for number, _ in calls] == [1, 2, 1, 2]
 
-    def test_every_failure_is_told_in_one_line_that_says_what_comes_next(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_every_failure_is_told_in_one_line_that_says_what_comes_next(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """B4"""
         bus = Bus()
         failing(bus, retry=["1m"])
@@ -247,7 +248,8 @@ class TestCounting:
             test.advance("1m")
         assert [record.getMessage() for record in caplog.records if record.name == "remuda.bus"] == [
             f"q: attempt 1 of 2 of message {message} failed: ValueError: no; next in 1m",
-            f"q: attempt 2, the last, of message {message} failed: ValueError: no; it is dead; reprocess it when mended",
+            f"q: attempt 2, the last, of message {message} failed: ValueError: no; "
+            "it is dead; reprocess it when mended",
         ]
 
     def test_reason_and_traceback_of_each_failure_are_in_the_log(self) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def bus() -> Bus:
 
 
 @pytest.fixture
-def other(bus: Bus) -> Iterator[list[int]]:
+def other(bus: Bus) -> list[int]:
     """Another queue of the bus, which must go on whatever happens; what it handled."""
     seen: list[int] = []
 
@@ -41,7 +40,7 @@ def other(bus: Bus) -> Iterator[list[int]]:
     def handle(body: int) -> None:
         seen.append(body)
 
-    yield seen
+    return seen
 
 
 def goes_on(bus: Bus, other: list[int]) -> None:

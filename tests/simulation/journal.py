@@ -66,7 +66,7 @@ class Journal:
         if self.base is None:
             self.base = number
         end = self.base + len(self.records)
-        require(number >= end, f"the log goes on with frame {number}, although there are {end}")
+        require(number >= end, f"L2: the log goes on with frame {number}, although there are {end}")
         self.records += [None] * (number - end)
 
     def join(self, following: Journal) -> None:

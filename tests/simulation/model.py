@@ -111,6 +111,16 @@ class QueueModel:
     had_messages: bool = False
     sent_at: int | None = None
 
+    def copy(self) -> QueueModel:
+        twin = copy.copy(self)
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, (dict, list, set)):
+                setattr(twin, name, copy.copy(value))
+        twin.entries = {at: copy.copy(one) for at, one in self.entries.items()}
+        twin.leases = {number: copy.deepcopy(one) for number, one in self.leases.items()}
+        return twin
+
     @property
     def lanes(self) -> tuple[list[int], list[int], list[int]]:
         return self.high, self.returned, self.normal
@@ -179,7 +189,7 @@ class Model:
         twin.messages = dict(self.messages)
         twin.history = dict(self.history)
         twin.made_ids = set(self.made_ids)
-        twin.queues = copy.deepcopy(self.queues)
+        twin.queues = {name: queue.copy() for name, queue in self.queues.items()}
         return twin
 
     def queue(self, name: str) -> QueueModel:

@@ -99,7 +99,8 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
         resume = Step("resume", resumes=True)
         for record in journal.kept():
             expected.play(record, resume)
-        checks.compare(engine.core, expected, max(sim.latest, sim.clock))
+        # A clock that was set back makes a scheduled message wait again, unless a checkpoint saw it come due.
+        checks.compare(engine.core, expected, max(sim.latest, sim.clock), ordered=sim.clock >= sim.latest)
     for record in [*sim.journal.kept(), *journal.kept()]:
         sim.remember(record)
     checks.adopt(engine.core, expected)

@@ -1,4 +1,4 @@
-"""The embedded broker for coroutines: the same host, awaited. A thread commits, so the event loop never waits for a disk."""
+"""The embedded broker for coroutines: the same host, awaited. A thread commits, so no event loop waits for a disk."""
 
 from __future__ import annotations
 
@@ -233,9 +233,7 @@ class AsyncEmbeddedBroker:
         found, messages = await asyncio.to_thread(self.host.load, sending)
         return AsyncDelivery(found, messages, self._settle) if len(messages) else None
 
-    async def _settle(
-        self, delivery: Answers[Any], verdict: Verdict, runs: Runs | None, to: str | None
-    ) -> int:
+    async def _settle(self, delivery: Answers[Any], verdict: Verdict, runs: Runs | None, to: str | None) -> int:
         return await self._finish(self.host.settle(delivery.queue, delivery.lease, verdict, runs, to))
 
 

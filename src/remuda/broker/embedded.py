@@ -203,9 +203,7 @@ class EmbeddedBroker:
 class EmbeddedSubscription:
     """A consumer's deliveries, for a thread."""
 
-    def __init__(
-        self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences
-    ) -> None:
+    def __init__(self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences) -> None:
         self._broker = broker
         self.queue = queue
         self.consumer = consumer
@@ -233,4 +231,3 @@ class EmbeddedSubscription:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-

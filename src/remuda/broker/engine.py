@@ -146,5 +146,3 @@ class Engine:
         for event in record.rows:
             if event.state in PARKED and (store := self._stores.get(event.queue)) is not None:
                 store.discard(event.first, event.count)
-
-

@@ -125,9 +125,7 @@ class Host:
                 receipts = core.route(router, messages, self.clock())
             else:
                 now = self.clock()
-                receipts = [
-                    core.publish(messages, now, queue=queue, unbound=unbound, options=options, spooled=spooled)
-                ]
+                receipts = [core.publish(messages, now, queue=queue, unbound=unbound, options=options, spooled=spooled)]
             commit = self._watch(receipts)
             return Pending(receipts, self._record(), commit)
 
@@ -136,9 +134,7 @@ class Host:
 
     # Consuming
 
-    def subscribe(
-        self, queue: str, consumer: str, batch: int, options: Options
-    ) -> Pending[tuple[Inbox, Differences]]:
+    def subscribe(self, queue: str, consumer: str, batch: int, options: Options) -> Pending[tuple[Inbox, Differences]]:
         with self.lock:
             inbox = Inbox()
             key = (queue, consumer)
@@ -393,9 +389,7 @@ class Host:
         self._ticket += 1
         self._must_sync = self._must_sync or (effects.durable and self.options.sync is Sync.ALWAYS)
         self._outbox.append(effects)
-        self._on_the_way.update(
-            sending.request for sending in effects.sendings if sending.request is not None
-        )
+        self._on_the_way.update(sending.request for sending in effects.sendings if sending.request is not None)
         if self.extensions.synchronizer is not None:
             self._unreplicated += effects.records
         self._pulse.nudge(self.engine.core.next_wake())

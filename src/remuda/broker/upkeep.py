@@ -131,9 +131,7 @@ class _Kept:
         while at < len(self._runs) and self._runs[at][0] <= last:
             kept.append(self._runs[at])
             at += 1
-        clipped = [
-            (max(start, first), min(start + count, last + 1) - max(start, first)) for start, count in kept
-        ]
+        clipped = [(max(start, first), min(start + count, last + 1) - max(start, first)) for start, count in kept]
         return _merged(sorted(run for run in clipped if run[1] > 0))
 
 

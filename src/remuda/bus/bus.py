@@ -8,7 +8,6 @@ import inspect
 import logging
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from remuda.broker.clock import Clock
+from remuda.broker.clock import Clock, steady_clock
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
 from remuda.bus import bodies, child, watchdog
@@ -73,7 +72,8 @@ class Bus:
         self.settings = settings if isinstance(settings, Settings) else Settings.load(settings, config)
         self.handlers: list[Handler] = []
         self.on_threshold = on_threshold
-        self._clock = clock
+        # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
+        self._clock = clock or steady_clock()
         self._broker_options = broker_options
         self._broker: Broker | None = None
         self._replies: Replies | None = None
@@ -305,8 +305,9 @@ class Bus:
 
     def run(self, *, until_idle: bool = False, grace: Duration = "10s", timeout: Duration | None = None) -> None:
         """Handle messages until `stop` is called, or until none is left to be handled now."""
-        runner = self.start()
+        seconds = micros(grace) / SECOND
         try:
+            runner = self.start()
             if until_idle:
                 runner.wait_until_idle(None if timeout is None else micros(timeout) / SECOND)
             else:
@@ -314,8 +315,7 @@ class Bus:
         except KeyboardInterrupt:
             _log.info("stopping; handlers have %s to finish", grace)
         finally:
-            runner.stop(micros(grace) / SECOND)
-            self._runner = None
+            self._stop(seconds)
 
     def start(self) -> Runner:
         """Handle messages in the background."""
@@ -324,9 +324,9 @@ class Bus:
         works = self.works()
         for name in sorted(self.settings.strangers([work.queue for work in works])):
             _log.warning("a setting names the queue %s, which no handler here has", name)
-        self._runner = Runner(works, self.broker, self.encoding, self.deliver)
-        self._runner.start()
-        return self._runner
+        runner = self._runner = Runner(works, self.broker, self.encoding, self.deliver)
+        runner.start()
+        return runner
 
     def stop(self) -> None:
         """Ask a running bus to stop; handlers finish first."""
@@ -335,10 +335,7 @@ class Bus:
 
     def close(self) -> None:
         """Stop, and let the broker go."""
-        # Not under the lock: handlers that are to finish may need it.
-        if self._runner is not None:
-            self._runner.stop(10)
-            self._runner = None
+        self._stop(10)
         with self._opening:
             if self._replies is not None:
                 self._replies.close()
@@ -346,6 +343,12 @@ class Bus:
             if self._broker is not None:
                 self._broker.close()
                 self._broker = None
+
+    def _stop(self, grace: float) -> None:
+        # Not under the lock: handlers that are to finish may need it.
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.stop(grace)
 
     def __enter__(self) -> Bus:
         return self
@@ -444,7 +447,7 @@ class Bus:
         inherited = child_headers(context.headers, context.message.id) if context is not None else {}
         if self.user is not None:
             inherited.setdefault(names.USER, self.user)
-        return Posting(**options).message(topic, body, inherited, self.encoding, self._now())
+        return Posting(**options).message(topic, body, inherited, self.encoding, self._clock())
 
     def _message_to_send(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
         for name in ("callback", "delay", "at", "expires", "priority"):
@@ -452,9 +455,6 @@ class Bus:
                 raise InvalidMessage(f"send runs the handlers here and now, so it takes no {name}; publish does")
         message = self._message(topic, body, **options)
         return msgspec.structs.replace(message, id=message.id or f"sent-{uuid.uuid4()}")
-
-    def _now(self) -> int:
-        return self._clock() if self._clock is not None else time.time_ns() // 1000
 
     def _who(self) -> str:
         """Who does something at this bus, if nobody is named."""

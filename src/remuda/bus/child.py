@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -63,6 +64,7 @@ def main(
     _line = Line(asking)
     # The terminal's interrupt is for the parent, which stops its children in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="remuda-parent", daemon=True).start()
     try:
         link.send(READY)
         while True:
@@ -72,6 +74,14 @@ def main(
             link.send(_run(Call(handler, contexts, stack, encoding)))
     except (EOFError, OSError):
         os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """When the parent is gone, others are given the message that is in hand here."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(call: Call) -> Outcome:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from remuda.broker.delivery import AsyncDelivery
 from remuda.bus.answers import HandlerTimeout
-from remuda.bus.crew import PAUSE, POLL, Pace, Work, tell
+from remuda.bus.crew import PAUSE, POLL, Pace, Work, join_all, tell
 from remuda.bus.hand import LINGER, RENEW, Ended, Hand
 from remuda.bus.invoke import Call, apart
 from remuda.bus.outcome import Outcome
@@ -54,12 +54,9 @@ class CoroutineCrew:
         self.stopping.set()
 
     def join(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
         with self._guard:
-            loops = [loop for loop in self._loops if loop.thread is not threading.current_thread()]
-        for loop in loops:
-            loop.thread.join(max(deadline - time.monotonic(), 0))
-        return not any(loop.thread.is_alive() for loop in loops)
+            loops = list(self._loops)
+        return join_all([loop.thread for loop in loops], timeout)
 
     def abandon(self) -> None:
         with self._guard:

@@ -254,6 +254,15 @@ class Pace:
             self.count = min(self.count * 2, _MOST)
 
 
+def join_all(threads: Iterable[threading.Thread], timeout: float) -> bool:
+    """Wait for threads to end, except for this one and those that never started; False if some did not in time."""
+    deadline = time.monotonic() + timeout
+    others = [thread for thread in threads if thread.ident is not None and thread is not threading.current_thread()]
+    for thread in others:
+        thread.join(max(deadline - time.monotonic(), 0))
+    return not any(thread.is_alive() for thread in others)
+
+
 def keep_at_it(work: Work, stopping: threading.Event, step: Callable[[], bool]) -> None:
     """Take steps until there are no more to take or the crew stops. After a failure the next step comes later."""
     while not stopping.is_set():

@@ -97,6 +97,7 @@ def plan(function: Callable[..., Any], *, batch: bool) -> Plan:
     values: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         wanted = hints.get(parameter.name, Any)
+        wanted = Any if wanted is object else wanted
         base = get_origin(wanted) or wanted
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue

@@ -57,7 +57,7 @@ class Call:
         ]
 
     def run(self) -> Outcome:
-        """Call a plain function, or a coroutine function on a loop of its own. Nothing that it raises gets past this."""
+        """Call a plain function, or a coroutine function on a loop of its own. Nothing it raises gets past this."""
         try:
             return self._outcome(self.value())
         except BaseException as error:

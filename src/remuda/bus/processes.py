@@ -11,7 +11,7 @@ from typing import Final
 
 from remuda.broker.delivery import Delivery
 from remuda.bus import child
-from remuda.bus.crew import POLL, Pace, Work, keep_at_it
+from remuda.bus.crew import POLL, Pace, Work, join_all, keep_at_it
 from remuda.bus.hand import LINGER, RENEW, Ended
 from remuda.bus.outcome import Outcome
 from remuda.bus.servant import CannotStart, Crash, Servant
@@ -48,10 +48,7 @@ class ProcessCrew:
         self.stopping.set()
 
     def join(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        for feeder in self._feeders:
-            feeder.thread.join(max(deadline - time.monotonic(), 0))
-        return not any(feeder.thread.is_alive() for feeder in self._feeders)
+        return join_all([feeder.thread for feeder in self._feeders], timeout)
 
     def abandon(self) -> None:
         self.abandoned = True

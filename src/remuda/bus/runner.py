@@ -37,7 +37,7 @@ class Runner:
         try:
             for crew in self._crews:
                 crew.start()
-        except BaseException:
+        except Exception:
             self.stop(0)
             raise
         for work in self._works:

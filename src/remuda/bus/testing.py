@@ -100,7 +100,7 @@ class TestBus:
         end = self.clock.now + micros(duration)
         broker = self.bus.broker
         assert isinstance(broker, EmbeddedBroker)
-        calls = 0
+        calls = self.run()
         while (wake := broker.host.tick()) <= end:
             self.clock.now = max(wake, self.clock.now + 1)
             broker.host.tick()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from remuda.broker.delivery import Delivery
 from remuda.bus.answers import HandlerTimeout
-from remuda.bus.crew import POLL, Pace, Work, keep_at_it
+from remuda.bus.crew import POLL, Pace, Work, join_all, keep_at_it
 from remuda.bus.hand import Hand
 from remuda.bus.invoke import Call
 from remuda.bus.outcome import Outcome
@@ -40,12 +39,9 @@ class ThreadCrew:
         self.stopping.set()
 
     def join(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
         with self._guard:
-            workers = [worker for worker in self._workers if worker.thread is not threading.current_thread()]
-        for worker in workers:
-            worker.thread.join(max(deadline - time.monotonic(), 0))
-        return not any(worker.thread.is_alive() for worker in workers)
+            workers = list(self._workers)
+        return join_all([worker.thread for worker in workers], timeout)
 
     def abandon(self) -> None:
         with self._guard:

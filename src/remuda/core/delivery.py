@@ -76,9 +76,7 @@ def end_expired(ledger: Ledger, queue: Queue, piece: Piece, lifted: list[Piece] 
         ledger.forward(queue.options.expired_queue, first, count, piece.high, f"expired in {queue.name}")
 
 
-def send(
-    ledger: Ledger, queue: Queue, consumers: tuple[str, ...], runs: list[Run], request: int | None = None
-) -> None:
+def send(ledger: Ledger, queue: Queue, consumers: tuple[str, ...], runs: list[Run], request: int | None = None) -> None:
     """Hand these waiting messages to the consumers, each of whom gets all."""
     batch = _willing(ledger, queue, consumers, _attempts(queue, runs))
     if not batch:

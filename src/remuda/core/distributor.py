@@ -1,4 +1,4 @@
-"""Which queues a message goes to (T1, T2): the queue of each topic's root, and every channel with a fitting prefix or pattern."""
+"""Which queues a message goes to (T1, T2): that of each topic's root, and every channel whose topics fit."""
 
 from __future__ import annotations
 

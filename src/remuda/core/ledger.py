@@ -14,7 +14,6 @@ from remuda.model.options import CommitWhen, Persistence
 from remuda.model.records import Appended, Event, Events, QueueChange, RouterChange, SpoolTaken
 from remuda.model.state import PARKED, State, check_move
 
-
 BLOCK_BITS: Final = 14
 
 _ENDS: Final = frozenset({State.COMPLETED, State.KICKED, State.SUCCESS})
@@ -136,7 +135,7 @@ class Ledger:
                 self.last_settled[block] = time
 
     def settled_since(self, time: int) -> list[tuple[int, int]]:
-        """Runs of offsets in which something came in or was settled at `time` or later; the other blocks are forgotten."""
+        """Runs of offsets in which something came in or was settled since `time`; the other blocks are forgotten."""
         self.last_settled = {block: at for block, at in self.last_settled.items() if at >= time}
         return [(block << BLOCK_BITS, 1 << BLOCK_BITS) for block in sorted(self.last_settled)]
 

@@ -12,7 +12,7 @@ from remuda.core.ledger import Ledger
 from remuda.core.pieces import Piece
 from remuda.core.queue import Queue
 from remuda.core.settling import put_back_lost
-from remuda.model.errors import InvalidOption, Refused
+from remuda.model.errors import InvalidOption
 from remuda.model.options import Persistence
 from remuda.model.records import FORGOTTEN, Event, QueueChange
 from remuda.model.state import PARKED, State, check_move
@@ -103,9 +103,7 @@ def clear(ledger: Ledger, queue: Queue, lanes: str, who: str | None) -> int:
     return count
 
 
-def end(
-    ledger: Ledger, queue: Queue, runs: Iterable[tuple[int, int]], reason: str, who: str | None = None
-) -> int:
+def end(ledger: Ledger, queue: Queue, runs: Iterable[tuple[int, int]], reason: str, who: str | None = None) -> int:
     """These messages end, wherever in the queue they are."""
     ended = 0
     for first, count in runs:
@@ -150,10 +148,6 @@ def enter(ledger: Ledger, queue: Queue, event: Event) -> None:
         at = first + count
     if at < end:
         ledger.event(queue, State.LOGGED, msgspec.structs.replace(event, first=at, count=end - at))
-
-
-def refusal(error: Exception) -> Refused:
-    return Refused(str(error))
 
 
 def _live(queue: Queue) -> Iterable[tuple[int, int]]:

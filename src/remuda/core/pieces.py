@@ -71,7 +71,7 @@ class Pieces:
         if (
             left is not None
             and left.end == piece.first
-            and (left.state, left.reason, left.high, left.attempt) == (piece.state, piece.reason, piece.high, piece.attempt)
+            and _fate(left) == _fate(piece)
             and abs(piece.time - left.time) < within
         ):
             self.size += piece.count
@@ -120,3 +120,7 @@ class Pieces:
             pieces[low:high] = rest
             self.size -= sum(piece.count for piece in taken)
         return taken
+
+
+def _fate(piece: Piece) -> tuple[State, str | None, bool, int]:
+    return piece.state, piece.reason, piece.high, piece.attempt

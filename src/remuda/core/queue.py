@@ -21,7 +21,6 @@ from remuda.model.options import QueueOptions, Status
 from remuda.model.records import Event
 from remuda.model.state import LIVE, State
 
-
 _STALE: Final = 1000
 
 

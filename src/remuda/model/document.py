@@ -128,9 +128,7 @@ class _Tale:
                 return
 
 
-def document(
-    offset: int, message: Message, queues: Iterable[str], events: Iterable[tuple[int, Event]]
-) -> Document:
+def document(offset: int, message: Message, queues: Iterable[str], events: Iterable[tuple[int, Event]]) -> Document:
     """The document of a message routed to `queues`, from its events in order, each with its time."""
     tales = {queue: _Tale(queue, message.created) for queue in queues}
     for time, event in events:

@@ -124,9 +124,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 _HINTS: Final[dict[str, Any]] = get_type_hints(QueueOptions)
-_DURATIONS: Final = frozenset(
-    {"acknowledge_timeout", "message_timeout", "delay_between_messages", "put_back_delay"}
-)
+_DURATIONS: Final = frozenset({"acknowledge_timeout", "message_timeout", "delay_between_messages", "put_back_delay"})
 
 E_ = TypeVar("E_", bound=Enum)
 

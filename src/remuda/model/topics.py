@@ -24,7 +24,7 @@ def check_topic(topic: str) -> None:
 
 
 def has_prefix(topic: str, prefix: str) -> bool:
-    """Whether `topic` is `prefix` or lies below it: `fruit` covers `fruit.sour`, not `fruits.x`. `fruit.*` is the same."""
+    """Whether `topic` is `prefix` or lies below it: `fruit`, or `fruit.*`, covers `fruit.sour`, not `fruits.x`."""
     stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
     return not stem or topic == stem or topic.startswith(stem + ".")
 

@@ -1,0 +1,262 @@
+"""B16: graceful stop and health."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remuda import Attempt, Bus
+from remuda.model.errors import BrokerClosed, RemudaError
+from tests.bus import jobs
+from tests.bus.kit import attempts, eventually, running, state
+
+
+@pytest.fixture
+def bus() -> Bus:
+    return Bus()
+
+
+class TestStop:
+    def test_lets_running_handlers_finish(self, bus: Bus) -> None:
+        """B16: intake stops, what has begun ends, the rest goes back."""
+        began, go, done = threading.Event(), threading.Event(), []
+
+        @bus.subscribe("x", queue="q")
+        def handle(body: int) -> None:
+            began.set()
+            go.wait(10)
+            done.append(body)
+
+        runner = bus.start()
+        ids = bus.publish_many("x", range(5))
+        began.wait(10)
+        threading.Timer(0.2, go.set).start()
+        assert runner.stop(5)
+        assert done == [0]
+        assert [state(bus, message, "q") for message in ids] == ["X", "Q", "Q", "Q", "Q"]
+        assert attempts(bus, ids[0], "q") == 1
+        assert bus.broker.queue("q").in_flight == 0
+        bus.close()
+
+    def test_gives_back_at_once_what_was_fetched_but_not_begun(self, bus: Bus) -> None:
+        """B16: it does not count as an attempt."""
+        seen: list[tuple[int, int]] = []
+        began = threading.Event()
+
+        @bus.subscribe("x", queue="q")
+        def handle(body: int, attempt: Attempt) -> None:
+            seen.append((body, int(attempt)))
+            if body == 200:
+                began.set()
+                time.sleep(0.3)
+
+        runner = bus.start()
+        bus.publish_many("x", range(400))
+        began.wait(10)
+        assert runner.stop(5)
+        assert bus.broker.queue("q").in_flight == 0
+        bus.run(until_idle=True)
+        assert sorted(seen) == [(number, 1) for number in range(400)]
+        bus.close()
+
+    @pytest.mark.parametrize("executor", ["threads", "asyncio", "processes"])
+    def test_past_the_limit_running_messages_go_back(self, bus: Bus, executor: str, tmp_path: Path) -> None:
+        """B16"""
+        path = tmp_path / "notes"
+
+        def plain(job: dict[str, str]) -> None:
+            jobs.note(job["path"], "began")
+            while True:
+                time.sleep(0.01)
+
+        async def coroutine(job: dict[str, str]) -> None:
+            jobs.note(job["path"], "began")
+            await asyncio.sleep(60)
+
+        handler: Any = {"threads": plain, "asyncio": coroutine, "processes": jobs.sleep}[executor]
+        bus.subscribe("x", queue="q", executor=executor)(handler)
+        runner = bus.start()
+        message = bus.publish("x", {"path": str(path), "seconds": "60"})
+        eventually(lambda: jobs.notes(path))
+        began = time.monotonic()
+        assert not runner.stop(0.2)
+        assert time.monotonic() - began < 3
+        assert state(bus, message, "q") == "Q"
+        assert bus.broker.queue("q").in_flight == 0
+        eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "remuda-q"], 3)
+        bus.close()
+
+    def test_a_handler_that_publishes_while_the_bus_closes_can_end(self, bus: Bus) -> None:
+        """B16"""
+        began, done = threading.Event(), []
+
+        @bus.subscribe("x", queue="q")
+        def handle(body: int) -> None:
+            began.set()
+            time.sleep(0.2)
+            done.append(bus.publish("y", 1))
+
+        bus.start()
+        bus.publish("x", 1)
+        began.wait(10)
+        began_to_close = time.monotonic()
+        bus.close()
+        assert len(done) == 1
+        assert time.monotonic() - began_to_close < 5
+
+    def test_from_a_handler(self, bus: Bus) -> None:
+        """B16"""
+
+        @bus.subscribe("x", queue="q")
+        def handle(body: int) -> None:
+            bus.stop()
+
+        bus.publish("x", 1)
+        bus.run()
+        assert bus.broker.queue("q").size == 0
+        bus.close()
+
+    def test_closing_from_a_handler_does_not_hang(self, bus: Bus) -> None:
+        """B16"""
+
+        @bus.subscribe("x", queue="q")
+        def handle(body: int) -> None:
+            bus.close()
+
+        bus.publish("x", 1)
+        runner = bus.start()
+        eventually(lambda: not runner.running)
+
+    def test_on_control_c(self, bus: Bus) -> None:
+        """B16"""
+        done: list[int] = []
+
+        @bus.subscribe("x", queue="q")
+        def handle(body: int) -> None:
+            os.kill(os.getpid(), 2)
+            time.sleep(0.2)
+            done.append(body)
+
+        bus.publish("x", 1)
+        bus.run()
+        assert done == [1]
+        bus.close()
+
+    def test_twice_is_no_error(self, bus: Bus) -> None:
+        """B16"""
+        runner = bus.start()
+        assert runner.stop(1)
+        assert runner.stop(1)
+        bus.stop()
+        bus.close()
+        bus.close()
+
+    def test_and_start_again(self, bus: Bus) -> None:
+        """B16"""
+        seen: list[int] = []
+        bus.subscribe("x")(lambda body: seen.append(body))
+        for number in range(3):
+            with bus:
+                bus.publish("x", number)
+                bus.run(until_idle=True)
+        assert seen == [0, 1, 2]
+
+    def test_within_a_loop(self, bus: Bus) -> None:
+        """B16: coroutines that run past the limit, when the bus is closed by a coroutine."""
+        began = threading.Event()
+
+        @bus.subscribe("x", queue="q")
+        async def handle(body: int) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+        async def main() -> None:
+            runner = bus.start()
+            await bus.publish_async("x", 1)
+            await asyncio.to_thread(began.wait)
+            assert not runner.stop(0.1)
+
+        asyncio.run(main())
+        assert bus.broker.queue("q").waiting == 1
+        bus.close()
+
+
+class TestRunUntilIdle:
+    def test_drains_what_handlers_publish_too(self, bus: Bus) -> None:
+        """B16"""
+        seen: list[int] = []
+
+        @bus.subscribe("count")
+        def count(body: int) -> None:
+            seen.append(body)
+            if body:
+                bus.publish("count", body - 1)
+
+        bus.publish("count", 30)
+        bus.run(until_idle=True)
+        assert seen == list(range(30, -1, -1))
+        bus.close()
+
+    def test_does_not_wait_for_what_is_delayed(self, bus: Bus) -> None:
+        """B16"""
+        bus.subscribe("x", queue="q")(lambda body: None)
+        bus.publish("x", delay="1h")
+        bus.run(until_idle=True)
+        assert bus.broker.queue("q").delayed == 1
+        bus.close()
+
+    def test_gives_up_in_time(self, bus: Bus) -> None:
+        """B16"""
+        go = threading.Event()
+        bus.subscribe("x", queue="q")(lambda body: go.wait(10))
+        bus.publish("x")
+        began = time.monotonic()
+        threading.Timer(0.4, go.set).start()
+        bus.run(until_idle=True, timeout="200ms")
+        assert time.monotonic() - began < 3
+        bus.close()
+
+
+class TestHealth:
+    def test_live_and_ready(self, bus: Bus) -> None:
+        """B16"""
+        assert bus.health() == {"live": True, "ready": False}
+        runner = bus.start()
+        assert bus.health() == {"live": True, "ready": True}
+        runner.stop(1)
+        assert bus.health() == {"live": True, "ready": False}
+        bus.close()
+
+    def test_of_a_broker_that_cannot_be_opened(self, tmp_path: Path) -> None:
+        """B16"""
+        with Bus(tmp_path / "data") as holder:
+            holder.publish("x")
+            assert Bus(tmp_path / "data").health() == {"live": False, "ready": False}
+
+    def test_starting_twice_is_refused(self, bus: Bus) -> None:
+        """B16"""
+        with running(bus), pytest.raises(RemudaError, match="already running"):
+            bus.start()
+
+    def test_workers_end_quietly_when_the_broker_is_closed_under_them(
+        self, bus: Bus, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """B16"""
+        bus.subscribe("x")(lambda body: None)
+
+        @bus.subscribe("x")
+        async def coroutine(body: Any) -> None: ...
+
+        runner = bus.start()
+        bus.broker.close()
+        assert runner.stop(3)
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+        with pytest.raises(BrokerClosed):
+            bus.publish("x")
+        bus.close()
