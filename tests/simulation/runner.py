@@ -165,7 +165,7 @@ class Simulation:
             self.observe(step, self.engine.record())
             raise
         self.observe(step, self.engine.record())
-        checks.check_limits(before, step.entered, self.model)
+        checks.check_limits(before, self.model)
         checks.compare(self.engine.core, self.model, self.model.now)
         checks.check_numbers(self.engine, self.model)
         checks.check_flow(self.model)

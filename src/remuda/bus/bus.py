@@ -189,7 +189,7 @@ class Bus:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
         if options.get("id"):
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self.publish_messages([self._message(topic, body, **options) for body in bodies])
+        return self.publish_messages(self._messages(topic, bodies, options))
 
     def publish_messages(self, messages: Sequence[Message]) -> list[str]:
         """Publish messages made by hand."""
@@ -442,12 +442,15 @@ class Bus:
             if settings.failover is not None and settings.failover not in chosen:
                 _declare_elsewhere(broker, settings.failover, f"message.failover.{queue}")
 
-    def _message(self, topic: str, body: Any = None, **options: Any) -> Message:
+    def _message(self, topic: str, body: Any, **options: Any) -> Message:
+        return self._messages(topic, (body,), options)[0]
+
+    def _messages(self, topic: str, values: Iterable[Any], options: Mapping[str, Any]) -> list[Message]:
         context: Context | None = current.get()
         inherited = child_headers(context.headers, context.message.id) if context is not None else {}
         if self.user is not None:
             inherited.setdefault(names.USER, self.user)
-        return Posting(**options).message(topic, body, inherited, self.encoding, self._clock())
+        return Posting(**options).messages(topic, values, inherited, self.encoding, self._clock())
 
     def _message_to_send(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
         for name in ("callback", "delay", "at", "expires", "priority"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
 import threading
+from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Final
@@ -25,6 +25,8 @@ Request = tuple[int, list[tuple[Message, int]]]
 
 READY: Final = "ready"
 """What the child says first; outcomes follow."""
+RECALL: Final = "recall"
+"""What the parent says to have back the calls that have not begun; the child answers with their number."""
 
 
 class Line:
@@ -56,6 +58,40 @@ def line() -> Line | None:
     return _line
 
 
+class Tray:
+    """Calls that were asked for and have not begun. A thread takes them in while a handler runs."""
+
+    def __init__(self, link: Connection) -> None:
+        self._link = link
+        self._waiting: deque[Request] = deque()
+        self._change = threading.Condition()
+        threading.Thread(target=self._listen, name="remuda-parent", daemon=True).start()
+
+    def next(self) -> Request:
+        with self._change:
+            self._change.wait_for(lambda: self._waiting)
+            return self._waiting.popleft()
+
+    def say(self, what: Outcome | int | str) -> None:
+        with self._change:
+            self._link.send(what)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                asked = self._link.recv()
+                with self._change:
+                    if asked == RECALL:
+                        self._link.send(len(self._waiting))
+                        self._waiting.clear()
+                    else:
+                        self._waiting.extend(asked)
+                        self._change.notify()
+        except (EOFError, OSError):
+            # The parent is gone, and others will be given the message that is in hand here.
+            os._exit(0)
+
+
 def main(
     link: Connection, asking: Connection, queue: str, handlers: list[Handler], stack: Stack, encoding: str
 ) -> None:
@@ -64,24 +100,16 @@ def main(
     _line = Line(asking)
     # The terminal's interrupt is for the parent, which stops its children in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="remuda-parent", daemon=True).start()
+    tray = Tray(link)
     try:
-        link.send(READY)
+        tray.say(READY)
         while True:
-            number, messages = link.recv()
+            number, messages = tray.next()
             handler = handlers[number]
             contexts = [Context(message, queue, handler.id, attempt) for message, attempt in messages]
-            link.send(_run(Call(handler, contexts, stack, encoding)))
-    except (EOFError, OSError):
+            tray.say(_run(Call(handler, contexts, stack, encoding)))
+    except OSError:
         os._exit(0)
-
-
-def _end_with_parent() -> None:
-    """When the parent is gone, others are given the message that is in hand here."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run(call: Call) -> Outcome:

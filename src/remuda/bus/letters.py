@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -39,8 +39,10 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
     expires: Duration | None = None
     user: str | None = None
 
-    def message(self, topic: str, body: Any, inherited: Mapping[str, str], encoding: str, now: int) -> Message:
-        """The message, or `InvalidMessage` for what cannot be one."""
+    def messages(
+        self, topic: str, values: Iterable[Any], inherited: Mapping[str, str], encoding: str, now: int
+    ) -> list[Message]:
+        """A message for each value, or `InvalidMessage` for what cannot be one."""
         check_target("topic", topic)
         headers = {**inherited, **checked_headers(self.headers)}
         if self.callback is not None:
@@ -48,16 +50,23 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
             headers[names.CALLBACK] = self.callback
         if self.user is not None:
             headers[names.USER] = self.user
-        encoded, mime_type = bodies.encode(body, encoding)
-        if body is not None and not isinstance(body, bytes | bytearray | memoryview):
-            headers.setdefault(names.MESSAGE_TYPE, bodies.type_name(body))
         due, expires = self._due(now), None if self.expires is None else now + micros(self.expires)
         if due is not None and expires is not None and expires <= due:
             raise InvalidMessage("the message would expire before it is due; nothing was stored")
-        return Message(
-            topic, encoded, id=self.id, object=self.object, key=self.key, mime_type=self.mime_type or mime_type,
-            headers=headers, priority=_priority(self.priority), due=due, expires=expires,
-        )  # fmt: skip
+        priority, typed = _priority(self.priority), {bytes: headers, bytearray: headers, type(None): headers}
+        messages = []
+        for value in values:
+            body, mime_type = bodies.encode(value, encoding)
+            kind = type(value)
+            if kind not in typed:
+                typed[kind] = {names.MESSAGE_TYPE: bodies.type_name(value), **headers}
+            messages.append(
+                Message(
+                    topic, body, self.id, (), self.object, self.key, None, self.mime_type or mime_type, typed[kind],
+                    priority, 0, expires, due,
+                )
+            )  # fmt: skip
+        return messages
 
     def _due(self, now: int) -> int | None:
         if self.delay is not None and self.at is not None:

@@ -20,11 +20,9 @@ from remuda.model.durations import SECOND, text
 from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
-_AHEAD: Final = 2
-"""Calls that a process has at most: one that runs, and the next, so that it need not wait for it."""
 _LONGEST_PAUSE: Final = 30.0
 
-_Waiting = deque[tuple[list[int], child.Request]]
+_Given = deque[tuple[list[int], child.Request]]
 Publish = Callable[[Sequence[Message]], list[str]]
 
 
@@ -117,53 +115,52 @@ class _Feeder:
     def _handle(self, servant: Servant, delivery: Delivery) -> bool:
         """Have the process work through a delivery, and settle it; whether all went well."""
         ended: Ended = []
-        waiting: _Waiting = deque()
+        given: _Given = deque()
         for rows, call in self._work.calls(delivery):
             if isinstance(call, Outcome):
                 ended.append((rows, call))
             else:
-                waiting.append((rows, (self._numbers[call.handler.id], call.messages)))
-        begun: deque[list[int]] = deque()
-        try:
-            while True:
-                while waiting and len(begun) < _AHEAD and not self._crew.stopping.is_set():
-                    rows, request = waiting[0]
-                    if not servant.send(request):
-                        break
-                    begun.append(rows)
-                    waiting.popleft()
-                if not begun:
-                    break
-                ended.append((begun[0], self._await(servant, delivery, waiting)))
-                begun.popleft()
-        except Crash as crash:
-            self._dismiss()
-            ended.append((begun.popleft(), self._after(crash)))
-        released = [row for rows in [*begun, *(rows for rows, _ in waiting)] for row in rows]
+                given.append((rows, (self._numbers[call.handler.id], call.messages)))
+        if servant.send([request for _, request in given]):
+            try:
+                while given:
+                    ended.append((given[0][0], self._await(servant, delivery, given)))
+                    given.popleft()
+            except Crash as crash:
+                self._dismiss()
+                ended.append((given.popleft()[0], self._after(crash)))
+        released = [row for rows, _ in given for row in rows]
         self._work.conclude(delivery, ended, released, self._crew.stopping)
         return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in ended)
 
-    def _await(self, servant: Servant, delivery: Delivery, waiting: _Waiting) -> Outcome:
-        """The outcome of the call that runs. While it takes long, what waits goes back and the rest stays ours."""
+    def _await(self, servant: Servant, delivery: Delivery, given: _Given) -> Outcome:
+        """The outcome of the call that runs. If it takes long or the crew stops, those behind it come back."""
         timeout = self._work.settings.timeout
         began = time.monotonic()
         deadline = float("inf") if timeout is None else began + timeout / SECOND
         renewal, patience = began + RENEW, began + LINGER
         while True:
-            outcome = servant.listen(min(deadline, renewal, patience) - time.monotonic())
-            if outcome is not None:
-                return outcome
+            said = servant.listen(min(deadline, renewal, patience) - time.monotonic())
+            if isinstance(said, Outcome):
+                return said
+            if said is not None:
+                self._take_back(delivery, given, said)
             now = time.monotonic()
             if now >= deadline:
                 raise Crash(f"timed out after {text(timeout or 0)}; its process was killed")
             if now >= patience:
-                patience = float("inf")
-                if rows := [row for rows, _ in waiting for row in rows]:
-                    waiting.clear()
-                    delivery.release(rows)
+                patience = float("inf") if self._crew.stopping.is_set() else now + LINGER
+                if len(given) > 1:
+                    servant.send(child.RECALL)
             if now >= renewal:
                 renewal = now + RENEW
                 self._work.broker.renew(delivery)
+
+    def _take_back(self, delivery: Delivery, given: _Given, count: int) -> None:
+        """The last `count` calls have not begun, and will not here."""
+        back = [given.pop()[0] for _ in range(count)]
+        if back:
+            delivery.release([row for rows in back for row in rows])
 
     def _after(self, crash: Crash) -> Outcome:
         if self._crew.abandoned:

@@ -54,16 +54,16 @@ class Servant:
         with self._guard:
             return self._process.is_alive()
 
-    def send(self, request: child.Request) -> bool:
-        """Hand over a call; False if the process is gone."""
+    def send(self, what: list[child.Request] | str) -> bool:
+        """Hand over calls, or have them back; False if the process is gone."""
         try:
-            self._link.send(request)
+            self._link.send(what)
         except OSError:
             return False
         return True
 
-    def listen(self, timeout: float) -> Outcome | None:
-        """The next outcome, if it comes in time. What the handler asks for meanwhile is done."""
+    def listen(self, timeout: float) -> Outcome | int | None:
+        """The next outcome, or how many calls come back, if it comes in time. What handlers ask for meanwhile is done."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -71,8 +71,8 @@ class Servant:
             try:
                 # Outcomes first: if the process is gone, the last one may still be there.
                 if self._link in ready:
-                    outcome: Outcome = self._link.recv()
-                    return outcome
+                    said: Outcome | int = self._link.recv()
+                    return said
                 if self._asked in ready:
                     self._serve()
             except (EOFError, OSError):

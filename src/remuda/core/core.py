@@ -172,7 +172,7 @@ class Core(Publishing):
         return operators.parked(self.queue(name), selection, limit)
 
     def reprocess(self, name: str, selection: operators.Selection, now: int, who: str | None = None) -> int:
-        """Send parked messages back to the queue as new. Gives how many."""
+        """Send parked messages back to the queue as new, as many as its limit has room for. Gives how many."""
         self.ledger.at(now)
         queue = self.queue(name)
         count = operators.reprocess(self.ledger, queue, selection, who)

@@ -66,10 +66,15 @@ def reprocess(ledger: Ledger, queue: Queue, selection: Selection, who: str | Non
     chosen = selection.of(queue)
     if queue.id_of:
         chosen = list(_without_taken(queue, chosen))
+    sent, limit = 0, queue.options.message_limit
     for piece in chosen:
-        again = Event(queue.name, State.QUEUED, piece.first, piece.count, reason="reprocessed", who=who)
+        count = min(piece.count, limit - queue.size) if limit else piece.count
+        if count <= 0:
+            break
+        again = Event(queue.name, State.QUEUED, piece.first, count, reason="reprocessed", who=who)
         ledger.event(queue, piece.state, again)
-    return sum(piece.count for piece in chosen)
+        sent += count
+    return sent
 
 
 def _without_taken(queue: Queue, pieces: list[Piece]) -> Iterator[Piece]:

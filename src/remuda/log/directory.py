@@ -128,6 +128,8 @@ class DirectoryDisk:
         try:
             # Another process may have put a marker here, or files, since this disk was made.
             self._check_owner()
+            # Or it was killed after it made a folder here and before it made that last.
+            sync_folder(self._root)
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             if not (self._root / MARKER).exists():

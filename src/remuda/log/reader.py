@@ -150,6 +150,8 @@ class Reader:
         listing = self._lister.list()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
+                if source.last < cursor or source.first >= limit:
+                    continue
                 for piece in _sealed_pieces(MessageTable(self._disk, source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
@@ -164,6 +166,8 @@ class Reader:
         listing = self._lister.list()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
+                if source.last < cursor or source.first >= limit:
+                    continue
                 for piece in _sealed_pieces(EventTable(self._disk, source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
