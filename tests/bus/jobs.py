@@ -81,6 +81,12 @@ def sleep(job: dict[str, str]) -> None:
     note(job["path"], "ended")
 
 
+def wait_if_told(job: dict[str, str]) -> None:
+    while "until" in job and not Path(job["until"]).exists():
+        time.sleep(0.01)
+    write(job)
+
+
 def deadlock(job: dict[str, str]) -> None:
     lock = threading.Lock()
     lock.acquire()

@@ -123,6 +123,20 @@ class TestConcurrency:
             eventually(lambda: len(seen) == 600)
         assert sorted(seen) == list(range(600))
 
+    def test_a_slow_message_does_not_hold_back_others_in_its_process(self, bus: Bus, tmp_path: Path) -> None:
+        """B8: calls that have not begun are taken back, and none is made twice."""
+        path, go = tmp_path / "notes", tmp_path / "go"
+        todo = [{"path": str(path), "name": str(number)} for number in range(300)]
+        todo[150]["until"] = str(go)
+        bus.subscribe("x", queue="q", threads=2, executor="processes")(jobs.wait_if_told)
+        with running(bus):
+            ids = bus.publish_many("x", todo)
+            eventually(lambda: len(jobs.notes(path)) == 299, 20)
+            go.touch()
+            eventually(lambda: bus.broker.queue("q").size == 0)
+            assert {attempts(bus, message, "q") for message in ids} == {1}
+        assert sorted(int(line.split()[0]) for line in jobs.notes(path)) == list(range(300))
+
 
 class TestChoice:
     def test_coroutines_run_on_a_loop_and_functions_in_threads(self, bus: Bus) -> None:

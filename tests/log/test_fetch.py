@@ -13,6 +13,7 @@ from remuda.log.columns import join_messages
 from remuda.log.disk import DirectoryDisk, Disk, MemoryDisk
 from remuda.log.log import Log
 from remuda.log.seal import seal
+from remuda.log.tail import LogOptions
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Record
@@ -167,3 +168,15 @@ def test_rows_survive_as_they_were() -> None:
         found = log.record_of(offset)
         assert found is not None
         assert (found[0].body, found[0].id, found[1]) == (row[2], row[3], row[14])
+
+
+def test_reading_beside_pending_frames_does_not_hide_them_later(disk: Disk) -> None:
+    log, _, _ = open_log(disk, LogOptions())
+    commit(log, [appended(log, [b"first"])])
+    for body in (b"unindexed" * 8_000, b"indexed"):
+        log.append(appended(log, [body]))
+    assert log.fetch([(0, 1)]).messages.bodies == [b"first"]
+    commit(log)
+    fetched = log.fetch([(0, 3)])
+    assert fetched.missing == []
+    assert fetched.messages.bodies == [b"first", b"unindexed" * 8_000, b"indexed"]

@@ -149,7 +149,7 @@ class _Feeder:
             if now >= deadline:
                 raise Crash(f"timed out after {text(timeout or 0)}; its process was killed")
             if now >= patience:
-                patience = float("inf") if self._crew.stopping.is_set() else now + LINGER
+                patience = now + LINGER
                 if len(given) > 1:
                     servant.send(child.RECALL)
             if now >= renewal:

@@ -63,7 +63,7 @@ class Servant:
         return True
 
     def listen(self, timeout: float) -> Outcome | int | None:
-        """The next outcome, or how many calls come back, if it comes in time. What handlers ask for meanwhile is done."""
+        """The next outcome, or how many calls come back; None if nothing comes in time. Handlers are served meanwhile."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()

@@ -125,7 +125,8 @@ class Fetcher:
             block = self._cache.get(key)
             if not isinstance(block, TailBlock):
                 block = TailBlock(segment, at.start)
-            end = segment.written if at.end is None else at.end
+            # The index knows of frames that are still pending: what lies beyond `written` is not there to be read yet.
+            end = segment.written if at.end is None else min(at.end, segment.written)
             if block.end < end:
                 block.grow(self._disk, end)
             self._keep(key, block)
