@@ -389,7 +389,8 @@ class Host:
         self._ticket += 1
         self._must_sync = self._must_sync or (effects.durable and self.options.sync is Sync.ALWAYS)
         self._outbox.append(effects)
-        self._on_the_way.update(sending.request for sending in effects.sendings if sending.request is not None)
+        if effects.sendings:
+            self._on_the_way.update(sending.request for sending in effects.sendings if sending.request is not None)
         if self.extensions.synchronizer is not None:
             self._unreplicated += effects.records
         self._pulse.nudge(self.engine.core.next_wake())

@@ -63,7 +63,7 @@ class Servant:
         return True
 
     def listen(self, timeout: float) -> Outcome | int | None:
-        """The next outcome, or how many calls come back; None if nothing comes in time. Handlers are served meanwhile."""
+        """The next outcome, or how many calls come back; None if neither comes in time. Handlers are served."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()

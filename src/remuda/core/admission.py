@@ -27,6 +27,8 @@ Refusals = dict[int, Refused]
 def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue]) -> Refusals:
     """The rows that some queue will not take. `routes` has one entry per row, or one for all."""
     shared = routes[0] if len(routes) == 1 else None
+    if shared is not None and not any(_has_rules(queues[name]) for name in shared):
+        return {}
     names = {name for route in routes for name in route}
     watchful = {name for name in names if _has_rules(queues[name])}
     if not watchful:

@@ -11,19 +11,13 @@ from remuda.core import admission
 from remuda.core.receipts import Differences, Receipt
 from remuda.core.registry import Registry, differences
 from remuda.core.routers import copies_of
-from remuda.model.durations import DAY
 from remuda.model.errors import Conflict, NotFound, Refused
 from remuda.model.messages import Column, Messages, cell
 from remuda.model.options import CommitWhen, QueueOptions, Status
-from remuda.model.records import (
-    Appended,
-    Binding,
-    RouterKind,
-    SpoolTaken,
-)
+from remuda.model.records import Appended, Binding, RouterKind, SpoolTaken
 from remuda.model.topics import check_topic
 
-_ID_HORIZON: Final = 366 * DAY
+_MOST_ROUTES: Final = 10_000
 
 
 class Publishing(Registry):
@@ -120,6 +114,16 @@ class Publishing(Registry):
         return found
 
     def _route(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...]:
+        """The queues of a message with these topics; known until a queue comes, changes or goes."""
+        known = self.known_routes.get((topics, unbound))
+        if known is None:
+            known = self._find_route(topics, unbound)
+            if len(self.known_routes) >= _MOST_ROUTES:
+                self.known_routes.clear()
+            self.known_routes[topics, unbound] = known
+        return known
+
+    def _find_route(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...]:
         names: list[str] = []
         default = self.distributor.default_queue
         for topic in topics:

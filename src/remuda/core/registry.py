@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from remuda.core import admission, delivery, operators, settling
 from remuda.core.compacter import Compacter
@@ -21,7 +21,6 @@ from remuda.core.receipts import Declared, Differences
 from remuda.core.routers import Router
 from remuda.core.spool import Spool
 from remuda.core.strategies import by_type
-from remuda.model.durations import DAY
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.ids import Snowflakes
 from remuda.model.options import AutoDestroy, QueueOptions, QueueType, Status
@@ -37,8 +36,6 @@ from remuda.model.records import (
     RouterKind,
 )
 from remuda.model.state import State
-
-_ID_HORIZON: Final = 366 * DAY
 
 
 class Registry:
@@ -62,6 +59,7 @@ class Registry:
         self.distributor = Distributor(default_queue)
         self.ledger = Ledger()
         self.queues: dict[str, Queue] = {}
+        self.known_routes: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
         self.routers: dict[str, Router] = {}
         self.spool = Spool()
         self._strategy_for = strategy_for
@@ -202,6 +200,7 @@ class Registry:
         """A queue that is already on record."""
         queue = Queue(name, options, self._strategy_for(name, options), self._handler_for(name, options), status)
         self.queues[name] = queue
+        self.known_routes.clear()
         if options.is_channel:
             self.distributor.open_channel(name, options.topics, options.patterns)
         return queue
@@ -211,6 +210,7 @@ class Registry:
         queue.options = options
         queue.strategy = self._strategy_for(queue.name, options)
         queue.handler = self._handler_for(queue.name, options)
+        self.known_routes.clear()
         self.distributor.close_channel(queue.name)
         if options.is_channel:
             self.distributor.open_channel(queue.name, options.topics, options.patterns)
@@ -237,6 +237,7 @@ class Registry:
 
     def _drop(self, name: str) -> None:
         self.queues.pop(name, None)
+        self.known_routes.clear()
         self.distributor.close_channel(name)
 
     def _attend(self, queue: Queue) -> None:

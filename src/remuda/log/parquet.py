@@ -144,7 +144,7 @@ class SealedParquet:
             # a failing disk would end the process.
             self._source = pa.BufferReader(disk.read(name)) if path is None else pa.OSFile(path)
             self._groups = self._read_seal()
-            self._file = pq.ParquetFile(self._source)
+            self._file = pq.ParquetFile(self._source, pre_buffer=False)
             self.metadata: Any = self._file.metadata
         except UNREADABLE as error:
             raise self._damage(error) from error

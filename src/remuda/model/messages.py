@@ -135,7 +135,7 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
                 f"a body must be bytes, not {type(wrong).__name__}; encode it first. Nothing of the batch was stored"
             )
         for name, column in zip(self.__struct_fields__, msgspec.structs.astuple(self), strict=True):
-            if isinstance(column, list | range) and len(column) != count:
+            if (type(column) is list or type(column) is range) and len(column) != count:
                 raise InvalidMessage(f"column {name!r} has {len(column)} values for {count} bodies; nothing was stored")
         if isinstance(self.ids, list):
             for own in self.ids:
