@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-import pytest
-
 from remuda.broker.delivery import AsyncDelivery, Delivery
 from remuda.broker.port import AsyncBroker, AsyncSubscription, Broker, Options, Publishable, Subscription
 from remuda.broker.spectator import Spectator
@@ -144,10 +142,10 @@ class ThreadsFace:
         return self.loop.run(self._broker.message(message))
 
     def spectate(self) -> Spectator:
-        pytest.skip("coroutines have no spectators")
+        return self.loop.run(self._broker.spectate())
 
     def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        pytest.skip("coroutines have no notices")
+        self.loop.run(self._broker.on_notice(handler))
 
     def close(self) -> None:
         self.loop.run(self._broker.close())

@@ -28,10 +28,9 @@ def rows(first: int, count: int, name: str = "orders", **columns: Any) -> pa.Rec
     )
 
 
-def lay(path: Path, app: str, number: int, *parts: pa.RecordBatch, queue: str | None = None) -> bool:
+def lay(path: Path, app: str, number: int, *parts: pa.RecordBatch) -> bool:
     place = spool.prepare(str(path))
-    schema = SPOOL_SCHEMA.with_metadata({} if queue is None else {spool.QUEUE: queue.encode()})
-    return spool.lay(place, app, number, [spool.stage(place, [part], schema)[0] for part in parts])
+    return spool.lay(place, app, number, [spool.stage(place, [part])[0] for part in parts])
 
 
 def bodies(broker: EmbeddedBroker) -> list[int]:
@@ -97,10 +96,10 @@ def test_every_column_arrives(tmp_path: Path) -> None:
 
 
 def test_rows_can_go_to_one_queue_whatever_their_topics(tmp_path: Path) -> None:
-    lay(tmp_path, "app", 0, rows(0, 5, "a.b"), queue="repair")
+    lay(tmp_path, "app", 0, rows(0, 5, "a.b", queue="repair"), rows(5, 2, "a.b"))
     with broker_at(tmp_path) as broker:
         take_in(broker)
-        assert [info.name for info in broker.queues()] == ["repair"]
+        assert {info.name: info.size for info in broker.queues()} == {"repair": 5, "a": 2}
 
 
 def test_rows_that_no_queue_takes_are_set_aside_with_the_reason(
@@ -151,7 +150,7 @@ def test_a_single_batch_is_forgotten_once_it_is_gone(tmp_path: Path) -> None:
 
 def test_what_dead_tasks_left_is_swept_after_a_day(tmp_path: Path) -> None:
     place = spool.prepare(str(tmp_path))
-    spool.stage(place, [rows(0, 1)], SPOOL_SCHEMA)
+    spool.stage(place, [rows(0, 1)])
     spool.sweep(place, time.time() - 60)
     assert list((place / "staging").iterdir())
     spool.sweep(place, time.time() + 60)
@@ -166,7 +165,7 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise RuntimeError("half-way")
 
     with pytest.raises(RuntimeError):
-        spool.stage(place, failing(), SPOOL_SCHEMA)
+        spool.stage(place, failing())
     assert not list((place / "staging").iterdir())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -22,7 +22,8 @@ from remuda.broker.host import Host, PullRequest
 from remuda.broker.inbox import Inbox
 from remuda.broker.pending import Pending
 from remuda.broker.port import Options, Publishable
-from remuda.core.effects import Sending
+from remuda.broker.spectator import Spectator
+from remuda.core.effects import Notice, Sending
 from remuda.core.info import QueueInfo
 from remuda.core.operators import Parked, Selection
 from remuda.core.receipts import Declared, Differences, Receipt
@@ -190,6 +191,13 @@ class AsyncEmbeddedBroker:
 
     async def message(self, message: str | int) -> Document:
         return await asyncio.to_thread(self.host.document, message)
+
+    async def spectate(self) -> Spectator:
+        """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
+        return Spectator(await asyncio.to_thread(self.host.reader), self.host.flush)
+
+    async def on_notice(self, handler: Callable[[Notice], None]) -> None:
+        self.host.on_notice(handler)
 
     async def close(self) -> None:
         await asyncio.to_thread(self.host.close)

@@ -64,18 +64,19 @@ class Intake:
         taken = progress.rows
         if not progress.done:
             total = spool.count_rows(batch)
-            for rows, queue in _pieces(batch, taken):
+            for rows in _pieces(batch, taken):
                 if stopping():
                     return taken - progress.rows
-                self._publish(batch, rows, queue, taken, total)
+                self._publish(batch, rows, taken, total)
                 taken += rows.num_rows
             if not total:
                 self._skip(SpoolTaken(batch.app, batch.number, 0, self._host.clock(), done=True))
         self._finish(batch)
         return taken - progress.rows
 
-    def _publish(self, batch: SpoolBatch, rows: pa.RecordBatch, queue: str | None, before: int, total: int) -> None:
+    def _publish(self, batch: SpoolBatch, rows: pa.RecordBatch, before: int, total: int) -> None:
         host = self._host
+        queue = rows.column("queue")[0].as_py()
         upto = before + rows.num_rows
         mark = SpoolTaken(batch.app, batch.number, upto, host.clock(), done=upto == total)
         try:
@@ -84,8 +85,8 @@ class Intake:
             # One row that can be no message must not keep the others waiting.
             if rows.num_rows > 1:
                 half = rows.num_rows // 2
-                self._publish(batch, rows.slice(0, half), queue, before, total)
-                self._publish(batch, rows.slice(half), queue, before + half, total)
+                self._publish(batch, rows.slice(0, half), before, total)
+                self._publish(batch, rows.slice(half), before + half, total)
             else:
                 refused = {before: str(error)}
                 self._skip(SpoolTaken(batch.app, batch.number, upto, host.clock(), mark.done, None, refused))
@@ -133,13 +134,17 @@ def to_messages(rows: pa.RecordBatch) -> Messages:
     return Messages(bodies=rows.column("body").to_pylist(), ids=ids if any(ids) else None, **folded)
 
 
-def _pieces(batch: SpoolBatch, skip: int) -> Iterator[tuple[pa.RecordBatch, str | None]]:
-    """The rows after the first, in pieces that are quickly published."""
-    for rows, queue in spool.rows_of(batch, skip):
+def _pieces(batch: SpoolBatch, skip: int) -> Iterator[pa.RecordBatch]:
+    """The rows after the first, in pieces that go the same way and are quickly published."""
+    for rows in spool.rows_of(batch, skip):
+        queues = rows.column("queue").to_pylist()
         start = 0
         while start < rows.num_rows:
-            count = min(_ROWS, rows.num_rows - start)
+            stop = start + 1
+            while stop < min(rows.num_rows, start + _ROWS) and queues[stop] == queues[start]:
+                stop += 1
+            count = stop - start
             while count > 1 and rows.slice(start, count).nbytes > _BYTES:
                 count //= 2
-            yield rows.slice(start, count), queue
+            yield rows.slice(start, count)
             start += count

@@ -28,9 +28,6 @@ STAGING: Final = "staging"
 REFUSED: Final = "refused"
 ONCE: Final = "once-"
 """Begins the name of an application that lays a single batch and never comes again."""
-QUEUE: Final = b"remuda.queue"
-"""Where the schema of a file says which queue its rows go to, whatever their topics."""
-
 SPOOL_SCHEMA: Final = pa.schema(
     [
         ("name", pa.string()),
@@ -45,8 +42,10 @@ SPOOL_SCHEMA: Final = pa.schema(
         ("expires", TIME),
         ("due", TIME),
         ("body", pa.binary()),
+        ("queue", pa.string()),
     ]
 )
+"""The fields of a message, and the one queue that it goes to, whatever its topics, where one is named."""
 _APP: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _BATCH: Final = re.compile(r"([A-Za-z0-9_-]{1,100})\.(\d{20})")
 _SUFFIX: Final = ".arrow"
@@ -84,13 +83,13 @@ def prepare(directory: str) -> Path:
     return root / SPOOL
 
 
-def stage(spool: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[str, int]:
+def stage(spool: Path, batches: Iterable[pa.RecordBatch]) -> tuple[str, int]:
     """Write rows to a file of their own; its name and how many they are. Nothing is left of it if that fails."""
     name = f"{uuid.uuid4().hex}{_SUFFIX}"
     path = spool / STAGING / name
     rows = 0
     try:
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SPOOL_SCHEMA) as writer:
             for batch in batches:
                 writer.write_batch(batch)
                 rows += batch.num_rows
@@ -136,22 +135,21 @@ def waiting(spool: Path) -> list[SpoolBatch]:
     return sorted(found)
 
 
-def rows_of(batch: SpoolBatch, skip: int = 0) -> Iterator[tuple[pa.RecordBatch, str | None]]:
-    """The rows of a batch in order, without the first of them, each piece with the queue its file names."""
+def rows_of(batch: SpoolBatch, skip: int = 0) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in order, without the first of them."""
     for path in batch.parts():
         with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-            queue = (reader.schema.metadata or {}).get(QUEUE)
             for at in range(reader.num_record_batches):
                 piece = reader.get_batch(at)
                 if skip >= piece.num_rows:
                     skip -= piece.num_rows
                     continue
-                yield piece.slice(skip), None if queue is None else queue.decode()
+                yield piece.slice(skip)
                 skip = 0
 
 
 def count_rows(batch: SpoolBatch) -> int:
-    return sum(piece.num_rows for piece, _ in rows_of(batch))
+    return sum(piece.num_rows for piece in rows_of(batch))
 
 
 def remove(batch: SpoolBatch) -> None:
@@ -173,7 +171,7 @@ def set_aside(batch: SpoolBatch, refused: dict[int, str]) -> Path:
     schema = SPOOL_SCHEMA.append(pa.field("reason", pa.string()))
     with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         first = 0
-        for piece, _ in rows_of(batch):
+        for piece in rows_of(batch):
             rows = [row for row in range(piece.num_rows) if first + row in refused]
             if rows:
                 reasons = pa.array([refused[first + row] for row in rows], pa.string())

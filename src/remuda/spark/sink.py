@@ -54,6 +54,7 @@ _KINDS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "expires": _TIME,
     "due": _TIME,
     "body": (BinaryType, StringType),
+    "queue": _TEXT,
 }
 
 
@@ -76,6 +77,8 @@ class _Sink:
         if not given.get("path"):
             raise InvalidOption('say where the log is: .save("data/") or .option("path", "data/")')
         check_columns(schema)
+        if "queue" in given and "queue" in schema.fieldNames():
+            raise InvalidOption("the rows name a queue each, so the option queue means nothing; leave one of them out")
         self.directory = directory(given["path"])
         self.app = spool.check_app(given["appId"]) if "appId" in given else None
         self.batch = int(given["batchId"]) if "batchId" in given else None
@@ -84,9 +87,8 @@ class _Sink:
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         task = TaskContext.get()
-        meta = {} if self.queue is None else {spool.QUEUE: self.queue.encode()}
         place = spool.prepare(self.directory)
-        file, rows = spool.stage(place, map(to_spool, batches), SPOOL_SCHEMA.with_metadata(meta))
+        file, rows = spool.stage(place, (to_spool(batch, self.queue) for batch in batches))
         return Staged(task.partitionId() if task is not None else 0, file, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None], app: str, batch: int) -> None:
@@ -171,8 +173,8 @@ def check_columns(schema: StructType) -> None:
         raise InvalidOption("a message needs a body and a name or topics; give those columns")
 
 
-def to_spool(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a query in the columns of the spool; what they lack is null."""
+def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
+    """Rows of a query in the columns of the spool, all for one queue if it is named; what they lack is null."""
     known = set(batch.schema.names)
     columns = {
         field.name: batch.column(field.name).cast(field.type)
@@ -180,6 +182,8 @@ def to_spool(batch: pa.RecordBatch) -> pa.RecordBatch:
         else pa.nulls(batch.num_rows, field.type)
         for field in SPOOL_SCHEMA
     }
+    if queue is not None:
+        columns["queue"] = pa.repeat(pa.scalar(queue), batch.num_rows)
     if "name" not in known and batch.num_rows:
         # A message is published under its first topic unless it says otherwise.
         topics = columns["topics"]
