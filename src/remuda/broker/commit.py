@@ -20,6 +20,17 @@ class GroupCommit:
         self._leading = False
         self._failure: BaseException | None = None
 
+    @property
+    def failed(self) -> bool:
+        """Whether nothing can be kept any more: a write failed, or was interrupted half-way."""
+        return self._failure is not None
+
+    def fail(self, error: BaseException) -> None:
+        """Keep nothing more."""
+        with self._lock:
+            self._failure = self._failure or error
+            self._turn.notify_all()
+
     def wait(self, ticket: int) -> None:
         """Return when everything up to `ticket` is kept; raise if it cannot be."""
         with self._lock:
@@ -28,8 +39,8 @@ class GroupCommit:
                     return
                 if self._failure is not None:
                     raise StorageError(
-                        f"the log could not be written: {self._failure}. Whatever was confirmed is kept; "
-                        "free the disk or mend it, then open the broker again"
+                        f"the broker stopped because of {self._failure!r}. Whatever was confirmed is kept; "
+                        "mend the cause, then open the broker again"
                     ) from self._failure
                 if not self._leading:
                     self._leading = True

@@ -23,6 +23,7 @@ from remuda.broker.notices import Handler, NoticeBoard
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.broker.pending import Pending
 from remuda.broker.pulse import Pulse
+from remuda.broker.turn import Turn
 from remuda.broker.upkeep import Upkeep
 from remuda.broker.workers import claim_worker
 from remuda.core.core import Core
@@ -84,6 +85,7 @@ class Host:
         if not self.engine.report.clean:
             _log.warning("%s", self.engine.report.describe())
         self.lock = threading.Lock()
+        self._turn = Turn(self.lock, self._give_up)
         self.notices = NoticeBoard()
         self._closed = False
         self._closed_text = _CLOSED
@@ -118,7 +120,7 @@ class Host:
     ) -> Pending[list[Receipt]]:
         messages.check()
         check_storable(messages)
-        with self.lock:
+        with self._turn:
             core = self._core()
             self.engine.make_room(messages)
             if router is not None:
@@ -135,7 +137,7 @@ class Host:
     # Consuming
 
     def subscribe(self, queue: str, consumer: str, batch: int, options: Options) -> Pending[tuple[Inbox, Differences]]:
-        with self.lock:
+        with self._turn:
             inbox = Inbox()
             key = (queue, consumer)
             taken = self._inboxes.get(key)
@@ -150,7 +152,7 @@ class Host:
             return Pending((inbox, differs), self._record())
 
     def unsubscribe(self, queue: str, consumer: str) -> Pending[None]:
-        with self.lock:
+        with self._turn:
             inbox = self._inboxes.pop((queue, consumer), None)
             if inbox is not None:
                 inbox.close()
@@ -163,7 +165,7 @@ class Host:
         self, queue: str, consumer: str, *, count: int, newest: bool, clear_after: str, wait: int
     ) -> Pending[Sending | PullRequest | None]:
         """What is there at once; else, if it shall wait, the request under which it will come."""
-        with self.lock:
+        with self._turn:
             core = self._core()
             self._next_request += 1
             request = self._next_request
@@ -197,7 +199,7 @@ class Host:
     ) -> Pending[int]:
         if lease is None:
             return Pending(0, 0)
-        with self.lock:
+        with self._turn:
             core = self._core()
             self.engine.log.reserve(self._answer_bytes(core, queue, lease, verdict, runs), use_spare=True)
             settled = core.settle(queue, lease, verdict, self.clock(), runs=runs, to=to)
@@ -229,7 +231,7 @@ class Host:
         fetched = self.engine.log.fetch(sending.runs)
         if fetched.missing:
             _log.error("queue %s: messages at %s cannot be read from the log", sending.queue, fetched.missing)
-            with self.lock:
+            with self._turn:
                 self._core().lost(sending.queue, fetched.missing, self.clock())
                 self._record()
             sending = _without(sending, fetched.offsets)
@@ -307,7 +309,7 @@ class Host:
 
     def tick(self) -> int:
         """Do what time demands; gives when it next will."""
-        with self.lock:
+        with self._turn:
             if self._closed:
                 return NEVER
             self.engine.core.tick(self.clock())
@@ -325,7 +327,7 @@ class Host:
         self.wait(ticket)
 
     def close(self) -> None:
-        """Put back what consumers hold, make the next start quick, and let the directory go."""
+        """End everything in order and let the directory go. What was confirmed is kept, also after a failed write."""
         with self.lock:
             if self._closed:
                 return
@@ -338,24 +340,30 @@ class Host:
         self._pulse.stop()
         self.upkeep.stop()
         try:
-            with self.lock:
-                now = self.clock()
-                for queue in list(self.engine.core.queues.values()):
-                    for consumer in list(queue.consumers):
-                        self.engine.core.unsubscribe(queue.name, consumer, now)
-                self._record()
-                ticket = self._ticket
-            self.wait(ticket)
-            with self.lock:
-                self.engine.checkpoint()
+            if not self._group.failed:
+                self._settle_down()
         finally:
             self.engine.close()
             self._claim.release()
             self.notices.close()
 
+    def _settle_down(self) -> None:
+        """Put back what consumers hold, and make the next start quick."""
+        with self._turn:
+            now = self.clock()
+            for queue in list(self.engine.core.queues.values()):
+                for consumer in list(queue.consumers):
+                    self.engine.core.unsubscribe(queue.name, consumer, now)
+            self._record()
+            ticket = self._ticket
+        self.wait(ticket)
+        with self.lock:
+            self.engine.checkpoint()
+
     def disown(self) -> None:
         """In a fork: this copy must neither write nor keep the directory locked after its owner's end."""
         self.lock = threading.Lock()
+        self._turn = Turn(self.lock, self._give_up)
         self._closed, self._closed_text = True, _FORKED
         self.engine.log.disk.unlock()
         self._claim.release()
@@ -369,13 +377,17 @@ class Host:
         text = len(verdict.reason or "") + len(verdict.detail or "") + len(queue) + len(verdict.consumer or "")
         return 4096 + 2 * rows * (64 + 4 * text)
 
+    def _give_up(self, error: BaseException) -> None:
+        _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
+        self._group.fail(error)
+
     def _core(self) -> Core:
         if self._closed:
             raise BrokerClosed(self._closed_text)
         return self.engine.core
 
     def _do(self, verb: Callable[[Core, int], T]) -> Pending[T]:
-        with self.lock:
+        with self._turn:
             core = self._core()
             self.engine.log.reserve(4096, use_spare=True)
             result = verb(core, self.clock())

@@ -105,7 +105,7 @@ class _Sink:
 
 
 class BatchSink(DataSourceArrowWriter):
-    """`df.write.format("remuda")`. With `appId` and `batchId` a batch is published once, however often it is written."""
+    """`df.write.format("remuda")`. With `appId` and `batchId` a batch is published once, however often written."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._sink = _Sink(options, schema, overwrite)

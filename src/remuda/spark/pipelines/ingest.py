@@ -1,0 +1,110 @@
+"""Ingest: any DataFrame through the compacter's and the distributor's rules, into queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from remuda.model.state import State
+from remuda.spark.pipelines.history import compacts, with_repetitions
+
+_FIELDS: Final = {
+    "name": "string", "topics": "array<string>", "object": "string", "key": "string", "body": "binary",
+}  # fmt: skip
+
+
+class Routes(msgspec.Struct, frozen=True, kw_only=True):
+    """Which queues and channels there are, as the distributor knows them."""
+
+    default_queue: str | None = None
+    queues: Sequence[str] = ()
+    """Queues that exist; only with a default queue does it matter which."""
+    channels: Mapping[str, Sequence[str]] = {}
+    """The topic prefixes of each channel."""
+
+
+def judged(
+    rows: DataFrame,
+    order: str,
+    *,
+    last: DataFrame | None = None,
+    routes: Routes | None = None,
+    compact: bool = True,
+    objects: Mapping[str, bool] | None = None,
+) -> DataFrame:
+    """The rows with their `queues` and their `state`: queued, or unchanged and so in no queue.
+
+    `order` is the column that says which came first; `last` holds the last body of each object and key.
+    """
+    routes = routes or Routes()
+    return (
+        rows.transform(completed)
+        .transform(_after, order, last)
+        .withColumn("unchanged", F.col("repeats") & compacts(compact, objects))
+        .where(F.col("_new"))
+        .withColumn("queues", F.when(F.col("unchanged"), F.array().cast("array<string>")).otherwise(queues_of(routes)))
+        .withColumn("state", F.when(F.col("unchanged"), State.UNCHANGED.value).otherwise(State.QUEUED.value))
+        .drop("_new", "_order", "_hash", "repeats", "unchanged")
+    )
+
+
+def completed(rows: DataFrame) -> DataFrame:
+    """The rows with every field that the rules look at; a name is a row's first topic unless it says otherwise."""
+    missing = {name: F.lit(None).cast(kind) for name, kind in _FIELDS.items() if name not in rows.columns}
+    whole = rows.withColumns(missing)
+    return whole.withColumns(
+        {
+            "name": F.coalesce("name", F.try_element_at("topics", F.lit(1))),
+            "body": F.col("body").cast("binary"),
+        }
+    )
+
+
+def queues_of(routes: Routes) -> Column:
+    """The queue of each topic's root, then every channel with a fitting prefix; each once."""
+    topics = F.when(F.size("topics") > 0, F.col("topics")).otherwise(F.array("name"))
+    roots = F.transform(topics, lambda topic: _queue(F.split_part(topic, F.lit("."), F.lit(1)), routes))
+    names = F.array_distinct(roots)
+    for channel, prefixes in routes.channels.items():
+        wanted = F.exists(topics, lambda topic, prefixes=tuple(prefixes): covered(topic, prefixes))  # type: ignore[misc]
+        names = F.when(wanted, F.array_union(names, F.array(F.lit(channel)))).otherwise(names)
+    return names
+
+
+def covered(topic: Column, prefixes: Iterable[str]) -> Column:
+    """Whether a topic is one of the prefixes or lies below one."""
+    found = F.lit(False)
+    for prefix in prefixes:
+        stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
+        found = found | (((topic == stem) | topic.startswith(f"{stem}.")) if stem else F.lit(True))
+    return found
+
+
+def _queue(root: Column, routes: Routes) -> Column:
+    if routes.default_queue is None:
+        return root
+    return F.when(root.isin(*routes.queues), root).otherwise(routes.default_queue)
+
+
+def _after(rows: DataFrame, order: str, last: DataFrame | None) -> DataFrame:
+    """What repeats the row before it, or the last one from before all of them."""
+    marked = rows.withColumns(
+        {"_new": F.lit(True), "_order": F.struct(F.lit(1), F.col(order)), "_hash": F.sha2("body", 256)}
+    )
+    if last is None:
+        return marked.transform(with_repetitions, "_hash", "_order")
+    kind = dict(marked.dtypes)
+    before = completed(last).withColumns(
+        {
+            "_new": F.lit(False),
+            "_hash": F.sha2("body", 256),
+            "_order": F.struct(F.lit(0), F.lit(None).cast(dict(rows.dtypes)[order]).alias(order)).cast(kind["_order"]),
+        }
+    )
+    shared = [name for name in marked.columns if name in before.columns]
+    joined = marked.unionByName(before.select(*shared), allowMissingColumns=True)
+    return joined.transform(with_repetitions, "_hash", "_order")

@@ -1,0 +1,64 @@
+"""Metrics: what queues did and how long it took, from lives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from remuda.model.state import PARKED, State
+
+PERCENTILES: Final = (0.5, 0.95, 0.99)
+
+
+def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
+    """For each queue and window of publishing: how many, what became of them, and how long they waited and took."""
+    ended = F.col("state").isin(*sorted(state.value for state in PARKED))
+    return (
+        lives.groupBy(F.window("created", window).start.alias("start"), "queue")
+        .agg(
+            F.count("*").alias("published"),
+            F.count_if(F.col("success")).alias("succeeded"),
+            F.count_if(F.col("attempts") > 1).alias("retried"),
+            F.count_if(ended).alias("dead"),
+            F.count_if(F.col("state") == State.UNCHANGED.value).alias("unchanged"),
+            F.count_if(~F.col("archived")).alias("waiting"),
+            *_percentiles("wait", _seconds("created", "consumed")),
+            *_percentiles("processing", _seconds("consumed", "processed")),
+        )
+        .withColumn("rate", F.col("published") / F.lit(_length(window)))
+    )
+
+
+def funnel(lives: DataFrame) -> DataFrame:
+    """For each queue and number of attempts: how many messages came so far, and how many of them succeeded there."""
+    reached = lives.where("attempts > 0").withColumn("attempt", F.explode(F.sequence(F.lit(1), F.col("attempts"))))
+    there = F.col("attempt") == F.col("attempts")
+    return reached.groupBy("queue", "attempt").agg(
+        F.count("*").alias("reached"), F.count_if(there & F.col("success")).alias("succeeded")
+    )
+
+
+def dead_reasons(lives: DataFrame) -> DataFrame:
+    """For each queue: why messages ended without success, the most frequent first."""
+    ended = lives.where(F.col("state").isin(*sorted(state.value for state in PARKED)))
+    reason = F.coalesce("reason", F.lit("no reason given")).alias("reason")
+    counted = ended.groupBy("queue", "state", reason).agg(F.count("*").alias("messages"), F.max("failed").alias("last"))
+    return counted.orderBy(F.desc("messages"), "queue", "reason")
+
+
+def _seconds(start: str, end: str) -> Column:
+    return (F.unix_micros(end) - F.unix_micros(start)) / 1e6
+
+
+def _percentiles(name: str, value: Column) -> list[Column]:
+    found = F.percentile_approx(value, list(PERCENTILES), 1000)
+    return [found[at].alias(f"{name}_p{round(100 * share)}") for at, share in enumerate(PERCENTILES)]
+
+
+def _length(window: str) -> float:
+    """Seconds of a window such as `1 minute`."""
+    count, unit = window.split()
+    seconds = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+    return float(count) * seconds[unit.rstrip("s")]

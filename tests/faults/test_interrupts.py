@@ -1,0 +1,81 @@
+"""Ctrl-C at any moment: what was confirmed is kept, and nothing half-changed is written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from remuda import Message, open_broker
+from remuda.broker.turn import Turn
+from remuda.model.errors import NotFound, StorageError
+
+pytestmark = pytest.mark.faults
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import sys
+from remuda import Message, open_broker
+try:
+    with open_broker(sys.argv[1], sync="os") as broker:
+        broker.create_queue("jobs", type="pull")
+        while True:
+            broker.publish(Message("jobs.one", b"x"))
+            print("published", flush=True)
+            delivery = broker.pull("jobs")
+            delivery.nack()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", range(1, 400, 80))
+def test_l2_an_interrupt_loses_nothing_that_was_confirmed(tmp_path: Path, after: int) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "data")]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    for _ in range(after):
+        assert child.stdout.readline() == "published\n"
+    os.kill(child.pid, signal.SIGINT)
+    rest = child.stdout.read().splitlines()
+    assert child.wait(timeout=30) == 0
+    assert rest[-1] == "interrupted"
+    confirmed = after + rest.count("published")
+    with open_broker(tmp_path / "data") as broker:
+        assert broker.recovery.damages == ()
+        assert broker.queue("jobs").size in (confirmed, confirmed + 1)
+
+
+def test_a_change_that_was_cut_short_stops_the_broker_until_it_is_opened_again(tmp_path: Path) -> None:
+    broker = open_broker(tmp_path / "data")
+    broker.create_queue("jobs", type="pull")
+    broker.publish(Message("jobs.one", b"kept"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker.host.engine.core.queues["jobs"].flights, "_pieces", None)
+        with pytest.raises((TypeError, AttributeError)):
+            broker.pull("jobs")
+    with pytest.raises(StorageError, match="open the broker again"):
+        broker.publish(Message("jobs.one", b"refused"))
+    broker.close()
+    with open_broker(tmp_path / "data") as again:
+        delivery = again.pull("jobs")
+        assert delivery is not None
+        assert delivery.bodies == [b"kept"]
+
+
+def test_a_refusal_does_not_stop_the_turns_of_others() -> None:
+    failures: list[BaseException] = []
+    turn = Turn(threading.Lock(), failures.append)
+    with pytest.raises(NotFound), turn:
+        raise NotFound("no such queue")
+    with pytest.raises(KeyboardInterrupt), turn:
+        raise KeyboardInterrupt
+    assert [type(failure) for failure in failures] == [KeyboardInterrupt]
+    with turn:
+        pass
