@@ -125,8 +125,7 @@ def test_l7_after_a_failed_write_nothing_is_confirmed_until_reopened(tmp_path: P
             broker.publish(Message("q", b"refused"))
     with pytest.raises(StorageError):
         broker.pull("q")
-    with pytest.raises(StorageError):
-        broker.close()
+    broker.close()
     found = drained(tmp_path / "log", "q")
     assert found[0] == b"kept"
     assert b"refused" not in found
