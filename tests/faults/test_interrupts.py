@@ -37,13 +37,13 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("after", range(1, 400, 80))
 def test_l2_an_interrupt_loses_nothing_that_was_confirmed(tmp_path: Path, after: int) -> None:
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "data")]
-    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    for _ in range(after):
-        assert child.stdout.readline() == "published\n"
-    os.kill(child.pid, signal.SIGINT)
-    rest = child.stdout.read().splitlines()
-    assert child.wait(timeout=30) == 0
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for _ in range(after):
+            assert child.stdout.readline() == "published\n"
+        os.kill(child.pid, signal.SIGINT)
+        rest = child.stdout.read().splitlines()
+        assert child.wait(timeout=30) == 0
     assert rest[-1] == "interrupted"
     confirmed = after + rest.count("published")
     with open_broker(tmp_path / "data") as broker:

@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_log_is_refused(spark: SparkSession, collector: 
 def test_events_are_followed_by_position(spark: SparkSession, tmp_path: Path) -> None:
     with broker_at(tmp_path / "data") as broker:
         play(broker)
-    collector = Collector(spark, tmp_path / "data", tmp_path / "c", table="events", maxRowsPerTrigger=25)
+    collector = Collector(spark, tmp_path / "data", tmp_path / "c", table="events", maxRowsPerTrigger=10)
     collector.run()
     expected = [row["position"] for row in load(spark, tmp_path / "data", "events").collect()]
     assert sorted(collector.column("position")) == sorted(expected)

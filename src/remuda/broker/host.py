@@ -379,6 +379,7 @@ class Host:
 
     def _give_up(self, error: BaseException) -> None:
         _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
+        self.engine.log.abandon(error)
         self._group.fail(error)
 
     def _core(self) -> Core:

@@ -211,6 +211,10 @@ class Log:
         """The offset of the newest message with this id."""
         return history.find_id(self.disk, self.catalog, wanted)
 
+    def abandon(self, error: BaseException) -> None:
+        """Write nothing more: what is pending comes of a change that was cut short."""
+        self._fail(error)
+
     def close(self) -> None:
         """Write and sync what is pending, and let the directory go."""
         try:

@@ -1,7 +1,7 @@
 """The lake: tables of Parquet files in Hive-style partitions, and a manifest that says which files are the table.
 
-A commit is one new manifest, put in place whole. Whoever reads goes by one manifest, so that no write, rewrite or deletion
-shows half; files that a manifest has dropped stay for a while, for those who still read by an older one.
+A commit is one new manifest, put in place whole. Whoever reads goes by one manifest, so that no write, rewrite or
+deletion shows half; files that a manifest has dropped stay for a while, for those who still read by an older one.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from remuda.spark.pins import pin
 from remuda.spark.port import directory, open_log
 from remuda.spark.selection import Selection
 from remuda.spark.source import table_schema
+from remuda.spark.pipelines.topics import covered
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
 
 
@@ -109,16 +110,8 @@ def _conditions(table: str, selection: Selection) -> list[Column]:
         found.append(F.col("state").isin(sorted(selection.states)))
     if selection.topics is not None:
         topics = F.when(F.size("topics") > 0, F.col("topics")).otherwise(F.array("name"))
-        found.append(F.exists(topics, lambda topic: _below(topic, selection.topics or ())))
+        found.append(F.exists(topics, lambda topic: covered(topic, selection.topics or ())))
     return found
-
-
-def _below(topic: Column, prefixes: tuple[str, ...]) -> Column:
-    covered = F.lit(False)
-    for prefix in prefixes:
-        stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
-        covered = covered | (topic == stem) | topic.startswith(stem + ".") if stem else F.lit(True)
-    return covered
 
 
 def _text(name: str, value: Any) -> str:

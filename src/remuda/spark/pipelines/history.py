@@ -23,8 +23,10 @@ def history(messages: DataFrame) -> DataFrame:
 
 def with_repetitions(rows: DataFrame, hashed: str, order: str) -> DataFrame:
     """Whether each row says the same as the one before it of its object and key; never without both."""
-    before = F.lag(hashed).over(Window.partitionBy("object", "key").orderBy(order))
     known = F.col("object").isNotNull() & F.col("key").isNotNull()
+    # Rows without object or key would all be sorted by one task: they are spread instead.
+    spread = F.when(~known, F.xxhash64(order))
+    before = F.lag(hashed).over(Window.partitionBy("object", "key", spread).orderBy(order))
     return rows.withColumn("repeats", known & F.coalesce(before == F.col(hashed), F.lit(False)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from remuda.model.state import State
 from remuda.spark.pipelines.history import compacts, with_repetitions
+from remuda.spark.pipelines.topics import covered
 
 _FIELDS: Final = {
     "name": "string", "topics": "array<string>", "object": "string", "key": "string", "body": "binary",
@@ -73,15 +74,6 @@ def queues_of(routes: Routes) -> Column:
         wanted = F.exists(topics, lambda topic, prefixes=tuple(prefixes): covered(topic, prefixes))  # type: ignore[misc]
         names = F.when(wanted, F.array_union(names, F.array(F.lit(channel)))).otherwise(names)
     return names
-
-
-def covered(topic: Column, prefixes: Iterable[str]) -> Column:
-    """Whether a topic is one of the prefixes or lies below one."""
-    found = F.lit(False)
-    for prefix in prefixes:
-        stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
-        found = found | (((topic == stem) | topic.startswith(f"{stem}.")) if stem else F.lit(True))
-    return found
 
 
 def _queue(root: Column, routes: Routes) -> Column:
