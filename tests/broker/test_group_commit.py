@@ -157,7 +157,6 @@ def test_a_disk_that_fails_says_so_and_keeps_what_was_confirmed(tmp_path: Path) 
     for _ in range(2):
         with pytest.raises(StorageError, match="input/output error"):
             broker.publish(Message("orders", b"lost"))
-    with pytest.raises(StorageError):
-        broker.close()
+    broker.close()
     with open_broker(tmp_path / "broker") as again:
         assert waiting_bodies(again) == [b"kept"]

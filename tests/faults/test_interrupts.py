@@ -60,7 +60,7 @@ def test_a_change_that_was_cut_short_stops_the_broker_until_it_is_opened_again(t
         patch.setattr(broker.host.engine.core.queues["jobs"].flights, "_pieces", None)
         with pytest.raises((TypeError, AttributeError)):
             broker.pull("jobs")
-    with pytest.raises(StorageError, match="open the broker again"):
+    with pytest.raises(StorageError, match="open again"):
         broker.publish(Message("jobs.one", b"refused"))
     broker.close()
     with open_broker(tmp_path / "data") as again:

@@ -38,8 +38,9 @@ class GroupCommit:
                 if self._done >= ticket:
                     return
                 if self._failure is not None:
+                    cause = str(self._failure) or type(self._failure).__name__
                     raise StorageError(
-                        f"the broker stopped because of {self._failure!r}. Whatever was confirmed is kept; "
+                        f"the broker stopped: {cause}. Whatever was confirmed is kept; "
                         "mend the cause, then open the broker again"
                     ) from self._failure
                 if not self._leading:

@@ -17,10 +17,10 @@ from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.options import ReadOptions
 from remuda.spark.pins import pin
+from remuda.spark.pipelines.topics import covered
 from remuda.spark.port import directory, open_log
 from remuda.spark.selection import Selection
 from remuda.spark.source import table_schema
-from remuda.spark.pipelines.topics import covered
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
 
 

@@ -71,9 +71,12 @@ def queues_of(routes: Routes) -> Column:
     roots = F.transform(topics, lambda topic: _queue(F.split_part(topic, F.lit("."), F.lit(1)), routes))
     names = F.array_distinct(roots)
     for channel, prefixes in routes.channels.items():
-        wanted = F.exists(topics, lambda topic, prefixes=tuple(prefixes): covered(topic, prefixes))  # type: ignore[misc]
-        names = F.when(wanted, F.array_union(names, F.array(F.lit(channel)))).otherwise(names)
+        names = F.when(_any_covered(topics, prefixes), F.array_union(names, F.array(F.lit(channel)))).otherwise(names)
     return names
+
+
+def _any_covered(topics: Column, prefixes: Sequence[str]) -> Column:
+    return F.exists(topics, lambda topic: covered(topic, prefixes))
 
 
 def _queue(root: Column, routes: Routes) -> Column:

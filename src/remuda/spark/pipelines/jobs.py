@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
 
+from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import InvalidOption
+from remuda.model.state import State
 from remuda.spark import read
 from remuda.spark.lake import LakeTable
 from remuda.spark.pipelines.archive import (
@@ -25,7 +27,7 @@ from remuda.spark.pipelines.archive import (
     messages_table,
 )
 from remuda.spark.pipelines.history import history
-from remuda.spark.pipelines.ingest import judged
+from remuda.spark.pipelines.ingest import completed, judged
 from remuda.spark.pipelines.metrics import metrics
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
@@ -106,41 +108,26 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
 
 def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
-    """files → compacter → distributor → queues (options source, format, order, app)"""
+    """files → compacter → distributor → queues (options source, format, order, repeats, app, batch)
+
+    The broker judges by the same rules when it takes the rows in, and logs what is unchanged as such. With
+    `repeats=drop` repetitions are held back here, which spares a broker that shall not log them.
+    """
     _once_only(place, "ingest")
     source, order = _needed(place, "ingest", "source"), _needed(place, "ingest", "order")
-    rows = spark.read.format(place.options.get("format", "parquet")).load(source)
-    fields = (
-        "name",
-        "topics",
-        "id",
-        "object",
-        "key",
-        "timestamp",
-        "mime_type",
-        "headers",
-        "priority",
-        "expires",
-        "due",
-    )
-    news = judged(rows, order).where("state = 'Q'")
-    columns = [name for name in fields if name in news.columns]
-    writer = news.orderBy(order).select(*columns, "body").write.format("remuda").mode("append")
-    if "app" in place.options:
-        # The same files under the same name are published once, however often the job runs.
-        writer = writer.option("appId", place.options["app"]).option("batchId", place.options.get("batch", "0"))
-    writer.save(place.url)
+    rows = completed(spark.read.format(place.options.get("format", "parquet")).load(source))
+    if place.options.get("repeats", "keep") == "drop":
+        rows = judged(rows, order).where(F.col("state") == State.QUEUED.value)
+    columns = [name for name in SPOOL_SCHEMA.names if name in rows.columns]
+    _publish(rows.orderBy(order).select(*columns), place)
     return []
 
 
 def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
-    """lake → back into queues (options where, to, app)"""
+    """lake → back into queues (options where, to, app, batch)"""
     _once_only(place, "replay")
     rows = messages_table(place.lake).read(spark).where(_needed(place, "replay", "where"))
-    writer = replayed(rows, place.options.get("to")).write.format("remuda").mode("append")
-    if "app" in place.options:
-        writer = writer.option("appId", place.options["app"]).option("batchId", place.options.get("batch", "0"))
-    writer.save(place.url)
+    _publish(replayed(rows, place.options.get("to")), place)
     return []
 
 
@@ -150,25 +137,30 @@ def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     success = micros(place.options["success"]) if "success" in place.options else DAY
     dead = micros(place.options["dead"]) if "dead" in place.options else 15 * DAY
     now = datetime.now(UTC)
-    horizon = datetime.fromtimestamp(now.timestamp() - min(success, dead) / 1e6, UTC).date().isoformat()
 
-    def old(partition: Mapping[str, str | None]) -> bool:
-        return (partition["date"] or "") <= horizon
+    def before(age: int) -> Callable[[Mapping[str, str | None]], bool]:
+        horizon = (now - timedelta(microseconds=age)).date().isoformat()
+        return lambda partition: (partition["date"] or "") <= horizon
 
     lives = lifecycle_table(place.lake)
     told = lives.read(spark)
+    old = before(min(success, dead))
     for table in (messages_table(place.lake), lives):
         if any(old(file.partition) for file in table.manifest().files):
             table.rewrite(spark, old, lambda rows: retained(rows, told, now, success, dead))
-            table.vacuum()
+        table.vacuum()
+    # Events tell of many messages at once: they go by whole days, when the longest retention is over.
+    events = events_table(place.lake)
+    events.drop(before(max(success, dead) + DAY))
+    events.vacuum()
     return []
 
 
 def history_table(lake: str) -> LakeTable:
     schema = StructType()
     for name, kind in (
-        ("object", "string"), ("key", "string"), ("digest", "binary"), ("version", "bigint"), ("messages", "bigint"),
-        ("offset", "bigint"), ("first", "timestamp"), ("last", "timestamp"),
+        ("object", "string"), ("key", "string"), ("digest", "binary"), ("version", "long"), ("messages", "long"),
+        ("offset", "long"), ("first", "timestamp"), ("last", "timestamp"),
     ):  # fmt: skip
         schema = schema.add(name, kind)
     return LakeTable(lake, "history", schema, ())
@@ -216,6 +208,14 @@ def _finish(place: Place, queries: list[StreamingQuery]) -> list[StreamingQuery]
         for query in queries:
             query.awaitTermination()
     return queries
+
+
+def _publish(rows: DataFrame, place: Place) -> None:
+    """Under the same name and number the same rows are published once, however often the job runs."""
+    writer = rows.write.format("remuda").mode("append")
+    if "app" in place.options:
+        writer = writer.option("appId", place.options["app"]).option("batchId", place.options.get("batch", "0"))
+    writer.save(place.url)
 
 
 def _replace(table: LakeTable, spark: SparkSession, rows: DataFrame) -> None:

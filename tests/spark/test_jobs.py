@@ -1,0 +1,116 @@
+"""P3, P5: the pipelines as jobs and commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from remuda.broker.intake import Intake
+from remuda.model.errors import InvalidOption
+from remuda.spark import pins
+from remuda.spark.commands import app
+from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
+from remuda.spark.pipelines.jobs import JOBS, Place, history_table, metrics_table
+from tests.spark.samples import broker_at, load, numbers, plain, play, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(url=str(tmp_path / "data"), lake=str(tmp_path / "lake"), options={"maxRows": "60"})
+
+
+def run(spark: SparkSession, name: str, place: Place, **options: str) -> None:
+    JOBS[name](spark, Place(url=place.url, lake=place.lake, options={**place.options, **options}))
+
+
+def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession, place: Place) -> None:
+    """Archive, lifecycle, history, metrics, replay and retention, one after the other, each run twice."""
+    path = Path(place.url)
+    with broker_at(path) as broker:
+        play(broker)
+        broker.host.sync()
+        for _ in range(2):
+            run(spark, "archive", place)
+            run(spark, "lifecycle", place)
+        lives = lifecycle_table(place.lake).read(spark).drop("date")
+        assert plain(lives) == plain(load(spark, path, "lifecycle"))
+        archived = messages_table(place.lake).read(spark)
+        assert archived.select("offset").distinct().count() == load(spark, path).count()
+        assert events_table(place.lake).read(spark).count() == load(spark, path, "events").count()
+
+        for _ in range(2):
+            run(spark, "history", place)
+            run(spark, "metrics", place)
+        pins.release()
+        (row,) = history_table(place.lake).read(spark).collect()
+        assert (row["object"], row["key"], row["version"], row["messages"]) == ("o", "k", 1, 3)
+        assert metrics_table(place.lake).read(spark).groupBy().sum("published").collect()[0][0] == lives.count()
+
+        before = broker.queue("orders").size
+        for _ in range(2):
+            run(spark, "replay", place, where="queue = 'orders' and offset < 5", app="again")
+            Intake(broker.host).run()
+        assert broker.queue("orders").size == before + 5
+
+    run(spark, "retention", place, success="0s", dead="0s")
+    left = lifecycle_table(place.lake).read(spark)
+    assert left.where("archived").count() == 0
+    assert left.count() == lives.where("not archived").count() > 0
+    assert messages_table(place.lake).read(spark).count() > 0
+
+
+def test_files_are_ingested_once_and_in_order(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    rows = spark.range(40).selectExpr(
+        "id as number", "'orders' as name", "'o' as object", "'k' as key", "cast(id div 10 as string) as body"
+    )
+    rows.write.parquet(str(tmp_path / "files"))
+    options = {"source": str(tmp_path / "files"), "order": "number", "app": "files"}
+    with broker_at(Path(place.url)) as broker:
+        for _ in range(2):
+            run(spark, "ingest", Place(url=place.url, lake=place.lake), **options)
+            Intake(broker.host).run()
+        assert broker.queue("orders").size == 4
+        assert broker.spectate().reader.end()[0] == 40
+        run(spark, "ingest", Place(url=place.url, lake=place.lake), **{**options, "batch": "1", "repeats": "drop"})
+        Intake(broker.host).run()
+        bodies = [body for record in broker.spectate().messages(40) for body in record.messages.bodies]
+        assert numbers(bodies) == [0, 1, 2, 3]
+
+
+def test_a_job_that_cannot_go_on_for_ever_says_so(spark: SparkSession, place: Place) -> None:
+    with pytest.raises(InvalidOption, match="history runs over what is there and ends"):
+        JOBS["history"](spark, Place(url=place.url, lake=place.lake, continuous=True))
+    with pytest.raises(InvalidOption, match="replay needs the option 'where'"):
+        run(spark, "replay", place)
+
+
+def test_the_command_line_lists_runs_and_tells_how_far_behind(spark: SparkSession, place: Place) -> None:
+    with broker_at(Path(place.url)) as broker:
+        publish(broker, 50)
+    runner = CliRunner()
+    listed = runner.invoke(app, ["list", "--json"])
+    assert set(json.loads(listed.stdout)) == set(JOBS)
+    ran = runner.invoke(app, ["run", "archive", place.url, "--lake", place.lake, "--json"])
+    assert ran.exit_code == 0, ran.output
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert {"query": "archive-messages", "batch": 0, "rows": 50, "lag": 0}.items() <= told[0].items()
+    with broker_at(Path(place.url)) as broker:
+        publish(broker, 7)
+    status = json.loads(runner.invoke(app, ["status", place.url, "--lake", place.lake, "--json"]).stdout)
+    behind = {row["pipeline"]: row["behind"] for row in status}
+    assert behind["archive-messages"] == 7
+
+
+def test_the_command_line_answers_mistakes_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    runner = CliRunner()
+    missing = runner.invoke(app, ["status", str(tmp_path / "nowhere")])
+    assert missing.exit_code == 1
+    assert "there is no directory" in missing.output
+    assert "there is no pipeline 'archiv'" in runner.invoke(app, ["run", "archiv", str(tmp_path)]).output

@@ -1,0 +1,82 @@
+"""P3: lake tables change in one step, and whoever reads sees one version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.types import StructType
+
+from remuda.model.errors import Conflict
+from remuda.spark.lake import LakeTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = StructType().add("number", "long").add("date", "string").add("queue", "string")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    return LakeTable(str(tmp_path), "things", SCHEMA, ("date", "queue"))
+
+
+def some(spark: SparkSession, *numbers: int) -> DataFrame:
+    rows = [(number, f"2026-01-{number % 3 + 1:02}", "a/b %20ü" if number % 2 else None) for number in numbers]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def found(spark: SparkSession, table: LakeTable) -> list[int]:
+    return sorted(row["number"] for row in table.read(spark).collect())
+
+
+def test_rows_are_parted_and_come_back_with_their_partitions(spark: SparkSession, table: LakeTable) -> None:
+    assert found(spark, table) == []
+    table.append(some(spark, 1, 2, 3))
+    assert sorted(map(tuple, table.read(spark).collect()), key=str) == sorted(
+        map(tuple, some(spark, 1, 2, 3).collect()), key=str
+    )
+    assert {path.name for path in table.root.glob("date=*")} == {f"date=2026-01-0{day}" for day in (1, 2, 3)}
+    assert {file.partition["queue"] for file in table.manifest().files} == {"a/b %20ü", None}
+
+
+def test_a_batch_is_added_once(spark: SparkSession, table: LakeTable) -> None:
+    assert table.append(some(spark, 1), app="x", batch=0)
+    assert not table.append(some(spark, 1), app="x", batch=0)
+    assert table.append(some(spark, 2), app="x", batch=1)
+    assert found(spark, table) == [1, 2]
+    files = list(table.root.rglob("*.parquet"))
+    assert len(files) == 2, "what was not added leaves nothing behind"
+
+
+def test_a_reader_of_an_older_version_is_not_disturbed(spark: SparkSession, table: LakeTable) -> None:
+    table.append(some(spark, 1, 2, 3))
+    before = table.read(spark)
+    table.rewrite(spark, lambda partition: True, lambda rows: rows.where("number = 2"))
+    assert table.drop(lambda partition: partition["date"] == "2026-01-03") == 1
+    assert found(spark, table) == []
+    assert sorted(row["number"] for row in before.collect()) == [1, 2, 3]
+    assert table.vacuum(older_than=-1) == 4
+    assert not list(table.root.rglob("*.parquet"))
+
+
+def test_a_rewrite_of_what_another_job_changed_is_refused(spark: SparkSession, table: LakeTable) -> None:
+    table.append(some(spark, 1))
+
+    def meddle(rows: DataFrame) -> DataFrame:
+        table.append(some(spark, 4))
+        return rows
+
+    with pytest.raises(Conflict, match="Run it again"):
+        table.rewrite(spark, lambda partition: partition["date"] == "2026-01-02", meddle)
+    assert found(spark, table) == [1, 4]
+
+
+def test_a_table_may_gain_columns(spark: SparkSession, table: LakeTable, tmp_path: Path) -> None:
+    table.append(some(spark, 1))
+    wider = StructType().add("number", "long").add("note", "string").add("date", "string").add("queue", "string")
+    newer = LakeTable(str(tmp_path), "things", wider, ("date", "queue"))
+    newer.append(spark.createDataFrame([(2, "new", "2026-01-01", "q")], wider))
+    assert sorted((row["number"], row["note"]) for row in newer.read(spark).collect()) == [(1, None), (2, "new")]
+    assert found(spark, table) == [1, 2], "readers by the older schema go on"
