@@ -164,6 +164,33 @@ class Operators(Conformance):
         with pytest.raises(InvalidOption, match="clear takes all, priority or regular"):
             broker.clear("orders", "some")
 
+    def test_m6_parked_messages_are_listed_and_chosen_by_state_and_reason(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(4))
+        delivery = pulled(broker, count=4)
+        delivery.dead([0], reason="no stock")
+        delivery.dead([1], reason="no address")
+        delivery.invalid([2], reason="no order at all")
+        delivery.not_interested([3])
+        listed = broker.parked("orders")
+        assert [each.offset for each in listed] == [3, 2, 1, 0]
+        assert [each.state.value for each in listed] == ["N", "I", "E", "E"]
+        assert [each.reason for each in broker.parked("orders", Selection(reason="no a"))] == ["no address"]
+        assert [each.offset for each in broker.parked("orders", limit=1)] == [3]
+        assert broker.reprocess("orders", Selection(reason="stock"), who="ann") == 1
+        assert waiting_bodies(broker) == [b"0"]
+        assert broker.forget("orders", Selection(states=frozenset({State.INVALID})), who="ann") == 1
+        assert [each.offset for each in broker.parked("orders")] == [3, 1]
+
+    def test_b15_what_an_operator_does_is_on_record_with_the_name(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(1))
+        pulled(broker).dead(reason="no stock")
+        broker.reprocess("orders", who="ann")
+        broker.clear("orders", who="ben")
+        events = [event for record in broker.spectate().events() for event in record.rows]
+        assert [(event.state.value, event.who) for event in events[-2:]] == [("Q", "ann"), ("E", "ben")]
+
 
 class Documents(Conformance):
     """M7: a whole message as one document."""

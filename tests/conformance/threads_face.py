@@ -12,7 +12,7 @@ from remuda.broker.port import AsyncBroker, AsyncSubscription, Broker, Options, 
 from remuda.broker.spectator import Spectator
 from remuda.core.effects import Notice, Sending
 from remuda.core.info import QueueInfo
-from remuda.core.operators import Selection
+from remuda.core.operators import Parked, Selection
 from remuda.core.receipts import Declared, Differences, Receipt
 from remuda.model.document import Document
 from remuda.model.durations import Duration
@@ -131,6 +131,9 @@ class ThreadsFace:
 
     def forget(self, name: str, selection: Selection | None = None, *, who: str | None = None) -> int:
         return self.loop.run(self._broker.forget(name, selection, who=who))
+
+    def parked(self, name: str, selection: Selection | None = None, limit: int = 100) -> list[Parked]:
+        return self.loop.run(self._broker.parked(name, selection, limit))
 
     def create_router(self, name: str, kind: RouterKind | str, bindings: Iterable[Binding]) -> None:
         self.loop.run(self._broker.create_router(name, kind, bindings))
