@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from remuda.broker.intake import Intake
@@ -31,7 +33,7 @@ def run(spark: SparkSession, name: str, place: Place, **options: str) -> None:
 
 
 def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession, place: Place) -> None:
-    """Archive, lifecycle, history, metrics, replay and retention, one after the other, each run twice."""
+    """Archive, lifecycle, history, metrics, replay, retention in turn; what is run again changes nothing."""
     path = Path(place.url)
     with broker_at(path) as broker:
         play(broker)
@@ -45,9 +47,9 @@ def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession,
         assert archived.select("offset").distinct().count() == load(spark, path).count()
         assert events_table(place.lake).read(spark).count() == load(spark, path, "events").count()
 
+        run(spark, "metrics", place)
         for _ in range(2):
             run(spark, "history", place)
-            run(spark, "metrics", place)
         pins.release()
         (row,) = history_table(place.lake).read(spark).collect()
         assert (row["object"], row["key"], row["version"], row["messages"]) == ("o", "k", 1, 3)
@@ -82,6 +84,21 @@ def test_files_are_ingested_once_and_in_order(spark: SparkSession, place: Place,
         Intake(broker.host).run()
         bodies = [body for record in broker.spectate().messages(40) for body in record.messages.bodies]
         assert numbers(bodies) == [0, 1, 2, 3]
+
+
+def test_an_archive_whose_checkpoint_was_lost_is_neither_doubled_nor_left_short(
+    spark: SparkSession, place: Place
+) -> None:
+    with broker_at(Path(place.url)) as broker:
+        publish(broker, 100)
+        broker.host.sync()
+        run(spark, "archive", place)
+        shutil.rmtree(Path(place.lake) / "_checkpoints")
+        publish(broker, 50)
+        broker.host.sync()
+        with pytest.raises(StreamingQueryException, match="whose checkpoint is gone"):
+            run(spark, "archive", place)
+    assert messages_table(place.lake).read(spark).count() == 100
 
 
 def test_a_job_that_cannot_go_on_for_ever_says_so(spark: SparkSession, place: Place) -> None:

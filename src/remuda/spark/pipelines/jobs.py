@@ -15,7 +15,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType, Time
 
 from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.durations import DAY, micros
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.state import State
 from remuda.spark import read
 from remuda.spark.lake import LakeTable
@@ -32,6 +32,7 @@ from remuda.spark.pipelines.metrics import metrics
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
 from remuda.spark.port import directory
+from remuda.spark.sink import query_id
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
 
 CHECKPOINTS: Final = "_checkpoints"
@@ -55,9 +56,11 @@ def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """log → lake, parted by date and queue"""
 
     def begin(table: str, shape: Callable[[DataFrame], DataFrame], target: LakeTable) -> StreamingQuery:
-        return _follow(
-            spark, place, "archive", table, lambda rows, app, batch: target.append(shape(rows), app=app, batch=batch)
-        )
+        def add(rows: DataFrame, app: str, batch: int) -> None:
+            _check_sole(target, app)
+            target.append(shape(rows), app=app, batch=batch)
+
+        return _follow(spark, place, "archive", table, add)
 
     return _finish(
         place,
@@ -197,10 +200,24 @@ def _follow(
     stream = spark.readStream.format("remuda").option("table", table)
     if "maxRows" in place.options:
         stream = stream.option("maxRowsPerTrigger", place.options["maxRows"])
-    app = f"{job}-{table}"
-    writer = stream.load(place.url).writeStream.queryName(app).foreachBatch(lambda rows, batch: take(rows, app, batch))
-    writer = writer.option("checkpointLocation", str(checkpoint_of(place.lake, job, table)))
+    checkpoint = str(checkpoint_of(place.lake, job, table))
+
+    def each(rows: DataFrame, batch: int) -> None:
+        # Spark counts batches from 0 again in a new checkpoint: its id tells them from those of an older one.
+        take(rows, query_id(checkpoint), batch)
+
+    writer = stream.load(place.url).writeStream.queryName(f"{job}-{table}").foreachBatch(each)
+    writer = writer.option("checkpointLocation", checkpoint)
     return (writer if place.continuous else writer.trigger(availableNow=True)).start()
+
+
+def _check_sole(table: LakeTable, app: str) -> None:
+    """Rows that are only ever added must all come from one query, or they would be there twice."""
+    if set(table.manifest().batches) - {app}:
+        raise Conflict(
+            f"table {table.root.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
+            "the beginning; nothing was written. Restore the checkpoint, or choose another lake"
+        )
 
 
 def _finish(place: Place, queries: list[StreamingQuery]) -> list[StreamingQuery]:
