@@ -19,7 +19,8 @@ pytestmark = pytest.mark.faults
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from remuda import Message, open_broker
 try:
     with open_broker(sys.argv[1], sync="os") as broker:

@@ -14,6 +14,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
+from pyspark_remuda import DefaultSource
 from remuda.spark.extra import SparkMissing
 from remuda.spark.java import find_java, java_version, write_shim
 
@@ -63,7 +64,10 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _launching(java, local=where.startswith("local")):
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+    # Spark finds the source by itself too, but looks once, and a look that fails under load is not repeated.
+    spark.dataSource.register(DefaultSource)
+    return spark
 
 
 def _connect(name: str, remote: str, settings: Mapping[str, str]) -> SparkSession:
