@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,6 +75,11 @@ def runner(capsys: pytest.CaptureFixture[str]) -> Remuda:
     return run
 
 
+def _hear_interrupts() -> None:
+    """A test run that was started in the background ignores Ctrl-C, and its children would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """`remuda` with these arguments, in another process."""
     source = str(Path(remuda.__file__).parent.parent)
@@ -84,6 +90,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=_hear_interrupts,
     )
 
 
