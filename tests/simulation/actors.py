@@ -345,7 +345,6 @@ class Actors:
             return
         changes = sim.scenario.changes(sim.model.queues[name].options)
         step = Step(f"configure {name} {changes}")
-        step.entered[name] = sim.model.queues[name].size
         self._operate(step, lambda: sim.engine.core.configure(name, changes, sim.clock, "an operator"))
 
     def set_status(self) -> None:

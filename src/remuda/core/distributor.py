@@ -13,15 +13,12 @@ class Distributor:
     def __init__(self, default_queue: str | None = None) -> None:
         self.default_queue = default_queue
         self._channels: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._routes: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def open_channel(self, name: str, prefixes: Iterable[str], patterns: Iterable[str] = ()) -> None:
         self._channels[name] = tuple(prefixes), tuple(patterns)
-        self._routes.clear()
 
     def close_channel(self, name: str) -> None:
-        if self._channels.pop(name, None) is not None:
-            self._routes.clear()
+        self._channels.pop(name, None)
 
     def roots(self, topics: tuple[str, ...]) -> list[str]:
         """The roots of these topics, each once, in order."""
@@ -29,15 +26,9 @@ class Distributor:
 
     def channels(self, topics: tuple[str, ...]) -> tuple[str, ...]:
         """The channels that want a message with these topics."""
-        if not self._channels:
-            return ()
-        if topics not in self._routes:
-            if len(self._routes) > 10_000:
-                self._routes.clear()
-            self._routes[topics] = tuple(
-                name
-                for name, (prefixes, patterns) in self._channels.items()
-                if any(has_prefix(topic, prefix) for topic in topics for prefix in prefixes)
-                or any(matches(pattern, topic) for topic in topics for pattern in patterns)
-            )
-        return self._routes[topics]
+        return tuple(
+            name
+            for name, (prefixes, patterns) in self._channels.items()
+            if any(has_prefix(topic, prefix) for topic in topics for prefix in prefixes)
+            or any(matches(pattern, topic) for topic in topics for pattern in patterns)
+        )

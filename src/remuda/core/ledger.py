@@ -153,13 +153,6 @@ class Ledger:
         for offset in range(first, first + count):
             queue.watched[offset] = number
 
-    def unwatch(self, number: int) -> bool:
-        """Drop a watch that watches nothing; False where it does."""
-        if self._watches[number].left:
-            return False
-        del self._watches[number]
-        return True
-
     def _settle_watches(self, queue: Queue, event: Event) -> None:
         match event.state:
             case State.FETCHED if queue.options.commit_when is CommitWhen.SENT:
