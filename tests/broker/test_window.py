@@ -35,6 +35,18 @@ def test_part_after_part() -> None:
     assert taken(held, (2, 3)) == [b"2", b"3", b"4"]
 
 
+def test_neighbours_that_came_one_by_one() -> None:
+    held = window(10, (0, 1), (1, 1), (2, 3))
+    assert taken(held, (0, 3)) == [b"0", b"1", b"2"]
+    assert held.size == 2
+    assert taken(held, (3, 2)) == [b"3", b"4"]
+
+
+def test_a_gap_is_left_to_the_log() -> None:
+    held = window(3, (0, 1), (1, 3), (4, 1))
+    assert taken(held, (0, 5)) is None
+
+
 def test_q21_no_more_than_the_limit() -> None:
     held = window(4, (0, 3), (3, 2), (5, 1))
     assert held.size <= 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from remuda.log.columns import join_messages
 from remuda.model.messages import Messages
 
 
@@ -26,19 +27,30 @@ class Window:
             return None
         first, count = runs[0]
         self._drop_before(first)
+        stop, parts = first + count, []
+        while first < stop:
+            part = self._next(first, stop)
+            if part is None:
+                return None
+            parts.append(part)
+            first += len(part.bodies)
+        return join_messages(parts)
+
+    def _next(self, first: int, stop: int) -> Messages | None:
+        """The messages from `first` on, up to `stop` or the end of their batch; None if they are not here."""
         if not self._batches:
             return None
         start, messages = self._batches[0]
-        stop = start + len(messages)
-        if not start <= first < first + count <= stop:
+        count = len(messages.bodies)
+        if not start <= first < start + count:
             return None
         self._batches.popleft()
-        self.size -= len(messages)
-        if first + count < stop:
-            rest = messages.slice(first + count - start, len(messages))
-            self._batches.appendleft((first + count, rest))
+        self.size -= count
+        if stop < start + count:
+            rest = messages.slice(stop - start, count)
+            self._batches.appendleft((stop, rest))
             self.size += len(rest)
-        return messages.slice(first - start, first + count - start)
+        return messages.slice(first - start, stop - start)
 
     def discard(self, first: int, count: int) -> None:
         kept = deque(
