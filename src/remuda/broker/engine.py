@@ -66,7 +66,8 @@ class Engine:
 
     def make_room(self, messages: Messages) -> None:
         """Refuse a batch that the disk cannot take, before anything changes."""
-        size = sum(map(len, messages.bodies)) + _PER_BATCH + _PER_MESSAGE * len(messages.bodies)
+        bodies = messages.bodies
+        size = sum(map(len, bodies)) + _PER_BATCH + _PER_MESSAGE * len(bodies)
         if size > MAX_BATCH_BYTES:
             raise InvalidMessage(
                 f"a batch of {size} bytes is over the {MAX_BATCH_BYTES} that are written at once; nothing was stored. "
@@ -78,11 +79,10 @@ class Engine:
         """Hand what the core decided to the log. Nothing of it counts before the next commit."""
         effects = self.core.drain()
         for record in effects.records:
-            before = self.log.pending_bytes
-            self.log.append(record)
+            size = self.log.append(record)
             if isinstance(record, Appended):
-                self._store(record, self.log.pending_bytes - before)
-            elif isinstance(record, Events) and self._stores:
+                self._store(record, size)
+            elif isinstance(record, Events):
                 self._discard(record)
             elif isinstance(record, QueueChange) and record.action == REMOVED:
                 self._stores.pop(record.queue, None)

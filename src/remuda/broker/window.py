@@ -18,9 +18,10 @@ class Window:
         self.size = 0
 
     def put(self, first: int, messages: Messages) -> None:
-        if self.size + len(messages) <= self._limit:
+        size = self.size + len(messages.bodies)
+        if size <= self._limit:
             self._batches.append((first, messages))
-            self.size += len(messages)
+            self.size = size
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
         if len(runs) != 1 or not self._batches:

@@ -193,6 +193,8 @@ class Bus:
 
     def publish_messages(self, messages: Sequence[Message]) -> list[str]:
         """Publish messages made by hand."""
+        if not self.stack.layers:
+            return self.deliver(messages) if messages else []
         ready = list(messages)
         try:
             for row, message in enumerate(messages):

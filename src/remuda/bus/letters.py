@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -44,7 +45,7 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
     ) -> list[Message]:
         """A message for each value, or `InvalidMessage` for what cannot be one."""
         check_target("topic", topic)
-        headers = {**inherited, **checked_headers(self.headers)}
+        headers = {**inherited, **checked_headers(self.headers)} if self.headers else dict(inherited)
         if self.callback is not None:
             check_target("callback", self.callback)
             headers[names.CALLBACK] = self.callback
@@ -139,6 +140,11 @@ def check_target(what: str, topic: str) -> None:
     """Raise `InvalidMessage` for a topic to which nothing can be published."""
     if not isinstance(topic, str):
         raise InvalidMessage(f"a {what} must be a text, not {topic!r}; nothing was stored")
+    _check_text(what, topic)
+
+
+@lru_cache(maxsize=4096)
+def _check_text(what: str, topic: str) -> None:
     check_topic(topic)
     if not _WILD.isdisjoint(topic.split(".")):
         raise InvalidMessage(f"{what} {topic!r} holds a wildcard, which is for subscribing; nothing was stored")
@@ -152,6 +158,8 @@ def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _priority(value: Priority | str) -> Priority:
+    if type(value) is Priority:
+        return value
     try:
         return Priority[value.upper()] if isinstance(value, str) else Priority(value)
     except (KeyError, ValueError):

@@ -20,6 +20,9 @@ ACCEPTING = frozenset({Status.RUNNING, Status.ONLY_PUBLISH})
 
 _ANY: Final = 1 << 62
 
+Stretch = tuple[int, int, tuple[str, ...]]
+"""Neighbouring rows of a batch: start, stop, and the queues of them all."""
+
 Refusals = dict[int, Refused]
 """Rows of a batch that were refused, with the reason."""
 
@@ -27,8 +30,12 @@ Refusals = dict[int, Refused]
 def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue]) -> Refusals:
     """The rows that some queue will not take. `routes` has one entry per row, or one for all."""
     shared = routes[0] if len(routes) == 1 else None
-    if shared is not None and not any(_has_rules(queues[name]) for name in shared):
-        return {}
+    if shared is not None:
+        for name in shared:
+            if _has_rules(queues[name]):
+                break
+        else:
+            return {}
     names = {name for route in routes for name in route}
     watchful = {name for name in names if _has_rules(queues[name])}
     if not watchful:
@@ -46,11 +53,11 @@ def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mappin
     return refusals
 
 
-def enter(record: Appended, queues: Mapping[str, Queue]) -> None:
+def enter(record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Queue]) -> None:
     """Play a record of messages: each enters its queues. For live publishing and for recovery alike."""
     messages = record.messages
-    for start, stop, names in stretches(record):
-        priority, expires, due = messages.priority, messages.expires, messages.due
+    priority, expires, due = messages.priority, messages.expires, messages.due
+    for start, stop, names in stretches:
         for name in names:
             queue = queues.get(name)
             if queue is None:
@@ -70,10 +77,10 @@ def enter(record: Appended, queues: Mapping[str, Queue]) -> None:
                     queue.topic_counts[record.first + row] = len(messages.topics_of(row))
 
 
-def stretches(record: Appended) -> list[tuple[int, int, tuple[str, ...]]]:
-    """Neighbouring rows with the same queues: start, stop, queues."""
+def stretches(record: Appended) -> list[Stretch]:
+    """Neighbouring rows with the same queues."""
     if not isinstance(record.queues, list):
-        return [(0, len(record), record.queues)]
+        return [(0, len(record.messages.bodies), record.queues)]
     found = []
     for names, rows in groupby(enumerate(record.queues), key=lambda item: item[1]):
         indices = [row for row, _ in rows]

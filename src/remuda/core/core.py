@@ -206,7 +206,7 @@ class Core(Publishing):
         """Play one record of the log."""
         match record:
             case Appended():
-                admission.enter(record, self.queues)
+                admission.enter(record, admission.stretches(record), self.queues)
                 self.compacter.remember(record.messages, record.digest)
                 self._resume_ids(record)
                 self.ledger.next_offset = max(self.ledger.next_offset, record.first + len(record))

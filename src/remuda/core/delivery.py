@@ -24,11 +24,9 @@ def dispatch(ledger: Ledger, queue: Queue) -> None:
     """Send whatever can be sent now."""
     if queue.next_send <= ledger.now:
         queue.next_send = 0
-    if not queue.waiting or queue.status not in CONSUMING:
+    if (not queue.consumers and not queue.waiters) or not queue.waiting or queue.status not in CONSUMING:
         return
     expire(ledger, queue)
-    if not queue.consumers and not queue.waiters:
-        return
     _serve_waiters(ledger, queue)
     pace = queue.options.delay_between_messages
     while queue.waiting:

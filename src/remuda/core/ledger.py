@@ -58,11 +58,12 @@ class Ledger:
     # Records
 
     def append(self, messages: Messages, queues: Column[tuple[str, ...]], digest: Column[bytes | None]) -> Appended:
-        record = Appended(self.next_offset, self.now, messages, queues, digest)
-        self.next_offset += len(messages)
+        first, count = self.next_offset, len(messages.bodies)
+        record = Appended(first, self.now, messages, queues, digest)
+        self.next_offset = first + count
         self._close_rows()
         self._effects.records.append(record)
-        self.note_block(record.first, len(record), self.now)
+        self.note_block(first, count, self.now)
         return record
 
     def change(self, change: QueueChange | RouterChange | SpoolTaken) -> None:
@@ -130,9 +131,11 @@ class Ledger:
             self.note_block(event.first, event.count, time)
 
     def note_block(self, first: int, count: int, time: int) -> None:
-        for block in range(first >> BLOCK_BITS, ((first + count - 1) >> BLOCK_BITS) + 1):
-            if time > self.last_settled.get(block, 0):
-                self.last_settled[block] = time
+        settled, block, last = self.last_settled, first >> BLOCK_BITS, (first + count - 1) >> BLOCK_BITS
+        while block <= last:
+            if time > settled.get(block, 0):
+                settled[block] = time
+            block += 1
 
     def settled_since(self, time: int) -> list[tuple[int, int]]:
         """Runs of offsets in which something came in or was settled since `time`; the other blocks are forgotten."""

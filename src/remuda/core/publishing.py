@@ -58,11 +58,11 @@ class Publishing(Registry):
         if spooled is not None:
             self._take_from_spool(spooled, first if kept.bodies else None, count, refusals)
         if kept.bodies:
-            record = self.ledger.append(kept, _column(routes, unchanged, len(kept)), digest)
+            record = self.ledger.append(kept, _column(routes, unchanged), digest)
             self.compacter.remember(kept, digest)
             watch = self._enter(record)
         assert messages.ids is not None
-        repeats = tuple(row for row, same in enumerate(unchanged or ()) if same)
+        repeats = tuple(row for row, same in enumerate(unchanged) if same) if unchanged else ()
         return Receipt(first, messages.ids, refusals, repeats, watch, differs)
 
     def route(self, router: str, messages: Messages, now: int) -> list[Receipt]:
@@ -92,7 +92,7 @@ class Publishing(Registry):
 
     def _identified(self, messages: Messages) -> Messages:
         if messages.ids is None:
-            ids: range | list[str] = self.snowflakes.take(len(messages), self.ledger.now)
+            ids: range | list[str] = self.snowflakes.take(len(messages.bodies), self.ledger.now)
         elif isinstance(messages.ids, list) and not all(messages.ids):
             fresh = iter(self.snowflakes.take(messages.ids.count(""), self.ledger.now))
             ids = [own or str(next(fresh)) for own in messages.ids]
@@ -170,10 +170,11 @@ class Publishing(Registry):
         return True
 
     def _enter(self, record: Appended) -> int | None:
-        admission.enter(record, self.queues)
+        stretches = admission.stretches(record)
+        admission.enter(record, stretches, self.queues)
         watch: int | None = None
         touched: dict[str, None] = {}
-        for start, stop, names in admission.stretches(record):
+        for start, stop, names in stretches:
             for name in names:
                 queue = self.queues[name]
                 touched[name] = None
@@ -205,8 +206,8 @@ class Publishing(Registry):
             return Receipt(self.ledger.next_offset, [], refusals, ())
 
 
-def _column(routes: list[tuple[str, ...]], unchanged: list[bool] | None, count: int) -> Column[tuple[str, ...]]:
+def _column(routes: list[tuple[str, ...]], unchanged: list[bool] | None) -> Column[tuple[str, ...]]:
     column: Column[tuple[str, ...]] = routes[0] if len(routes) == 1 else routes
     if unchanged is None or not any(unchanged):
         return column
-    return [() if unchanged[row] else cell(column, row) for row in range(count)]
+    return [() if same else cell(column, row) for row, same in enumerate(unchanged)]

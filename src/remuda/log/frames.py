@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 HEADER: Final = struct.Struct("<8sQIIB")
+FRAME_BYTES: Final = HEADER.size
+"""What a frame takes beside its payload."""
 _NUMBERED: Final = struct.Struct("<QB")
 MARKER_BYTES: Final = 8
 MAX_PAYLOAD: Final = (1 << 32) - 1
@@ -52,14 +54,10 @@ def new_marker() -> bytes:
     return bytes(secrets.choice(range(1, 256)) for _ in range(MARKER_BYTES))
 
 
-def checksum(number: int, kind: int, payload: bytes) -> int:
-    crc: int = google_crc32c.extend(google_crc32c.value(_NUMBERED.pack(number, kind)), payload)
-    return crc
-
-
 def pack_header(marker: bytes, number: int, kind: int, payload: bytes) -> bytes:
     """What stands before the payload."""
-    return HEADER.pack(marker, number, len(payload), checksum(number, kind, payload), kind)
+    crc = google_crc32c.extend(google_crc32c.value(_NUMBERED.pack(number, kind)), payload)
+    return HEADER.pack(marker, number, len(payload), crc, kind)
 
 
 Item = Frame | Unreadable | Torn
@@ -117,7 +115,7 @@ def frame_at(data: bytes, marker: bytes, position: int, base: int = 0) -> Frame 
     if found != marker or end > len(data):
         return None
     payload = data[body:end]
-    if checksum(number, kind, payload) != crc:
+    if google_crc32c.extend(google_crc32c.value(_NUMBERED.pack(number, kind)), payload) != crc:
         return None
     return Frame(position + base, end + base, number, kind, payload)
 

@@ -12,7 +12,7 @@ from remuda.log.checkpoint import KEPT, Checkpoint, Mark
 from remuda.log.codec import encode
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
-from remuda.log.frames import MAX_PAYLOAD, new_marker, pack_header
+from remuda.log.frames import FRAME_BYTES, MAX_PAYLOAD, new_marker, pack_header
 from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
 from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, SparseIndex, TailSegment, list_files
 from remuda.log.tail import Batch, Part, TailWriter, broken
@@ -47,7 +47,6 @@ class Log:
         self._byte = 0
         self._pending: list[Part] = []
         self._finished: list[TailSegment] = []
-        self.pending_bytes = 0
         self._total = 0
         self._checkpoint_total = 0
         self._kept = [(kept.sequence, kept.mark) for kept in reversed(kept)]
@@ -115,38 +114,36 @@ class Log:
         report.next_offset, report.next_position = self.next_offset, self.next_position
         self._recovered = True
 
-    def append(self, record: Record) -> None:
-        """Add a record to what is pending. Nothing is written yet."""
+    def append(self, record: Record) -> int:
+        """Add a record to what is pending; gives how many bytes it takes. Nothing is written yet."""
         self._check()
-        first = record.first if type(record) is Appended or type(record) is Events else None
-        expected = self.next_offset if type(record) is Appended else self.next_position
-        if first is not None and first != expected:
-            raise StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")
+        offset, position = self.next_offset, self.next_position
+        if type(record) is Appended:
+            _check_begin(record.first, offset)
+            offset += len(record.messages.bodies)
+        elif type(record) is Events:
+            _check_begin(record.first, position)
+            position += len(record.rows)
         kind, payload = encode(record, self.next_offset, self.next_position)
+        size = len(payload) + FRAME_BYTES
         if len(payload) > MAX_PAYLOAD:
-            raise StorageError(f"a batch of {len(payload)} bytes is too large for one frame; nothing was stored")
+            raise StorageError(f"a batch of {size} bytes is too large for one frame; nothing was stored")
         segment = self._segment()
-        header = pack_header(segment.marker, self._number, kind, payload)
         if not self._pending or self._pending[-1].segment is not segment:
-            self._pending.append(Part(segment, self._byte))
+            self._pending.append(Part(segment))
         chunks = self._pending[-1].chunks
-        added = len(header) + len(payload)
         if self._byte == 0:
             begin = self._begin(segment)
             chunks.append(begin)
-            added += len(begin)
-        if type(record) is Appended:
-            if segment.index is not None:
-                segment.index.add(record.first, self._byte + added - len(header) - len(payload))
-            self.next_offset += len(record)
-        elif type(record) is Events:
-            self.next_position += len(record)
-        chunks.append(header)
+            self._grow(len(begin))
+        if segment.index is not None and type(record) is Appended:
+            segment.index.add(record.first, self._byte)
+        chunks.append(pack_header(segment.marker, self._number, kind, payload))
         chunks.append(payload)
+        self.next_offset, self.next_position = offset, position
         self._number += 1
-        self._byte += added
-        self.pending_bytes += added
-        self._total += added
+        self._grow(size)
+        return size
 
     def reserve(self, extra_bytes: int, *, use_spare: bool = False) -> None:
         """Make room for what is pending and `extra_bytes` more, or raise `DiskFull` and change nothing.
@@ -164,10 +161,10 @@ class Log:
     def take(self) -> Batch:
         """Hand over what is pending. One batch at a time is written, while others append."""
         self._check()
-        parts, self._pending, self.pending_bytes = self._pending, [], 0
+        parts, self._pending = self._pending, []
         finished, self._finished = self._finished, []
         half_full = self._byte >= self.options.segment_bytes // 2
-        return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self.mark(), self._fail)
+        return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self._fail)
 
     def mark(self) -> Mark:
         """The place after everything appended so far."""
@@ -248,6 +245,10 @@ class Log:
         self.catalog.add_tail(segment)
         return segment.header()
 
+    def _grow(self, size: int) -> None:
+        self._byte += size
+        self._total += size
+
     def _check(self) -> None:
         if self._failure is not None:
             raise broken(self._failure)
@@ -258,6 +259,11 @@ class Log:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
+
+
+def _check_begin(first: int, expected: int) -> None:
+    if first != expected:
+        raise StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")
 
 
 def _read_starts(disk: Disk, files: Files) -> list[TailSegment]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from remuda.log.checkpoint import Mark
 from remuda.log.disk import AppendFile, Disk
 from remuda.log.segments import TailSegment
 from remuda.model.errors import DiskFull, StorageError
@@ -28,10 +27,9 @@ class LogOptions:
 
 @dataclass(slots=True)
 class Part:
-    """Bytes that go to one segment, from byte `start` on."""
+    """Bytes that go to one segment."""
 
     segment: TailSegment
-    start: int
     chunks: list[bytes] = field(default_factory=list)
 
 
@@ -66,7 +64,7 @@ class TailWriter:
                 return
 
     def write(self, segment: TailSegment, data: bytes) -> None:
-        self._file(segment).write(data)
+        (self._files.get(segment.sequence) or self._file(segment)).write(data)
         if segment.sequence not in self._unsynced:
             self._unsynced.append(segment.sequence)
         segment.written += len(data)
@@ -115,7 +113,6 @@ class Batch:
         parts: Sequence[Part],
         finished: Sequence[TailSegment],
         upcoming: TailSegment | None,
-        end: Mark,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._writer = writer
@@ -123,8 +120,6 @@ class Batch:
         self._finished = finished
         self._upcoming = upcoming
         self._failed = failed
-        self.end = end
-        """The place after the last record of this batch."""
 
     def __bool__(self) -> bool:
         return bool(self._parts or self._finished)

@@ -18,6 +18,8 @@ T = TypeVar("T")
 Column: TypeAlias = T | list[T]
 
 MAX_ID_BYTES: Final = 255
+_LONG: Final = frozenset({list, range})
+"""Types of a column that has a value for each message."""
 
 
 def cell(column: Column[T], row: int) -> T:
@@ -134,8 +136,11 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidMessage(
                 f"a body must be bytes, not {type(wrong).__name__}; encode it first. Nothing of the batch was stored"
             )
-        for name, column in zip(self.__struct_fields__, msgspec.structs.astuple(self), strict=True):
-            if (type(column) is list or type(column) is range) and len(column) != count:
+        columns = msgspec.structs.astuple(self)[1:]
+        if _LONG.isdisjoint(map(type, columns)):
+            return
+        for name, column in zip(self.__struct_fields__[1:], columns, strict=True):
+            if type(column) in _LONG and len(column) != count:
                 raise InvalidMessage(f"column {name!r} has {len(column)} values for {count} bodies; nothing was stored")
         if isinstance(self.ids, list):
             for own in self.ids:
