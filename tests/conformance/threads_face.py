@@ -204,7 +204,7 @@ def _for_threads(delivery: AsyncDelivery | None, loop: LoopThread) -> Delivery |
         delivery.remaining,
     )
 
-    async def settle(verdict: Any, runs: Any, to: str | None) -> int:
-        return await delivery._settle(verdict, runs, to)
+    async def settle(verdict: Any, runs: Any, to: str | None, wait: bool) -> int:
+        return await delivery._settle(verdict, runs, to, wait)
 
-    return Delivery(sending, delivery.messages, lambda _, verdict, runs, to: loop.run(settle(verdict, runs, to)))
+    return Delivery(sending, delivery.messages, lambda _, verdict, runs, to, wait: loop.run(settle(verdict, runs, to, wait)))

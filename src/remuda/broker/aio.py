@@ -241,8 +241,10 @@ class AsyncEmbeddedBroker:
         found, messages = await asyncio.to_thread(self.host.load, sending)
         return AsyncDelivery(found, messages, self._settle) if len(messages) else None
 
-    async def _settle(self, delivery: Answers[Any], verdict: Verdict, runs: Runs | None, to: str | None) -> int:
-        return await self._finish(self.host.settle(delivery.queue, delivery.lease, verdict, runs, to))
+    async def _settle(
+        self, delivery: Answers[Any], verdict: Verdict, runs: Runs | None, to: str | None, wait: bool
+    ) -> int:
+        return await self._finish(self.host.settle(delivery.queue, delivery.lease, verdict, runs, to, wait=wait))
 
 
 class AsyncEmbeddedSubscription:

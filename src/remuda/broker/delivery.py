@@ -99,12 +99,15 @@ class Answers(Generic[R]):
         """Give up; the message is parked here and, with `to`, goes on in another queue."""
         return self.answer(Verdict(Answer.DEAD, reason, consumer=self.consumer, detail=detail), rows, to)
 
-    def answer(self, verdict: Verdict, rows: Iterable[int] | None = None, to: str | None = None) -> R:
-        """Any answer, as a value."""
-        return self._settle(verdict, None if rows is None else self._runs_of(rows), to)
+    def answer(
+        self, verdict: Verdict, rows: Iterable[int] | None = None, to: str | None = None, *, wait: bool = True
+    ) -> R:
+        """Any answer, as a value. Without `wait` it may return before the answer is kept, which soon follows: a crash
+        in between delivers the messages again."""
+        return self._settle(verdict, None if rows is None else self._runs_of(rows), to, wait)
 
     @abstractmethod
-    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None) -> R: ...
+    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> R: ...
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
         offsets = self.offsets
@@ -116,7 +119,7 @@ class Answers(Generic[R]):
         return runs
 
 
-Settle = Callable[["Answers[R]", Verdict, Runs | None, str | None], R]
+Settle = Callable[["Answers[R]", Verdict, Runs | None, str | None, bool], R]
 
 
 class Delivery(Answers[int]):
@@ -126,8 +129,8 @@ class Delivery(Answers[int]):
         super().__init__(sending, messages)
         self._settle_with = settle
 
-    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None) -> int:
-        return self._settle_with(self, verdict, runs, to)
+    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> int:
+        return self._settle_with(self, verdict, runs, to, wait)
 
 
 class AsyncDelivery(Answers[Awaitable[int]]):
@@ -137,5 +140,5 @@ class AsyncDelivery(Answers[Awaitable[int]]):
         super().__init__(sending, messages)
         self._settle_with = settle
 
-    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None) -> Awaitable[int]:
-        return self._settle_with(self, verdict, runs, to)
+    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> Awaitable[int]:
+        return self._settle_with(self, verdict, runs, to, wait)

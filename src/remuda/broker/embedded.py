@@ -196,8 +196,8 @@ class EmbeddedBroker:
         sending, messages = self.host.load(sending)
         return Delivery(sending, messages, self._settle) if len(messages) else None
 
-    def _settle(self, delivery: Answers[int], verdict: Verdict, runs: Runs | None, to: str | None) -> int:
-        return self._finish(self.host.settle(delivery.queue, delivery.lease, verdict, runs, to))
+    def _settle(self, delivery: Answers[int], verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> int:
+        return self._finish(self.host.settle(delivery.queue, delivery.lease, verdict, runs, to, wait=wait))
 
 
 class EmbeddedSubscription:

@@ -123,6 +123,7 @@ class Engine:
         self.log.close()
 
     def _store(self, record: Appended, size: int) -> None:
+        self._recent.put(record.first, record.messages, size)
         if isinstance(record.queues, list):
             for row, names in enumerate(record.queues):
                 for name in names:
@@ -130,9 +131,6 @@ class Engine:
         else:
             for name in record.queues:
                 self._store_of(name).put(record.first, record.messages)
-                queue = self.core.queues.get(name)
-                if queue is not None and len(record.messages.bodies) > queue.options.queue_size:
-                    self._recent.put(record.first, record.messages, size)
 
     def _store_of(self, name: str) -> MessageStore:
         store = self._stores.get(name)

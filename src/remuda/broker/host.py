@@ -37,6 +37,7 @@ from remuda.log.codec import check as check_storable
 from remuda.log.disk import Disk
 from remuda.log.reader import Reader
 from remuda.model.document import Document
+from remuda.model.durations import MILLISECOND
 from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions, Status
@@ -46,6 +47,7 @@ T = TypeVar("T")
 Options = QueueOptions | Mapping[str, Any] | None
 
 _log = logging.getLogger("remuda.broker")
+_DEFERMENT = 20 * MILLISECOND
 _CLOSED = "the broker is closed; open it again to go on. Everything accepted before is kept"
 _FORKED = (
     "this broker belongs to the process that opened it, and a fork of that process cannot use it; nothing was changed. "
@@ -91,6 +93,8 @@ class Host:
         self._closed_text = _CLOSED
         self._ticket = 0
         self._must_sync = False
+        self._deferred = 0
+        """The ticket of answers that go with whatever is written next."""
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
         self._inboxes: dict[tuple[str, str], Inbox] = {}
@@ -174,7 +178,7 @@ class Host:
                 clear_after=clear_after, request=request,
             )  # fmt: skip
             sendings = core.ledger.claim(request)
-            ticket = self._record()
+            ticket = self._record() or self._deferred
             if sendings or not wait:
                 return Pending(sendings[0] if sendings else None, ticket)
             inbox = self._requests[request] = Inbox()
@@ -195,15 +199,29 @@ class Host:
         asked.inbox.divert(self.give_back)
 
     def settle(
-        self, queue: str, lease: int | None, verdict: Verdict, runs: Sequence[tuple[int, int]] | None, to: str | None
+        self,
+        queue: str,
+        lease: int | None,
+        verdict: Verdict,
+        runs: Sequence[tuple[int, int]] | None,
+        to: str | None,
+        *,
+        wait: bool = True,
     ) -> Pending[int]:
+        """Without `wait` the answer goes with whatever is written next, unless others wait for what comes of it."""
         if lease is None:
             return Pending(0, 0)
         with self._turn:
             core = self._core()
             self.engine.log.reserve(self._answer_bytes(core, queue, lease, verdict, runs), use_spare=True)
-            settled = core.settle(queue, lease, verdict, self.clock(), runs=runs, to=to)
-            return Pending(settled, self._record())
+            now = self.clock()
+            settled = core.settle(queue, lease, verdict, now, runs=runs, to=to)
+            ticket = self._record()
+            if ticket and not wait and not self._outbox[-1].concerns_others:
+                self._deferred = ticket
+                self._pulse.nudge(now + _DEFERMENT)
+                ticket = 0
+            return Pending(settled, ticket)
 
     def renew(self, queue: str, lease: int | None) -> bool:
         """Give a delivery's holder the whole time once more."""
@@ -313,7 +331,7 @@ class Host:
             if self._closed:
                 return NEVER
             self.engine.core.tick(self.clock())
-            ticket = self._record()
+            ticket = self._record() or self._deferred
         self.wait(ticket)
         with self.lock:
             return self.engine.core.next_wake()
@@ -417,6 +435,7 @@ class Host:
             outbox, self._outbox = self._outbox, []
             records, self._unreplicated = self._unreplicated, []
             must_sync, self._must_sync = self._must_sync, False
+            self._deferred = 0
         batch.write()
         if must_sync:
             batch.sync()

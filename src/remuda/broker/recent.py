@@ -1,41 +1,63 @@
-"""Large batches as they were published, for a consumer that follows close behind. Bounded in bytes."""
+"""The newest messages of the log, still in memory for consumers that follow close behind. Bounded in bytes."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from remuda.log.columns import join_messages
 from remuda.model.messages import Messages
 
 _LIMIT: Final = 8 << 20
+_PER_BATCH: Final = 1024
+"""About what a batch takes in memory beside its bytes."""
+_DROPPED: Final = 1024
 
 
 class Recent:
-    """Keeps the newest batches that no queue's window could hold, by their first offset."""
+    """Batches by their first offset, the oldest let go first."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit
-        self._batches: OrderedDict[int, tuple[Messages, float]] = OrderedDict()
-        self.bytes = 0.0
+        self._firsts: list[int] = []
+        self._batches: list[tuple[Messages, int] | None] = []
+        self._head = 0
+        self.bytes = 0
 
-    def put(self, first: int, messages: Messages, size: float) -> None:
-        self._batches[first] = messages, size
+    def put(self, first: int, messages: Messages, size: int) -> None:
+        """Messages were appended from offset `first` on, later than all before them."""
+        size += _PER_BATCH
+        self._firsts.append(first)
+        self._batches.append((messages, size))
         self.bytes += size
         while self.bytes > self._limit:
-            self.bytes -= self._batches.popitem(last=False)[1][1]
+            self._drop()
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
-        """The messages of one run that begins where a kept batch does, which are being delivered."""
-        if len(runs) != 1 or runs[0][0] not in self._batches:
-            return None
-        first, count = runs[0]
-        messages, size = self._batches[first]
-        total = len(messages.bodies)
-        if count > total:
-            return None
-        del self._batches[first]
-        self.bytes -= size
-        if count < total:
-            self.put(first + count, messages.slice(count, total), size * (total - count) / total)
-        return messages.slice(0, count)
+        """The messages of these runs; None unless all are here."""
+        parts: list[Messages] = []
+        for first, count in runs:
+            at, stop = bisect_right(self._firsts, first, self._head) - 1, first + count
+            while first < stop:
+                batch = self._batches[at] if self._head <= at < len(self._batches) else None
+                if batch is None:
+                    return None
+                start, messages = self._firsts[at], batch[0]
+                if not start <= first < start + len(messages.bodies):
+                    return None
+                part = messages.slice(first - start, stop - start)
+                parts.append(part)
+                first += len(part.bodies)
+                at += 1
+        return join_messages(parts)
+
+    def _drop(self) -> None:
+        batch = self._batches[self._head]
+        assert batch is not None
+        self.bytes -= batch[1]
+        self._batches[self._head] = None
+        self._head += 1
+        if self._head > _DROPPED and 2 * self._head > len(self._firsts):
+            del self._firsts[: self._head], self._batches[: self._head]
+            self._head = 0

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from remuda.broker.delivery import AsyncDelivery
 from remuda.bus.answers import HandlerTimeout
-from remuda.bus.crew import PAUSE, POLL, Pace, Work, join_all, tell
+from remuda.bus.crew import PAUSE, POLL, Work, join_all, tell
 from remuda.bus.hand import LINGER, RENEW, Ended, Hand
 from remuda.bus.invoke import Call, apart
 from remuda.bus.outcome import Outcome
@@ -113,13 +113,14 @@ class _Loop:
             await asyncio.sleep(_BEAT)
 
     async def _worker(self) -> None:
-        work, pace = self._work, Pace(self._work)
+        work, pace = self._work, self._work.pace()
         while not self._crew.stopping.is_set() and not self._slot.abandoned:
             try:
                 delivery = await work.broker.aio.pull(work.queue, pace.count, timeout=POLL)
                 if delivery is not None:
                     pace.begin()
-                    pace.end(failed=not await self._handle(delivery))
+                    if pause := pace.end(delivery, failed=not await self._handle(delivery)):
+                        await asyncio.sleep(pause)
             except BrokerClosed:
                 return
             except Exception as error:

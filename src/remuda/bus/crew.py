@@ -19,6 +19,7 @@ from remuda.bus.invoke import Call
 from remuda.bus.judge import Judge, Judgement, Threshold
 from remuda.bus.middleware import Stack
 from remuda.bus.outcome import Outcome, Reply
+from remuda.bus.pace import Arrivals, Pace
 from remuda.bus.settings import QueueSettings
 from remuda.core.effects import Answer
 from remuda.core.settling import Verdict
@@ -27,13 +28,10 @@ from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
 
-POLL: Final = "200ms"
-"""How long a worker asks for messages before it looks whether to stop."""
+POLL: Final = 0.2
+"""How long a worker asks for messages, in seconds, before it looks whether to stop."""
 PAUSE: Final = 1.0
 """How long a worker waits, in seconds, before it tries again what the broker refused."""
-_QUICK: Final = 0.005
-_SLOW: Final = 0.05
-_MOST: Final = 256
 
 
 class Crew(Protocol):
@@ -72,16 +70,19 @@ class Work:
         self.settings = settings
         self.broker = broker
         self.stack = stack
+        self.takes_lists = any(handler.plan.batch for handler in handlers)
         self.trouble: str | None = None
         """Why the last thing asked of the broker was refused, if it was."""
         self._encoding = encoding
         self._send_reply = send_reply
         self._judge = Judge(queue, settings, on_threshold)
         self._turns = itertools.count()
+        self._arrivals = Arrivals()
 
-    @property
-    def takes_lists(self) -> bool:
-        return any(handler.plan.batch for handler in self.handlers)
+    def pace(self) -> Pace:
+        """A new worker's pace."""
+        careful = 1 if not self.settings.retry.max_retries else None
+        return Pace(self.settings.batch if self.takes_lists else careful, self._arrivals)
 
     def calls(self, delivery: Answers[Any]) -> Iterable[tuple[list[int], Call | Outcome]]:
         """Each call that the delivery asks for, with its rows; an outcome where no call is to be made."""
@@ -218,7 +219,7 @@ class Conclusion:
         """Gives what the delivery's answers gave: for a coroutine, something to await."""
         whole = len(self._delivery)
         return [
-            self._delivery.answer(fate.verdict, None if len(rows) == whole else rows, fate.to)
+            self._delivery.answer(fate.verdict, None if len(rows) == whole else rows, fate.to, wait=False)
             for fate, rows in self._fates.items()
         ]
 
@@ -226,32 +227,6 @@ class Conclusion:
         if self._work.trouble != str(error):
             _log.error("%s: what was handled cannot be settled yet: %s", self._work.queue, error)
         self._work.trouble = str(error)
-
-
-class Pace:
-    """How many messages to take at once: more while they are quick, one while they are slow or a crash lies behind.
-
-    If the whole process is killed, everything taken has been attempted once; where there is no second attempt, a worker
-    therefore takes one message at a time.
-    """
-
-    def __init__(self, work: Work) -> None:
-        careful = 1 if not work.settings.retry.max_retries else None
-        self._fixed = work.settings.batch if work.takes_lists else careful
-        self.count = self._fixed or 1
-        self._began = 0.0
-
-    def begin(self) -> None:
-        self._began = time.monotonic()
-
-    def end(self, *, failed: bool) -> None:
-        if self._fixed is not None:
-            return
-        took = time.monotonic() - self._began
-        if failed or took > _SLOW:
-            self.count = max(1, self.count // 4)
-        elif took < _QUICK:
-            self.count = min(self.count * 2, _MOST)
 
 
 def join_all(threads: Iterable[threading.Thread], timeout: float) -> bool:

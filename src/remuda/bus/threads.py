@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from remuda.broker.delivery import Delivery
 from remuda.bus.answers import HandlerTimeout
-from remuda.bus.crew import POLL, Pace, Work, join_all, keep_at_it
+from remuda.bus.crew import POLL, Work, join_all, keep_at_it
 from remuda.bus.hand import Hand
 from remuda.bus.invoke import Call
 from remuda.bus.outcome import Outcome
@@ -60,7 +61,7 @@ class _Worker:
     def __init__(self, crew: ThreadCrew) -> None:
         self._crew = crew
         self._work = crew.work
-        self._pace = Pace(crew.work)
+        self._pace = crew.work.pace()
         self._hand: Hand[Delivery] | None = None
         self._slot = Slot(f"a handler of {crew.work.queue}", self._attend, self._abandon)
         self.thread = threading.Thread(target=self._run, name=f"remuda-{crew.work.queue}", daemon=True)
@@ -81,7 +82,8 @@ class _Worker:
         delivery = self._work.broker.pull(self._work.queue, self._pace.count, timeout=POLL)
         if delivery is not None:
             self._pace.begin()
-            self._pace.end(failed=not self._handle(delivery))
+            if pause := self._pace.end(delivery, failed=not self._handle(delivery)):
+                time.sleep(pause)
         return not self._slot.abandoned
 
     def _handle(self, delivery: Delivery) -> bool:

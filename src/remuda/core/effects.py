@@ -86,3 +86,8 @@ class Effects(msgspec.Struct):
     notices: list[Notice]
     durable: bool = False
     """Whether anything here concerns a persistent queue and must be kept before it is confirmed."""
+
+    @property
+    def concerns_others(self) -> bool:
+        """Whether somebody beside the one who caused it is to hear of it."""
+        return bool(self.sendings or self.commits or self.notices)

@@ -6,9 +6,13 @@ import errno
 import os
 from pathlib import Path
 
+from remuda.log.quick import QuickWriter
+
+_quick = QuickWriter()
+
 
 def write_all(handle: int, data: bytes, position: int) -> None:
-    written = os.pwrite(handle, data, position)
+    written = _quick.write(handle, data, position)
     while written < len(data):
         more = os.pwrite(handle, memoryview(data)[written:], position + written)
         if more == 0:

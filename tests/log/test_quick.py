@@ -1,0 +1,67 @@
+"""Small writes that keep the interpreter are writes like any other."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remuda.log.quick import QuickWriter
+
+
+def test_small_and_large_writes_land_where_they_should(tmp_path: Path) -> None:
+    writer = QuickWriter()
+    with open(tmp_path / "file", "w+b") as file:
+        assert writer.write(file.fileno(), b"small", 3) == 5
+        assert writer.write(file.fileno(), b"L" * 100_000, 8) == 100_000
+        assert writer.write(file.fileno(), b"a\0b", 100_008) == 3
+    assert (tmp_path / "file").read_bytes() == b"\0\0\0small" + b"L" * 100_000 + b"a\0b"
+
+
+def test_a_refusal_is_an_error_with_its_code(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    handle = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)) as raised:
+            QuickWriter().write(handle, b"x", 0)
+    finally:
+        os.close(handle)
+    assert raised.value.errno == errno.EBADF
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_is_told() -> None:
+    handle = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            QuickWriter().write(handle, b"x", 0)
+    finally:
+        os.close(handle)
+
+
+def test_a_disk_that_stalls_is_left_to_other_threads_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = QuickWriter()
+    given: list[bytes] = []
+    real = writer._pwrite
+
+    def stalling(*arguments: Any) -> Any:
+        time.sleep(0.06)
+        return real(*arguments)
+
+    def released(handle: int, data: bytes, position: int) -> int:
+        given.append(data)
+        return len(data)
+
+    monkeypatch.setattr(writer, "_pwrite", stalling)
+    monkeypatch.setattr(os, "pwrite", released)
+    with open(tmp_path / "file", "w+b") as file:
+        writer.write(file.fileno(), b"first", 0)
+        assert given == []
+        writer.write(file.fileno(), b"second", 5)
+    assert given == [b"second"]
