@@ -264,6 +264,21 @@ class TestCounting:
         assert [event.attempt for event in failures] == [1, 2]
         assert all(event.reason == "ValueError: no" for event in failures)
         assert all('raise ValueError("no")' in (event.detail or "") for event in failures)
+        assert not any("remuda/bus" in (event.detail or "") for event in failures), "only the handler's own lines"
+
+    def test_the_line_of_a_failure_has_fields_for_programs(self, caplog: pytest.LogCaptureFixture) -> None:
+        """B4"""
+        bus = Bus()
+        failing(bus, retry=["1m"])
+        with bus.testing() as test:
+            message = test.publish("x")
+            test.run()
+        (record,) = (record for record in caplog.records if record.name == "remuda.bus")
+        assert {name: record.__dict__[name] for name in ("queue", "message_id", "attempt")} == {
+            "queue": "q",
+            "message_id": message,
+            "attempt": 1,
+        }
 
 
 class TestCap:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +23,44 @@ from tests.bus.kit import attempts, eventually, running, state
 @pytest.fixture
 def bus() -> Bus:
     return Bus()
+
+
+SCRIPT = """
+import os, signal, threading, time
+from remuda import Bus
+
+bus = Bus()
+
+@bus.subscribe("x")
+def handle(body: int) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.3)
+    print("handled", flush=True)
+
+bus.publish("x", 1)
+bus.run()
+print("stopped in order", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+"""
+
+
+class TestSigterm:
+    def test_stops_a_script_in_order(self) -> None:
+        """B16: as a container that is stopped."""
+        ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
+        assert ended.stdout == "handled\nstopped in order True\n"
+        assert ended.returncode == 0
+
+    def test_an_application_keeps_its_own_way(self, bus: Bus) -> None:
+        seen: list[int] = []
+        before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+        try:
+            bus.subscribe("x", queue="q")(lambda body: os.kill(os.getpid(), signal.SIGTERM))
+            bus.publish("x", 1)
+            bus.run(until_idle=True)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert seen == [signal.SIGTERM]
+        bus.close()
 
 
 class TestStop:

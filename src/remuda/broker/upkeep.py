@@ -100,7 +100,8 @@ class Upkeep:
             try:
                 self._round()
             except RemudaError as error:
-                _log.error("upkeep failed and will try again: %s", error)
+                if not self._stop.is_set():
+                    _log.error("upkeep failed and will try again: %s", error)
 
     def _round(self) -> None:
         host = self._host

@@ -32,6 +32,7 @@ from remuda.bus.outcome import Reply
 from remuda.bus.retry import RetrySpec, policy
 from remuda.bus.runner import Runner
 from remuda.bus.settings import QueueSettings, Settings
+from remuda.bus.signals import stopped_by_sigterm
 from remuda.bus.testing import ManualClock, TestBus
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
@@ -306,18 +307,22 @@ class Bus:
             return self._broker
 
     def run(self, *, until_idle: bool = False, grace: Duration = "10s", timeout: Duration | None = None) -> None:
-        """Handle messages until `stop` is called, or until none is left to be handled now."""
+        """Handle messages until `stop` is called, or until none is left to be handled now.
+
+        Ctrl-C and SIGTERM stop it too; handlers that run then have `grace` to end, and nothing is lost.
+        """
         seconds = micros(grace) / SECOND
-        try:
-            runner = self.start()
-            if until_idle:
-                runner.wait_until_idle(None if timeout is None else micros(timeout) / SECOND)
-            else:
-                runner.wait()
-        except KeyboardInterrupt:
-            _log.info("stopping; handlers have %s to finish", grace)
-        finally:
-            self._stop(seconds)
+        with stopped_by_sigterm(self, grace):
+            try:
+                runner = self.start()
+                if until_idle:
+                    runner.wait_until_idle(None if timeout is None else micros(timeout) / SECOND)
+                else:
+                    runner.wait()
+            except KeyboardInterrupt:
+                _log.info("stopping; handlers have %s to finish", grace)
+            finally:
+                self._stop(seconds)
 
     def start(self) -> Runner:
         """Handle messages in the background."""

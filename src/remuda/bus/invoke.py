@@ -158,12 +158,18 @@ def _told(error: BaseException) -> Outcome:
 
 def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine to its end in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not loop_runs_here():
         return asyncio.run(coroutine)
     coroutine.close()
     raise RemudaError("a loop is running in this thread, and the handler is a coroutine; await send_async instead")
+
+
+def loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def apart(coroutine: Coroutine[Any, Any, T]) -> T:

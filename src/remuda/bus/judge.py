@@ -39,7 +39,10 @@ class Judge:
         reason, detail = outcome.reason, outcome.detail
         if outcome.answer not in (Answer.RETRY, Answer.NEGATIVE):
             if outcome.answer in (Answer.INVALID, Answer.NOT_INTERESTED):
-                _log.warning("%s: message %s is %s: %s; it is kept", self._queue, message, outcome.answer.value, reason)
+                _log.warning(
+                    "%s: message %s is %s: %s; it is kept", self._queue, message, outcome.answer.value, reason,
+                    extra=self._particulars(message, attempt),
+                )  # fmt: skip
             return Judgement(Verdict(outcome.answer, reason, outcome.delay or None, consumer, detail=detail))
         self._count(message, attempt, reason)
         asked = outcome.answer is Answer.RETRY
@@ -51,7 +54,7 @@ class Judge:
         _log.log(
             logging.INFO if asked else logging.WARNING, "%s: attempt %d of %d of message %s %s: %s; next %s",
             self._queue, attempt, self._retry.max_retries + 1, message, "asks for another" if asked else "failed",
-            reason, f"in {text(delay)}" if delay else "now",
+            reason, f"in {text(delay)}" if delay else "now", extra=self._particulars(message, attempt),
         )  # fmt: skip
         return Judgement(Verdict(Answer.RETRY, reason, delay, consumer, detail=detail))
 
@@ -61,8 +64,13 @@ class Judge:
         _log.error(
             "%s: attempt %d, the last, of message %s failed: %s; %s",
             self._queue, min(attempt, self._retry.max_retries + 1), message, outcome.reason, what_next,
+            extra=self._particulars(message, attempt),
         )  # fmt: skip
         return Judgement(Verdict(Answer.DEAD, outcome.reason, consumer=consumer, detail=outcome.detail), target)
+
+    def _particulars(self, message: str, attempt: int) -> dict[str, object]:
+        """For logs that programs read."""
+        return {"queue": self._queue, "message_id": message, "attempt": attempt}
 
     def _count(self, message: str, attempt: int, reason: str | None) -> None:
         """Tell of a message that has failed so often that somebody should know, once."""

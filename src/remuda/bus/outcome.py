@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -56,8 +57,16 @@ def of_error(error: BaseException) -> Outcome:
             return Outcome(Answer.INVALID, f"undecodable: {said}")
         case HandlerTimeout():
             return Outcome(Answer.NEGATIVE, said or "timed out")
-    detail = _storable("".join(traceback.format_exception(error)))
+    detail = _storable("".join(traceback.format_exception(type(error), error, _of_handler(error.__traceback__))))
     return Outcome(Answer.NEGATIVE, f"{type(error).__name__}: {said}", detail[-_DETAIL_LIMIT:])
+
+
+def _of_handler(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler on, without the way to it; all of it where it never got there."""
+    inner = trace
+    while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith("remuda."):
+        inner = inner.tb_next
+    return inner or trace
 
 
 def _said(error: BaseException) -> str:

@@ -11,7 +11,6 @@ rest: calls are made one after another.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from remuda.broker.embedded import EmbeddedBroker
 from remuda.bus import bodies
 from remuda.bus.crew import Work
 from remuda.bus.hand import Ended
-from remuda.bus.invoke import Call, apart
+from remuda.bus.invoke import Call, apart, loop_runs_here
 from remuda.bus.letters import DeadLetter
 from remuda.bus.outcome import Outcome
 from remuda.core.info import QueueInfo
@@ -133,8 +132,4 @@ class TestBus:
 
 def _run(call: Call) -> Outcome:
     """Run a call here; a coroutine in a thread of its own if the test itself is one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return call.run()
-    return apart(call.run_async()) if call.handler.is_async else call.run()
+    return apart(call.run_async()) if call.handler.is_async and loop_runs_here() else call.run()

@@ -36,7 +36,7 @@ def run(
         run_reloading(_child_arguments(app, grace, threads or [], until_idle, log_json, metrics))
         return
     from remuda.bus.logs import configure
-    from remuda.cli.signals import Stopper
+    from remuda.bus.signals import Stopper
     from remuda.cli.target import load_bus
 
     bus = load_bus(app)

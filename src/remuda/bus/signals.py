@@ -6,29 +6,41 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from remuda.model.durations import Duration
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
 _log = logging.getLogger("remuda.run")
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_AGAIN: Final = 0.05
+_AGAIN = 0.05
 
 
-class Stopper:
+def stopped_by_sigterm(bus: Bus, grace: Duration) -> AbstractContextManager[None]:
+    """Inside, SIGTERM stops the bus, unless the application has its own way with signals."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    return Stopper(bus, grace, (signal.SIGTERM,)) if ours else nullcontext()
+
+
+class Stopper(AbstractContextManager[None]):
     """While this is entered, signals stop the bus."""
 
-    def __init__(self, bus: Bus, grace: str) -> None:
+    def __init__(
+        self, bus: Bus, grace: Duration, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+    ) -> None:
         self._bus = bus
         self._grace = grace
+        self._signals = signals
         self._asked = False
         self._over = threading.Event()
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
-        for number in _SIGNALS:
+        for number in self._signals:
             self._before[number] = signal.signal(number, self._receive)
 
     def __exit__(self, *exc: object) -> None:
