@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, get_origin
 
@@ -44,22 +45,31 @@ def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
     """The value of a body, as the type wanted; raises `Undecodable`."""
     if wanted is bytes:
         return body
-    base = mime_type.partition(";")[0].strip().lower()
-    is_text = base.startswith("text/")
-    is_json = base == JSON or base.endswith("+json")
     try:
-        if base in _MSGPACK_NAMES:
-            return _decoder(msgspec.msgpack.Decoder, wanted).decode(body)
-        if (wanted is str and not is_json) or (wanted is Any and is_text):
-            return body.decode()
-        if wanted is Any and not is_json:
-            return body
-        if _is_model(wanted):
-            return wanted.model_validate_json(body)
-        return _decoder(msgspec.json.Decoder, wanted).decode(body)
+        return _reader(mime_type, wanted)(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        name = getattr(wanted, "__name__", str(wanted))
+        name, base = getattr(wanted, "__name__", str(wanted)), _base(mime_type)
         raise Undecodable(f"the {base or 'untyped'} body of {len(body)} bytes is no {name}: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _reader(mime_type: str, wanted: Any) -> Callable[[bytes], Any]:
+    """What makes a value of such a body."""
+    base = _base(mime_type)
+    is_json = base == JSON or base.endswith("+json")
+    if base in _MSGPACK_NAMES:
+        return _decoder(msgspec.msgpack.Decoder, wanted)
+    if (wanted is str and not is_json) or (wanted is Any and base.startswith("text/")):
+        return bytes.decode
+    if wanted is Any and not is_json:
+        return bytes
+    if _is_model(wanted):
+        return wanted.model_validate_json  # type: ignore[no-any-return]
+    return _decoder(msgspec.json.Decoder, wanted)
+
+
+def _base(mime_type: str) -> str:
+    return mime_type.partition(";")[0].strip().lower()
 
 
 def check_encoding(encoding: str) -> None:
@@ -78,9 +88,8 @@ def type_name(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-@lru_cache(maxsize=1024)
-def _decoder(kind: Any, wanted: Any) -> Any:
-    return kind(wanted, dec_hook=_made)
+def _decoder(kind: Any, wanted: Any) -> Callable[[bytes], Any]:
+    return kind(wanted, dec_hook=_made).decode  # type: ignore[no-any-return]
 
 
 def _plain(value: Any) -> Any:

@@ -34,17 +34,48 @@ class Response:
 
 
 class Context:
-    """One message in one handler's hands."""
+    """One message in one handler's hands. What few handlers ask for is made when it is asked for."""
+
+    __slots__ = ("_attempt", "_headers", "_response", "_values", "handler", "message", "queue")
 
     def __init__(self, message: Message, queue: str, handler: str, attempt: int) -> None:
         self.message = message
         self.queue = queue
         self.handler = handler
-        self.attempt = Attempt(attempt)
-        self.headers = Headers(message.headers)
-        self.response = Response(self.headers.get(names.CALLBACK))
-        self.values: dict[object, object] = {}
+        self._attempt = attempt
+        self._headers: Headers | None = None
+        self._response: Response | None = None
+        self._values: dict[object, object] | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt(self._attempt)
+
+    @property
+    def headers(self) -> Headers:
+        if self._headers is None:
+            self._headers = Headers(self.message.headers)
+        return self._headers
+
+    @property
+    def response(self) -> Response:
+        if self._response is None:
+            self._response = Response(self.message.headers.get(names.CALLBACK))
+        return self._response
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether what the handler returns is sent to somebody."""
+        if self._response is None:
+            return names.CALLBACK in self.message.headers
+        return self._response.callback is not None
+
+    @property
+    def values(self) -> dict[object, object]:
         """Whatever middleware wants to pass on; values are given to handlers by type."""
+        if self._values is None:
+            self._values = {}
+        return self._values
 
     @property
     def user(self) -> str | None:

@@ -104,9 +104,12 @@ class Call:
         return arguments(self.handler.plan, decoded if self.handler.plan.batch else decoded[0], self._contexts[0])
 
     def _outcome(self, result: Any) -> Outcome:
-        responses = [context.response for context in self._contexts]
-        if all(response.callback is None for response in responses):
+        for context in self._contexts:
+            if context.wants_answer:
+                break
+        else:
             return DONE
+        responses = [context.response for context in self._contexts]
         each = self.handler.plan.batch and isinstance(result, list) and len(result) == len(responses)
         replies: list[Reply | None] = []
         for row, response in enumerate(responses):
