@@ -70,7 +70,10 @@ def test_a_worker_killed_in_mid_handler_costs_an_attempt_and_nothing_else(execut
     }  # fmt: skip
     for name in names:
         attempts = [attempt for told_name, attempt, _ in told if told_name == name]
-        assert attempts in ([1], [2], [1, 2]), "one kill costs one attempt at most"
+        if executor == "processes" and name.startswith("job"):
+            assert attempts in ([1], [2], [1, 2]), "one kill costs one attempt at most"
+        else:
+            assert attempts in ([1], [1, 2]), "an attempt that was never made does not count"
     deadline = time.monotonic() + 5
     while not is_gone(where) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -237,9 +237,9 @@ class AsyncEmbeddedBroker:
             return None
         held = self.host.held(sending)
         if held is not None:
-            return AsyncDelivery(sending, held, self._settle)
+            return AsyncDelivery(sending, held, self._settle, self.host.track)
         found, messages = await asyncio.to_thread(self.host.load, sending)
-        return AsyncDelivery(found, messages, self._settle) if len(messages) else None
+        return AsyncDelivery(found, messages, self._settle, self.host.track) if len(messages) else None
 
     async def _settle(
         self, delivery: Answers[Any], verdict: Verdict, runs: Runs | None, to: str | None, wait: bool

@@ -15,6 +15,8 @@ from remuda.model.messages import Messages
 
 R = TypeVar("R")
 Runs = list[tuple[int, int]]
+Track = Callable[[int, int], Callable[[int], None]]
+"""From a lease and the number of its runs to what is told of each offset that is begun."""
 
 
 class Answers(Generic[R]):
@@ -24,7 +26,7 @@ class Answers(Generic[R]):
     settled: none, if it came too late or for the second time.
     """
 
-    def __init__(self, sending: Sending, messages: Messages) -> None:
+    def __init__(self, sending: Sending, messages: Messages, track: Track | None = None) -> None:
         self.queue = sending.queue
         self.consumer = sending.consumer
         self.lease = sending.lease
@@ -33,6 +35,8 @@ class Answers(Generic[R]):
         self.messages = messages
         self.runs: Runs = sending.runs
         self._attempts = sending.attempts
+        self._track = track
+        self._begin: Callable[[int], None] | None = None
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -56,6 +60,17 @@ class Answers(Generic[R]):
     def attempts(self) -> list[int]:
         """How often each message has been delivered, this time included."""
         return [attempt for attempt, (_, count) in zip(self._attempts, self.runs, strict=True) for _ in range(count)]
+
+    def begin(self, rows: Iterable[int]) -> None:
+        """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,
+        with attempts of those alone; one that says nothing, with all of the delivery."""
+        if self._begin is None:
+            if self._track is None or self.lease is None:
+                return
+            self._begin = self._track(self.lease, len(self.runs))
+        first, count = self.runs[0]
+        for row in rows:
+            self._begin(first + row if row < count else self.offsets[row])
 
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Done."""
@@ -125,8 +140,8 @@ Settle = Callable[["Answers[R]", Verdict, Runs | None, str | None, bool], R]
 class Delivery(Answers[int]):
     """A delivery to a thread."""
 
-    def __init__(self, sending: Sending, messages: Messages, settle: Settle[int]) -> None:
-        super().__init__(sending, messages)
+    def __init__(self, sending: Sending, messages: Messages, settle: Settle[int], track: Track | None = None) -> None:
+        super().__init__(sending, messages, track)
         self._settle_with = settle
 
     def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> int:
@@ -136,8 +151,10 @@ class Delivery(Answers[int]):
 class AsyncDelivery(Answers[Awaitable[int]]):
     """A delivery to a coroutine: every answer is awaited."""
 
-    def __init__(self, sending: Sending, messages: Messages, settle: Settle[Awaitable[int]]) -> None:
-        super().__init__(sending, messages)
+    def __init__(
+        self, sending: Sending, messages: Messages, settle: Settle[Awaitable[int]], track: Track | None = None
+    ) -> None:
+        super().__init__(sending, messages, track)
         self._settle_with = settle
 
     def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> Awaitable[int]:

@@ -194,7 +194,7 @@ class EmbeddedBroker:
         if sending is None:
             return None
         sending, messages = self.host.load(sending)
-        return Delivery(sending, messages, self._settle) if len(messages) else None
+        return Delivery(sending, messages, self._settle, self.host.track) if len(messages) else None
 
     def _settle(self, delivery: Answers[int], verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> int:
         return self._finish(self.host.settle(delivery.queue, delivery.lease, verdict, runs, to, wait=wait))

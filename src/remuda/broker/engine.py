@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from remuda.broker.begun import FILE as BEGUN_FILE
+from remuda.broker.begun import Begun
 from remuda.broker.extensions import Extensions, MessageStore
 from remuda.broker.options import BrokerOptions
 from remuda.broker.recent import Recent
@@ -57,7 +59,8 @@ class Engine:
             self.report: RecoveryReport = recovery.report
             self.core.ledger.next_offset = self.log.next_offset
             self.core.ledger.next_position = self.log.next_position
-            self.core.resume(now)
+            self.begun = Begun(disk.path(BEGUN_FILE))
+            self.core.resume(now, self.begun.runs)
             self.record()
             self.commit(sync=True)
         except BaseException:

@@ -223,6 +223,10 @@ class Host:
                 ticket = 0
             return Pending(settled, ticket)
 
+    def track(self, lease: int, runs: int) -> Callable[[int], None]:
+        """What is to be told of each message of a delivery that its consumer begins with."""
+        return self.engine.begun.track(lease, runs).begin
+
     def renew(self, queue: str, lease: int | None) -> bool:
         """Give a delivery's holder the whole time once more."""
         if lease is None:

@@ -49,6 +49,7 @@ class Hand(Generic[D]):
                 return False
             self._waiting.difference_update(rows)
             self._running = list(rows)
+            self.delivery.begin(rows)
             return True
 
     def end(self, outcome: Outcome) -> bool:

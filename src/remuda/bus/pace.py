@@ -19,8 +19,8 @@ _GATHERING: Final = 0.002
 class Pace:
     """More messages at once while they are quick, one while they are slow or a crash lies behind.
 
-    If the whole process is killed, everything taken has been attempted once; where there is no second attempt, a worker
-    therefore takes one message at a time (`fixed`).
+    If the power fails, everything taken counts as attempted once; where there is no second attempt, a worker therefore
+    takes one message at a time (`fixed`).
     """
 
     def __init__(self, fixed: int | None, arrivals: Arrivals) -> None:

@@ -229,14 +229,14 @@ class Core(Publishing):
                 else:
                     self.routers[record.router] = Router(record.kind, record.bindings)
 
-    def resume(self, now: int) -> None:
+    def resume(self, now: int, begun: operators.Begun = lambda event, first, count: None) -> None:
         """After the last record: nobody holds a delivery any more, and memory queues have lost their messages."""
         self.ledger.at(now)
         recanted = self.spool.recant(self.ledger.now)
         if recanted is not None:
             self.ledger.change(recanted)
         for queue in list(self.queues.values()):
-            operators.resume(self.ledger, queue)
+            operators.resume(self.ledger, queue, begun)
             self._after(queue)
 
     def _replay_change(self, change: QueueChange) -> None:

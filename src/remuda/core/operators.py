@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 import msgspec
@@ -123,15 +123,28 @@ def end_everything(ledger: Ledger, queue: Queue, reason: str, who: str | None) -
     queue.leases.clear()
 
 
-def resume(ledger: Ledger, queue: Queue) -> None:
+Begun = Callable[[int, int, int], list[tuple[int, int]] | None]
+"""Of messages that were in flight when the process died, by the event that fetched them, their first offset and their
+count: the runs that were begun. None if nobody knows."""
+
+
+def resume(ledger: Ledger, queue: Queue, begun: Begun) -> None:
     """Nobody holds a delivery after a restart, and a memory queue has lost its messages (Q17)."""
     if queue.options.persistence is Persistence.MEMORY:
         end(ledger, queue, list(_live(queue)), "lost at restart: a memory queue")
     for piece in list(queue.flights):
         if piece.state is State.SUCCESS:
             queue.let_go(piece)
-        else:
-            put_back_lost(ledger, queue, piece)
+            continue
+        known = begun(piece.lease, piece.first, piece.count)
+        at = piece.first
+        for first, count in [(at, piece.count)] if known is None else known:
+            if at < first:
+                put_back_lost(ledger, queue, piece.part(at, first), attempted=False)
+            at = first + count
+            put_back_lost(ledger, queue, piece.part(first, at))
+        if at < piece.end:
+            put_back_lost(ledger, queue, piece.part(at, piece.end), attempted=False)
 
 
 def enter(ledger: Ledger, queue: Queue, event: Event) -> None:

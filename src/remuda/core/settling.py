@@ -101,8 +101,8 @@ def recount(queue: Queue) -> None:
             queue.revoke(lease)
 
 
-def put_back_lost(ledger: Ledger, queue: Queue, piece: Piece) -> None:
-    """Messages in flight to a consumer that is gone."""
+def put_back_lost(ledger: Ledger, queue: Queue, piece: Piece, *, attempted: bool = True) -> None:
+    """Messages in flight to a consumer that is gone. Those it had not begun with do not count as attempted."""
     options = queue.options
     if options.put_back is PutBack.NO:
         dead = Event(queue.name, State.DEAD, piece.first, piece.count, reason="consumer lost")
@@ -112,7 +112,7 @@ def put_back_lost(ledger: Ledger, queue: Queue, piece: Piece) -> None:
     ahead = options.put_back is PutBack.PRIORITY
     back = Event(
         queue.name, State.QUEUED, piece.first, piece.count,
-        attempt=piece.attempt, reason="consumer lost", due=due, ahead=ahead,
+        attempt=piece.attempt if attempted else piece.attempt - 1, reason="consumer lost", due=due, ahead=ahead,
     )  # fmt: skip
     ledger.event(queue, State.FETCHED, back)
 

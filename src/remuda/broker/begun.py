@@ -1,0 +1,122 @@
+"""Which messages of a delivery their consumer has begun with (B4): if the process dies, only those count as attempted.
+
+That stands in a file that is mapped into memory, so that it costs a store for each message and outlives the process. It
+may not outlive a power loss; so the file says under which boot of the machine it was written, and under another one
+nothing in it is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+FILE: Final = "begun.map"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_HEAD: Final = 64
+_SLOTS: Final = 1024
+_RANGES: Final = 3
+_NUMBERS: Final = 2 + 2 * _RANGES
+_BYTES: Final = _HEAD + 8 * _NUMBERS * _SLOTS
+
+Run = tuple[int, int]
+
+
+class Delivered(NamedTuple):
+    """A delivery of an earlier process: the events that made it, and the ranges of offsets that were begun."""
+
+    first_event: int
+    events: int
+    ranges: list[Run]
+
+
+class Begun:
+    """Room for the newest deliveries; those that find none left over from older ones are simply not known."""
+
+    def __init__(self, path: str | None) -> None:
+        self._delivered: list[Delivered] = []
+        self._map: mmap.mmap | None = None
+        self._turns = itertools.count()
+        boot = _boot()
+        if path is None or not boot:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._delivered = _read(os.pread(handle, _BYTES, 0), boot)
+                os.ftruncate(handle, 0)
+                os.posix_fallocate(handle, 0, _BYTES)
+                self._map = mmap.mmap(handle, _BYTES)
+                self._map[: len(boot)] = boot
+            finally:
+                os.close(handle)
+
+    def runs(self, event: int, first: int, count: int) -> list[Run] | None:
+        """Which of these messages, fetched by this event before the restart, were begun; None if nobody knows."""
+        for delivered in self._delivered:
+            if delivered.first_event <= event < delivered.first_event + delivered.events:
+                clipped = [(max(start, first), min(stop, first + count)) for start, stop in delivered.ranges]
+                return sorted((start, stop - start) for start, stop in clipped if start < stop)
+        return None
+
+    def track(self, lease: int, events: int) -> Marks:
+        """A delivery that begins with event `lease`."""
+        if self._map is None:
+            return Marks(None)
+        turn = next(self._turns) % _SLOTS
+        start = _HEAD + 8 * _NUMBERS * turn
+        # The view holds the map open for as long as somebody writes through it.
+        numbers = memoryview(self._map)[start : start + 8 * _NUMBERS].cast("q")
+        for at in range(_NUMBERS):
+            numbers[at] = 0
+        numbers[1] = events
+        numbers[0] = lease + 1
+        return Marks(numbers)
+
+
+class Marks:
+    """One delivery's place in the map. Consumers go through their messages in order, so a few ranges hold them all."""
+
+    __slots__ = ("_at", "_end", "_numbers")
+
+    def __init__(self, numbers: memoryview | None) -> None:
+        self._numbers = numbers
+        self._at = 1
+        self._end = -1
+
+    def begin(self, offset: int) -> None:
+        numbers = self._numbers
+        if numbers is None:
+            return
+        if offset == self._end:
+            self._end = numbers[self._at] = offset + 1
+        elif self._at + 2 < _NUMBERS:
+            self._at += 2
+            numbers[self._at - 1] = offset
+            self._end = numbers[self._at] = offset + 1
+        else:
+            # They come in no order that fits: from here on nobody knows, and all of them count.
+            numbers[0] = 0
+            self._numbers = None
+
+
+def _boot() -> bytes:
+    try:
+        return _BOOT.read_bytes().strip()[:_HEAD]
+    except OSError:
+        return b""
+
+
+def _read(data: bytes, boot: bytes) -> list[Delivered]:
+    if len(data) != _BYTES or data[:_HEAD].rstrip(b"\0") != boot:
+        return []
+    numbers = memoryview(data)[_HEAD:].cast("q")
+    found = []
+    for at in range(0, len(numbers), _NUMBERS):
+        lease, events, *ranges = numbers[at : at + _NUMBERS].tolist()
+        if lease > 0:
+            found.append(Delivered(lease - 1, events, list(zip(ranges[::2], ranges[1::2], strict=True))))
+    return found
