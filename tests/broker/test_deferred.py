@@ -1,0 +1,75 @@
+"""Answers that nobody waits for go with whatever is written next, and soon in any case."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remuda import Message, open_broker
+from remuda.broker.embedded import EmbeddedBroker
+from remuda.core.effects import Answer
+from remuda.core.settling import Verdict
+from remuda.log.directory import DirectoryDisk
+from remuda.log.reader import Reader
+from remuda.model.messages import Messages
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    with open_broker(tmp_path / "data", sync="os") as made:
+        made.create_queue("orders", type="pull")
+        assert isinstance(made, EmbeddedBroker)
+        yield made
+
+
+def completed(path: Path) -> int:
+    """How many messages are told to be done in what is written by now."""
+    events = Reader(DirectoryDisk(path, create=False)).events()
+    return sum(event.count for record in events for event in record.rows if event.state.value == "X")
+
+
+def answer(broker: EmbeddedBroker, *, wait: bool) -> None:
+    broker.publish(Message("orders", b"x"))
+    delivery = broker.pull("orders")
+    assert delivery is not None
+    assert delivery.answer(Verdict(Answer.ACKNOWLEDGE, consumer=delivery.consumer), wait=wait) == 1
+
+
+def test_an_answer_is_kept_within_a_moment(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """L2"""
+    answer(broker, wait=False)
+    deadline = time.monotonic() + 10
+    while not completed(tmp_path / "data") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert completed(tmp_path / "data") == 1
+
+
+def test_the_next_pull_keeps_it(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker.host._pulse, "nudge", lambda wake: None)
+    answer(broker, wait=False)
+    assert completed(tmp_path / "data") == 0
+    assert broker.pull("orders") is None
+    assert completed(tmp_path / "data") == 1
+
+
+def test_closing_keeps_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    answer(broker, wait=False)
+    broker.close()
+    assert completed(tmp_path / "data") == 1
+
+
+def test_a_producer_that_waits_for_the_answer_does_not_wait_longer(broker: EmbeddedBroker) -> None:
+    """Q4"""
+    broker.create_queue("watched", type="pull", commit_when="acknowledged")
+    assert broker.host._deferred == 0
+    pending = broker.host.publish(Messages(bodies=[b"x"], name="watched"))
+    broker.host.wait(pending.ticket)
+    delivery = broker.pull("watched")
+    assert delivery is not None
+    delivery.answer(Verdict(Answer.ACKNOWLEDGE, consumer=delivery.consumer), wait=False)
+    assert broker.host._deferred == 0
+    assert pending.commit is not None
+    assert pending.commit.done()
