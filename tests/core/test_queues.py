@@ -15,13 +15,41 @@ from tests.core.kit import Bench
 PULL = {"type": "pull"}
 
 
-def restarted(bench: Bench) -> Core:
+def restarted(bench: Bench, begun: list[tuple[int, int]] | None = None) -> Core:
     core = Core(Snowflakes(1))
     for effects in bench.effects:
         for record in effects.records:
             core.replay(record)
-    core.resume(bench.now)
+    core.resume(bench.now, lambda event, first, count: begun)
     return core
+
+
+@pytest.mark.parametrize(
+    ("begun", "attempts"),
+    [
+        (None, [2, 2, 2, 2, 2]),
+        ([], [1, 1, 1, 1, 1]),
+        ([(0, 5)], [2, 2, 2, 2, 2]),
+        ([(0, 2)], [2, 2, 1, 1, 1]),
+        ([(1, 1), (3, 1)], [1, 2, 1, 2, 1]),
+    ],
+)
+def test_after_a_crash_only_what_was_begun_counts_as_attempted(
+    begun: list[tuple[int, int]] | None, attempts: list[int]
+) -> None:
+    """B4"""
+    bench = Bench(PULL)
+    bench.publish(*"abcde")
+    bench.pull(5)
+    core = restarted(bench, begun)
+    core.pull("q", "puller", bench.now, count=5)
+    (sending,) = core.drain().sendings
+    told = {
+        offset: attempt
+        for attempt, (first, count) in zip(sending.attempts, sending.runs, strict=True)
+        for offset in range(first, first + count)
+    }
+    assert [told[offset] for offset in range(5)] == attempts
 
 
 def test_q13_the_creators_options_stand_and_the_next_is_told() -> None:

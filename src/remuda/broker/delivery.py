@@ -65,7 +65,7 @@ class Answers(Generic[R]):
         """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,
         with attempts of those alone; one that says nothing, with all of the delivery."""
         if self._begin is None:
-            if self._track is None or self.lease is None:
+            if self._track is None or self.lease is None or len(self.messages.bodies) == 1:
                 return
             self._begin = self._track(self.lease, len(self.runs))
         first, count = self.runs[0]
