@@ -2,19 +2,22 @@
 
     python -m examples.shop [DIR]
 
-With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like.
+With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like. Where Java is at hand,
+Spark reports on them last.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import tempfile
 import time
-from tempfile import TemporaryDirectory
+from pathlib import Path
 
 from rich.console import Console
 
-from examples.shop import report
+from examples.shop import figures, report
 from examples.shop.model import Order
 from examples.shop.services import Bank, Counter, Courier, Customer, Warehouse
 from remuda import Bus
@@ -102,7 +105,7 @@ def play(shop: Shop) -> None:
     shop.settle()
 
 
-def main(directory: str) -> None:
+def main(directory: str, page: Path) -> None:
     console = report.console()
     logging.getLogger("remuda.bus").addHandler(Lines(console))
     logging.getLogger("remuda.bus").propagate = False
@@ -115,13 +118,22 @@ def main(directory: str) -> None:
     console.print(report.table(found))
     kept = sum(line.end not in ("done", "moved on") for line in found)
     console.print(f"{len(found) - kept} ended well; {kept} are kept, with their reason, for someone to look at.")
+    console.print("\n[bold]The same in figures[/bold]\nSpark reads the log; this is `remuda report`.\n")
+    figures.show(directory, page, console)
+
+
+def page_to_keep() -> Path:
+    """A file that stays, where the messages do not."""
+    handle, name = tempfile.mkstemp(prefix="remuda-shop-", suffix=".html")
+    os.close(handle)
+    return Path(name)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        main(sys.argv[1])
+        main(sys.argv[1], Path(sys.argv[1], "report.html"))
         print(f"Look around: remuda queues {sys.argv[1]}")
     else:
-        with TemporaryDirectory() as data:
-            main(data)
+        with tempfile.TemporaryDirectory() as data:
+            main(data, page_to_keep())
         print("To keep the messages and look around: make run DIR=data, then .venv/bin/remuda queues data")

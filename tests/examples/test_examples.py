@@ -45,7 +45,7 @@ def run(*arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": f"{Path(remuda.__file__).parent.parent}{os.pathsep}{ROOT}"}
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -74,6 +74,7 @@ def test_example(example: str, shown: dict[str, Future[str]]) -> None:
 
 def test_the_shop(shown: dict[str, Future[str]]) -> None:
     told = shown["shop"].result()
+    assert "With charts: " in told
     for heading in ("Publishing", "Retries", "A timeout", "A failover", "A compensation", "Dead letters"):
         assert f"\n{heading}\n" in told
     assert "failed: timed out after 500ms; next in 500ms" in told

@@ -1,0 +1,74 @@
+"""`remuda report`: what queues did, over time, by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from remuda.spark.report.wish import Tell
+
+_WIDE = 200
+
+
+def report(
+    directory: Annotated[
+        str | None, typer.Argument(metavar="[DIR|APP]", help="The directory, or the app that uses it.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts there too.")] = None,
+    lake: Annotated[str | None, typer.Option(help="Read the lives in this lake in place of a log.")] = None,
+    since: Annotated[str | None, typer.Option(help="Messages published at this time or later, or 10m ago.")] = None,
+    until: Annotated[str | None, typer.Option(help="Messages published before this time.")] = None,
+    queue: Annotated[list[str] | None, typer.Option(help="Of this queue alone. May be repeated.")] = None,
+    window: Annotated[str, typer.Option(help="How time is divided: '1 minute', 30s, or auto.")] = "auto",
+    top: Annotated[int, typer.Option(min=0, max=100, help="How many queues are told in detail.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    master: Annotated[str | None, typer.Option(help="A Spark master; local[*] unless told.")] = None,
+    remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
+) -> None:
+    """Report on what queues did: throughput, waiting and processing times, retries, dead letters."""
+    from rich.console import Console
+
+    from remuda.cli import say
+    from remuda.cli.target import directory_of
+    from remuda.cli.times import point
+    from remuda.spark.report import Wish, check_place, make_report, print_report, write_page
+
+    if output is not None:
+        check_place(output)
+    wish = Wish(
+        url=None if directory is None else str(directory_of(directory)),
+        lake=lake,
+        since=None if since is None else point(since),
+        until=None if until is None else point(until),
+        queues=tuple(queue or ()),
+        window=window,
+        detailed=top,
+    )
+    with _spinner() as tell:
+        made = make_report(wish, master=master, remote=remote, tell=tell)
+    if output is not None:
+        write_page(output, made)
+    if as_json:
+        say.json(made)
+        return
+    console = Console(highlight=False)
+    print_report(made, console if console.is_terminal else Console(width=_WIDE, highlight=False))
+    if output is not None:
+        typer.echo(f"the page is {output}")
+
+
+@contextmanager
+def _spinner() -> Iterator[Tell]:
+    """Says what is being done, on a terminal only, and leaves nothing behind."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: None
+        return
+    with console.status("reading the log") as status:
+        yield status.update

@@ -1,0 +1,12 @@
+"""A report on what queues did: figures gathered by Spark, as tables on a terminal and as one page with charts.
+
+Importing this needs no PySpark; making a report of a log that holds messages does.
+"""
+
+from remuda.spark.report.figures import Report
+from remuda.spark.report.making import make_report
+from remuda.spark.report.page import check_place, render, write_page
+from remuda.spark.report.terminal import print_report
+from remuda.spark.report.wish import Wish
+
+__all__ = ["Report", "Wish", "check_place", "make_report", "print_report", "render", "write_page"]

@@ -1,0 +1,89 @@
+"""Where the lives are that a report tells of, and how large a session they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from remuda.model.errors import NotFound
+from remuda.spark import read
+from remuda.spark.lives import lives
+from remuda.spark.pipelines.archive import lifecycle_table
+from remuda.spark.port import directory, open_log
+from remuda.spark.reading import select
+from remuda.spark.selection import Selection
+from remuda.spark.tables import EVENTS, LIFECYCLE, LIFECYCLE_SCHEMA, MESSAGES
+
+FEW: Final = 50_000
+"""So many messages and events are told here before Spark's workers would have begun to."""
+MANY: Final = 1_000_000
+"""Above so many messages a session that starts slowly and works fast pays."""
+MANY_BYTES: Final = 32 << 20
+"""What about a million lives take in a lake."""
+
+
+class Lives(Protocol):
+    """Lives of messages, somewhere."""
+
+    @property
+    def empty(self) -> bool: ...
+
+    @property
+    def many(self) -> bool: ...
+
+    def frame(self, spark: SparkSession, selection: Selection) -> DataFrame:
+        """The lives of messages that were published in a time."""
+        ...
+
+
+class LogLives:
+    """Told from a log."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._log = open_log(url)
+        # Events first: none of them tells of a message that the second look does not find.
+        self._events = self._log.end(EVENTS)
+        self._messages = self._log.end(MESSAGES)
+
+    @property
+    def empty(self) -> bool:
+        return not self._messages
+
+    @property
+    def many(self) -> bool:
+        return self._messages > MANY
+
+    def frame(self, spark: SparkSession, selection: Selection) -> DataFrame:
+        if max(self._messages, self._events) > FEW:
+            times = {"since": selection.since, "until": selection.until}
+            return read(spark, self._url, LIFECYCLE, **{name: time for name, time in times.items() if time is not None})
+        told = lives(self._log, range(self._messages), [range(self._events)], None, selection)
+        return spark.createDataFrame(pa.Table.from_batches(told, LIFECYCLE_SCHEMA).drop_columns(["consumed_by"]))
+
+
+class LakeLives:
+    """Kept in a lake."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake = lake
+        folder = Path(directory(lake)) / LIFECYCLE
+        if not folder.is_dir():
+            raise NotFound(
+                f"there is no table of lives in {lake!r}; make it: remuda pipeline run lifecycle DIR --lake {lake}"
+            )
+        self._bytes = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+
+    @property
+    def empty(self) -> bool:
+        return not self._bytes
+
+    @property
+    def many(self) -> bool:
+        return self._bytes > MANY_BYTES
+
+    def frame(self, spark: SparkSession, selection: Selection) -> DataFrame:
+        return select(lifecycle_table(self._lake).read(spark), LIFECYCLE, selection)

@@ -1,0 +1,53 @@
+"""What a report is asked to be about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from remuda.spark.report.figures import Report
+from remuda.spark.report.windows import moment
+from remuda.spark.report.words import clock, listed
+
+Tell = Callable[[str], None]
+"""Hears what is being done."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """A log or a lake, and what of it."""
+
+    url: str | None = None
+    """The directory of a log."""
+    lake: str | None = None
+    """The folder of a lake whose table of lives is read instead of a log."""
+    since: int | None = None
+    """Messages published at this time (microseconds) or later."""
+    until: int | None = None
+    """Messages published before."""
+    queues: tuple[str, ...] = ()
+    """All of them unless some are named."""
+    window: str = "auto"
+    detailed: int = 12
+    """How many queues are told in detail; the busiest ones."""
+
+    @property
+    def source(self) -> str:
+        return self.lake or self.url or ""
+
+    def selection(self) -> str:
+        """What was asked for, in words."""
+        parts = []
+        if self.queues:
+            parts.append(f"queue {listed(self.queues)}" if len(self.queues) == 1 else f"queues {listed(self.queues)}")
+        if self.since is not None:
+            parts.append(f"since {clock(moment(self.since))}")
+        if self.until is not None:
+            parts.append(f"until {clock(moment(self.until))}")
+        return ", ".join(parts)
+
+
+def empty(wish: Wish) -> Report:
+    """A report that knows of no message."""
+    return Report(source=wish.source, selection=wish.selection(), written=datetime.now(UTC))
