@@ -130,5 +130,51 @@ def ask_for_broker(job: dict[str, str]) -> None:
     bus.broker.queues()
 
 
+def reply_or_die(job: dict[str, str], response: Response) -> str:
+    """Reply, fail or die, as told."""
+    note(job["path"], job["name"])
+    match job.get("how"):
+        case "exit":
+            os._exit(7)
+        case "raise":
+            raise ValueError(job["name"])
+        case "sleep":
+            time.sleep(60)
+        case "odd":
+            response.headers["odd"] = lambda: None  # type: ignore[assignment]
+    return job["name"] * int(job.get("times", "1"))
+
+
+def die_later(job: dict[str, str]) -> None:
+    """The call ends well. The process dies after it, when it comes to the function that the job names."""
+    note(job["path"], job["name"])
+    if "at" in job:
+        sys.setprofile(lambda frame, event, _: (event, frame.f_code.co_name) == ("call", job["at"]) and os._exit(5))
+
+
+def fork_and_interrupt(job: dict[str, str]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        raise KeyboardInterrupt
+    note(job["path"], str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+
+
+class Fragile(msgspec.Struct):
+    """Can bring down whoever decodes it."""
+
+    path: str
+    name: str
+    how: str = ""
+
+    def __post_init__(self) -> None:
+        if self.how == "exit":
+            os._exit(4)
+
+
+def many_fragile(fragile: list[Fragile]) -> None:
+    for each in fragile:
+        note(each.path, each.name)
+
+
 def many(jobs: list[dict[str, str]]) -> list[str]:
     return [write(job) for job in jobs]

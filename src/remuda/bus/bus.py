@@ -23,9 +23,11 @@ from remuda.bus import headers as names
 from remuda.bus.calls import Replies
 from remuda.bus.context import Context, child_headers
 from remuda.bus.crew import Work
+from remuda.bus.duties import Duties
 from remuda.bus.handler import ExecutorKind, Handler, HandlerOptions, handler_id, plan
 from remuda.bus.internal import CALLBACKS, INTERNAL, UNROUTED, internal_handlers
 from remuda.bus.invoke import Call, current
+from remuda.bus.judge import Threshold
 from remuda.bus.letters import DeadLetter, Moment, Posting, dead_letter, selection
 from remuda.bus.middleware import Middleware, Stack
 from remuda.bus.outcome import Reply
@@ -331,7 +333,7 @@ class Bus:
         works = self.works()
         for name in sorted(self.settings.strangers([work.queue for work in works])):
             _log.warning("a setting names the queue %s, which no handler here has", name)
-        runner = self._runner = Runner(works, self.broker, self.encoding, self.deliver)
+        runner = self._runner = Runner(works, self.broker, self.deliver)
         runner.start()
         return runner
 
@@ -410,19 +412,20 @@ class Bus:
     def works(self) -> list[Work]:
         """The work on each queue, for whoever runs it."""
         chosen = self.queue_settings()
-        works = [
-            Work(
-                queue, [handler for handler in self.handlers if handler.queue == queue], settings, self.broker,
-                self.stack, self.encoding, self.send_reply, self.on_threshold,
-            )
-            for queue, settings in chosen.items()
-        ]  # fmt: skip
+        works = []
+        for queue, settings in chosen.items():
+            handlers = [handler for handler in self.handlers if handler.queue == queue]
+            works.append(self._work(handlers, settings, self.stack, self.on_threshold))
         for handler in internal_handlers(self):
             settings = self.settings.for_queue(handler.queue, handler.options)
-            works.append(
-                Work(handler.queue, [handler], settings, self.broker, Stack(), self.encoding, self.send_reply, None)
-            )
+            works.append(self._work([handler], settings, Stack(), None))
         return works
+
+    def _work(
+        self, handlers: Sequence[Handler], settings: QueueSettings, stack: Stack, on_threshold: Threshold | None
+    ) -> Work:
+        duties = Duties(handlers[0].queue, handlers, settings, stack, self.encoding)
+        return Work(duties, self.broker, self.send_reply, on_threshold)
 
     def send_reply(self, message: Message, reply: Reply) -> None:
         """Publish a handler's answer. If the broker refuses it, it is kept and tried again by itself."""

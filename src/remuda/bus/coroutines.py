@@ -133,7 +133,7 @@ class _Loop:
         self._hands.add(hand)
         keeper = asyncio.ensure_future(self._keep(hand))
         try:
-            for rows, call in self._work.calls(delivery):
+            for rows, call in self._work.duties.calls(delivery):
                 if self._crew.stopping.is_set() or not hand.begin(rows):
                     break
                 if not hand.end(call if isinstance(call, Outcome) else await self._call(call, hand)):

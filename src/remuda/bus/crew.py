@@ -1,26 +1,21 @@
-"""What all crews share: choosing the handler, keeping pace, and settling what was handled."""
+"""What all crews share: keeping at it, and settling what was handled."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from remuda.broker.delivery import Answers
 from remuda.broker.port import Broker
-from remuda.bus.context import Context
+from remuda.bus.duties import Duties
 from remuda.bus.hand import Ended
-from remuda.bus.handler import Handler
-from remuda.bus.invoke import Call
 from remuda.bus.judge import Judge, Judgement, Threshold
-from remuda.bus.middleware import Stack
-from remuda.bus.outcome import Outcome, Reply
+from remuda.bus.outcome import Reply
 from remuda.bus.pace import Arrivals, Pace
-from remuda.bus.settings import QueueSettings
 from remuda.core.effects import Answer
 from remuda.core.settling import Verdict
 from remuda.model.errors import BrokerClosed, RemudaError
@@ -52,50 +47,29 @@ class Crew(Protocol):
 
 
 class Work:
-    """One queue's handlers and rules, with the means to carry out what they decide."""
+    """One queue's duties, with the means to settle what comes of them."""
 
     def __init__(
         self,
-        queue: str,
-        handlers: Sequence[Handler],
-        settings: QueueSettings,
+        duties: Duties,
         broker: Broker,
-        stack: Stack,
-        encoding: str,
         send_reply: Callable[[Message, Reply], None],
         on_threshold: Threshold | None,
     ) -> None:
-        self.queue = queue
-        self.handlers = handlers
-        self.settings = settings
+        self.duties = duties
+        self.queue = duties.queue
+        self.settings = duties.settings
         self.broker = broker
-        self.stack = stack
-        self.takes_lists = any(handler.plan.batch for handler in handlers)
         self.trouble: str | None = None
         """Why the last thing asked of the broker was refused, if it was."""
-        self._encoding = encoding
         self._send_reply = send_reply
-        self._judge = Judge(queue, settings, on_threshold)
-        self._turns = itertools.count()
+        self._judge = Judge(duties.queue, duties.settings, on_threshold)
         self._arrivals = Arrivals()
 
     def pace(self) -> Pace:
         """A new worker's pace."""
         careful = 1 if not self.settings.retry.max_retries else None
-        return Pace(self.settings.batch if self.takes_lists else careful, self._arrivals)
-
-    def calls(self, delivery: Answers[Any]) -> Iterable[tuple[list[int], Call | Outcome]]:
-        """Each call that the delivery asks for, with its rows; an outcome where no call is to be made."""
-        together: list[int] = []
-        for row, attempt in enumerate(delivery.attempts):
-            if attempt > self.settings.retry.max_retries + 1:
-                yield [row], Outcome(Answer.NEGATIVE, "its last attempt was lost together with its worker")
-            elif self.takes_lists and attempt == 1:
-                together.append(row)
-            else:
-                yield [row], self._call_one(Context(delivery[row], self.queue, "", attempt))
-        if together:
-            yield from self._calls_many(delivery, together)
+        return Pace(self.settings.batch if self.duties.takes_lists else careful, self._arrivals)
 
     def decide(self, delivery: Answers[Any], ended: Ended, released: Sequence[int] = ()) -> Conclusion:
         """What is to be done about calls that ended, and about rows that were not begun."""
@@ -126,37 +100,6 @@ class Work:
     ) -> None:
         """Do it, for a thread."""
         self.decide(delivery, ended, released).carry_out(stopping or threading.Event())
-
-    def _calls_many(self, delivery: Answers[Any], rows: list[int]) -> Iterator[tuple[list[int], Call | Outcome]]:
-        """One call for many messages. Those that cannot be decoded, or have failed before, are not in it."""
-        handler, fit = self.handlers[0], []
-        contexts, decoded = [], []
-        for row in rows:
-            context = Context(delivery[row], self.queue, handler.id, 1)
-            call = Call(handler, [context], self.stack, self._encoding)
-            try:
-                decoded += call.decode()
-            except Exception:
-                yield [row], call
-                continue
-            fit.append(row)
-            contexts.append(context)
-        if fit:
-            yield fit, Call(handler, contexts, self.stack, self._encoding, decoded)
-
-    def _call_one(self, context: Context) -> Call | Outcome:
-        handler = self._choose(context.message)
-        if handler is None:
-            return Outcome(Answer.DEAD, f"no handler of {self.queue} takes {context.message.name}")
-        context.handler = handler.id
-        return Call(handler, [context], self.stack, self._encoding)
-
-    def _choose(self, message: Message) -> Handler | None:
-        if len(self.handlers) == 1:
-            return self.handlers[0]
-        topics = message.topics or (message.name,)
-        fitting = [handler for handler in self.handlers if any(map(handler.takes, topics))]
-        return fitting[next(self._turns) % len(fitting)] if fitting else None
 
 
 class Conclusion:

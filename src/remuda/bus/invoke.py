@@ -12,15 +12,12 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
-import msgspec
-
 from remuda.bus import bodies, outcome
 from remuda.bus.context import Context
 from remuda.bus.handler import Handler, arguments
 from remuda.bus.middleware import Middleware, Stack
 from remuda.bus.outcome import DONE, Outcome, Reply
 from remuda.model.errors import RemudaError
-from remuda.model.message import Message
 
 T = TypeVar("T")
 
@@ -47,14 +44,6 @@ class Call:
         self._stack = stack
         self._encoding = encoding
         self._decoded = decoded
-
-    @property
-    def messages(self) -> list[tuple[Message, int]]:
-        """The messages with their attempts, fit for another process."""
-        return [
-            (msgspec.structs.replace(context.message, headers=dict(context.headers)), int(context.attempt))
-            for context in self._contexts
-        ]
 
     def run(self) -> Outcome:
         """Call a plain function, or a coroutine function on a loop of its own. Nothing it raises gets past this."""

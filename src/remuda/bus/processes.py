@@ -5,34 +5,33 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from remuda.broker.delivery import Delivery
 from remuda.bus import child
-from remuda.bus.crew import POLL, Pace, Work, join_all, keep_at_it
-from remuda.bus.hand import LINGER, RENEW, Ended
+from remuda.bus.crew import POLL, Work, join_all, keep_at_it, tell
+from remuda.bus.hand import LINGER, RENEW, Rest
 from remuda.bus.outcome import Outcome
+from remuda.bus.progress import Limit, Progress
 from remuda.bus.servant import CannotStart, Crash, Servant
 from remuda.core.effects import Answer
-from remuda.model.durations import SECOND, text
+from remuda.model.errors import BrokerClosed, RemudaError
 from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
 _LONGEST_PAUSE: Final = 30.0
+_MOST: Final = 256
 
-_Given = deque[tuple[list[int], child.Request]]
 Publish = Callable[[Sequence[Message]], list[str]]
 
 
 class ProcessCrew:
     """As many processes as the queue's concurrency, each fed by a thread here."""
 
-    def __init__(self, work: Work, encoding: str, publish: Publish) -> None:
-        child.check_portable(work.handlers, work.stack)
+    def __init__(self, work: Work, publish: Publish) -> None:
+        child.check_portable(work.duties)
         self.work = work
-        self.encoding = encoding
         self.publish = publish
         self.stopping = threading.Event()
         self.abandoned = False
@@ -59,8 +58,8 @@ class _Feeder:
     def __init__(self, crew: ProcessCrew) -> None:
         self._crew = crew
         self._work = crew.work
-        self._numbers = {handler.id: number for number, handler in enumerate(crew.work.handlers)}
-        self._pace = Pace(crew.work)
+        self._pace = crew.work.pace()
+        self._most = crew.work.settings.batch or _MOST
         self._servant: Servant | None = None
         self._failures = 0
         self.thread = threading.Thread(target=self._run, name=f"remuda-{crew.work.queue}", daemon=True)
@@ -81,10 +80,12 @@ class _Feeder:
         if servant is None:
             return True
         servant.attend()
-        delivery = self._work.broker.pull(self._work.queue, self._pace.count, timeout=POLL)
+        count = min(self._pace.count, self._most)
+        delivery = self._work.broker.pull(self._work.queue, count, timeout=POLL)
         if delivery is not None:
             self._pace.begin()
-            self._pace.end(failed=not self._handle(servant, delivery))
+            if pause := self._pace.end(delivery, failed=not self._handle(servant, delivery)):
+                time.sleep(pause)
         return True
 
     def _hire(self) -> Servant | None:
@@ -94,9 +95,7 @@ class _Feeder:
         self._dismiss()
         work, crew = self._work, self._crew
         try:
-            self._servant = Servant(
-                (work.queue, list(work.handlers), work.stack, crew.encoding), crew.publish, crew.stopping
-            )
+            self._servant = Servant(work.duties, self._most, crew.publish, crew.stopping)
         except CannotStart as error:
             self._failures += 1
             pause = min(2.0**self._failures, _LONGEST_PAUSE)
@@ -114,55 +113,66 @@ class _Feeder:
 
     def _handle(self, servant: Servant, delivery: Delivery) -> bool:
         """Have the process work through a delivery, and settle it; whether all went well."""
-        ended: Ended = []
-        given: _Given = deque()
-        for rows, call in self._work.calls(delivery):
-            if isinstance(call, Outcome):
-                ended.append((rows, call))
-            else:
-                given.append((rows, (self._numbers[call.handler.id], call.messages)))
-        if servant.send([request for _, request in given]):
+        progress = Progress(servant.slate, len(delivery))
+        limit = Limit(self._work.settings.timeout)
+        rest: Rest | None = None
+        if servant.begin(delivery.messages, delivery.attempts):
             try:
-                while given:
-                    ended.append((given[0][0], self._await(servant, delivery, given)))
-                    given.popleft()
+                self._await(servant, delivery, progress, limit)
             except Crash as crash:
+                rest = self._charge(progress, limit, crash)
                 self._dismiss()
-                ended.append((given.popleft()[0], self._after(crash)))
-        released = [row for rows, _ in given for row in rows]
-        self._work.conclude(delivery, ended, released, self._crew.stopping)
-        return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in ended)
+            except BaseException:
+                # The process is at work, and nobody would hear of it.
+                self._dismiss()
+                raise
+        return self._settle(delivery, progress.take() if rest is None else rest)
 
-    def _await(self, servant: Servant, delivery: Delivery, given: _Given) -> Outcome:
-        """The outcome of the call that runs. If it takes long or the crew stops, those behind it come back."""
-        timeout = self._work.settings.timeout
+    def _await(self, servant: Servant, delivery: Delivery, progress: Progress, limit: Limit) -> None:
+        """Until the round is over. If it takes long, calls that have not begun come back, and what ended is settled."""
         began = time.monotonic()
-        deadline = float("inf") if timeout is None else began + timeout / SECOND
         renewal, patience = began + RENEW, began + LINGER
         while True:
-            said = servant.listen(min(deadline, renewal, patience) - time.monotonic())
-            if isinstance(said, Outcome):
-                return said
-            if said is not None:
-                self._take_back(delivery, given, said)
+            match servant.listen(min(limit.look, renewal, patience) - time.monotonic()):
+                case (child.OVER, _):
+                    return
+                case (child.TOLD, text):
+                    progress.hear(text)
+                case (child.CLOSED, _):
+                    self._settle(delivery, progress.take())
             now = time.monotonic()
-            if now >= deadline:
-                raise Crash(f"timed out after {text(timeout or 0)}; its process was killed")
+            if now >= limit.look and limit.is_broken(progress, now):
+                servant.kill()
             if now >= patience:
-                patience = now + LINGER
-                if len(given) > 1:
-                    servant.send(child.RECALL)
+                patience = float("inf")
+                if len(delivery) > 1:
+                    servant.recall()
             if now >= renewal:
                 renewal = now + RENEW
-                self._work.broker.renew(delivery)
+                self._renew(delivery)
 
-    def _take_back(self, delivery: Delivery, given: _Given, count: int) -> None:
-        """The last `count` calls have not begun, and will not here."""
-        back = [given.pop()[0] for _ in range(count)]
-        if back:
-            delivery.release([row for rows in back for row in rows])
-
-    def _after(self, crash: Crash) -> Outcome:
+    def _charge(self, progress: Progress, limit: Limit, crash: Crash) -> Rest:
+        """How things stand, with the crash as the outcome of the call that ran."""
+        rest = progress.take()
+        # If none ran yet, the first is charged: a message that cannot even be read must not bring down one process
+        # after the other for ever.
+        lost = rest.running or rest.waiting[: progress.untouched]
         if self._crew.abandoned:
-            return Outcome(Answer.RELEASE, "stopped before it ended")
-        return Outcome(Answer.NEGATIVE, str(crash))
+            outcome = Outcome(Answer.RELEASE, "stopped before it ended")
+        else:
+            outcome = limit.verdict(progress) or Outcome(Answer.NEGATIVE, str(crash))
+        ended = [*rest.ended, (lost, outcome)] if lost else rest.ended
+        return Rest(ended, [], [row for row in rest.waiting if row not in lost])
+
+    def _settle(self, delivery: Delivery, rest: Rest) -> bool:
+        if rest.ended or rest.waiting:
+            self._work.conclude(delivery, rest.ended, rest.waiting, self._crew.stopping)
+        return all(outcome.answer is Answer.ACKNOWLEDGE for _, outcome in rest.ended)
+
+    def _renew(self, delivery: Delivery) -> None:
+        try:
+            self._work.broker.renew(delivery)
+        except BrokerClosed:
+            raise
+        except RemudaError as error:
+            tell(self._work, error)

@@ -23,11 +23,11 @@ _IDLE_LOOK = 0.01
 class Runner:
     """All crews of one bus."""
 
-    def __init__(self, works: Sequence[Work], broker: Broker, encoding: str, publish: Publish) -> None:
+    def __init__(self, works: Sequence[Work], broker: Broker, publish: Publish) -> None:
         self._broker = broker
         self._works = works
         self._watchdog = Watchdog()
-        self._crews = [self._crew(work, encoding, publish) for work in works]
+        self._crews = [self._crew(work, publish) for work in works]
         self._stopped = threading.Event()
         self.running = False
 
@@ -90,12 +90,12 @@ class Runner:
             if (info := infos.get(work.queue)) is not None
         )
 
-    def _crew(self, work: Work, encoding: str, publish: Publish) -> Crew:
+    def _crew(self, work: Work, publish: Publish) -> Crew:
         match _executor(work):
             case ExecutorKind.ASYNCIO:
                 return CoroutineCrew(work, self._watchdog)
             case ExecutorKind.PROCESSES:
-                return ProcessCrew(work, encoding, publish)
+                return ProcessCrew(work, publish)
             case _:
                 return ThreadCrew(work, self._watchdog)
 
@@ -103,7 +103,7 @@ class Runner:
 def _executor(work: Work) -> ExecutorKind:
     """The one asked for, else coroutines for coroutines and threads for functions."""
     asked = work.settings.executor
-    coroutine = next((handler for handler in work.handlers if handler.is_async), None)
+    coroutine = next((handler for handler in work.duties.handlers if handler.is_async), None)
     if asked is ExecutorKind.THREADS and coroutine is not None:
         raise InvalidOption(
             f"message.executor.{work.queue}: {coroutine.id} is a coroutine, which threads cannot interrupt; "

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import connection
 from typing import Any, Final
 
+import msgspec
+
 from remuda.bus import child
-from remuda.bus.outcome import Outcome
+from remuda.bus.duties import Duties
+from remuda.bus.slate import Slate
 from remuda.model.errors import RemudaError
 from remuda.model.message import Message
+from remuda.model.messages import Messages
 
 _START_LIMIT: Final = 60.0
 _LOOK: Final = 0.5
@@ -30,21 +34,35 @@ class Crash(Exception):
 
 
 class Servant:
-    """A process with a line for calls and outcomes, and one for what its handlers ask for meanwhile."""
+    """A process with a line for rounds of calls, one for recalls, and one for what its handlers ask for meanwhile.
+
+    `size` is how many messages a round can have.
+    """
 
     def __init__(
-        self, arguments: tuple[Any, ...], publish: Callable[[Sequence[Message]], list[str]], stopping: threading.Event
+        self,
+        duties: Duties,
+        size: int,
+        publish: Callable[[Sequence[Message]], list[str]],
+        stopping: threading.Event,
     ) -> None:
         context = multiprocessing.get_context("spawn")
+        memory = Slate.memory(context, size)
+        self.slate = Slate(memory, size)
         self._publish = publish
         self._guard = threading.Lock()
+        self._round = 0
         self._link, link = context.Pipe()
+        recalled, self._recalls = context.Pipe(duplex=False)
         self._asked, asking = context.Pipe()
-        self._process = context.Process(target=child.main, args=(link, asking, *arguments), daemon=True)
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._link, selectors.EVENT_READ)
+        self._ready.register(self._asked, selectors.EVENT_READ)
+        ends = child.Lines(link, recalled, asking)
+        self._process = context.Process(target=child.main, args=(ends, memory, size, duties), daemon=True)
         try:
             self._process.start()
-            link.close()
-            asking.close()
+            ends.close()
             self._await_ready(stopping)
         except BaseException:
             self.close()
@@ -54,39 +72,46 @@ class Servant:
         with self._guard:
             return self._process.is_alive()
 
-    def send(self, what: list[child.Request] | str) -> bool:
-        """Hand over calls, or have them back; False if the process is gone."""
+    def begin(self, messages: Messages, attempts: list[int]) -> bool:
+        """Hand over a round of messages, of which the slate then tells; False if the process is gone."""
+        self._round += 1
+        self.slate.wipe(len(messages))
         try:
-            self._link.send(what)
+            self._link.send_bytes(_encoded(child.Round(self._round, messages, attempts)))
         except OSError:
             return False
         return True
 
-    def listen(self, timeout: float) -> Outcome | int | None:
-        """The next outcome, or how many calls come back; None if neither comes in time. Handlers are served."""
+    def recall(self) -> None:
+        """Let no more calls of this round begin; the process says when that is so."""
+        with suppress(OSError):
+            self._recalls.send(self._round)
+
+    def listen(self, timeout: float) -> tuple[str, bytes] | None:
+        """What the process says next of this round; None if it is silent for so long. Handlers are served."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
-            ready = connection.wait([self._link, self._asked], min(max(left, 0), _LOOK))
+            ready = [key.fileobj for key, _ in self._ready.select(min(max(left, 0), _LOOK))]
             try:
-                # Outcomes first: if the process is gone, the last one may still be there.
+                # Words first: if the process is gone, the last one may still be there.
                 if self._link in ready:
-                    said: Outcome | int = self._link.recv()
-                    return said
-                if self._asked in ready:
+                    word, number, text = pickle.loads(self._link.recv_bytes())
+                    if number == self._round:
+                        return word, text
+                elif self._asked in ready:
                     self._serve()
             except (EOFError, OSError):
                 raise self._crash() from None
-            if not ready:
-                if not self.is_alive() and not self._link.poll(0):
-                    raise self._crash()
-                if left <= 0:
-                    return None
+            if not ready and not self.is_alive() and not self._link.poll(0):
+                raise self._crash()
+            if left <= 0:
+                return None
 
     def attend(self) -> None:
         """Do what threads ask for that a handler has left running in the process."""
         with suppress(EOFError, OSError):
-            while self._asked.poll(0):
+            while any(key.fileobj is self._asked for key, _ in self._ready.select(0)):
                 self._serve()
 
     def kill(self) -> None:
@@ -101,8 +126,9 @@ class Servant:
         with self._guard:
             if self._process.pid is not None:
                 self._process.join()
-        self._link.close()
-        self._asked.close()
+        self._ready.close()
+        for end in (self._link, self._recalls, self._asked):
+            end.close()
 
     def _await_ready(self, stopping: threading.Event) -> None:
         deadline = time.monotonic() + _START_LIMIT
@@ -134,6 +160,18 @@ _HINT: Final = (
     "; its traceback is on stderr. Handlers must be importable there, and a script must call bus.run() "
     'under if __name__ == "__main__"'
 )
+
+
+def _encoded(round: child.Round) -> bytes:
+    try:
+        return pickle.dumps(round, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        # Headers may be any mapping, as their publisher made them.
+        headers = round.messages.headers
+        plain: Mapping[str, str] | list[Mapping[str, str]]
+        plain = [dict(each) for each in headers] if isinstance(headers, list) else dict(headers)
+        messages = msgspec.structs.replace(round.messages, headers=plain)
+        return pickle.dumps(msgspec.structs.replace(round, messages=messages), pickle.HIGHEST_PROTOCOL)
 
 
 def _portable(error: Exception) -> Exception:

@@ -119,12 +119,12 @@ class TestBus:
 
     def _round(self, work: Work) -> int:
         delivery = self.bus.broker.pull(
-            work.queue, work.settings.batch if work.takes_lists and work.settings.batch else 1
+            work.queue, work.settings.batch if work.duties.takes_lists and work.settings.batch else 1
         )
         if delivery is None:
             return 0
         ended: Ended = []
-        for rows, call in work.calls(delivery):
+        for rows, call in work.duties.calls(delivery):
             ended.append((rows, call if isinstance(call, Outcome) else _run(call)))
         work.conclude(delivery, ended)
         return len(ended)

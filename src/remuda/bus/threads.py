@@ -90,7 +90,7 @@ class _Worker:
         """Run the handlers for a delivery and settle it; whether all went well."""
         hand = self._hand = Hand(delivery)
         try:
-            for rows, call in self._work.calls(delivery):
+            for rows, call in self._work.duties.calls(delivery):
                 if self._crew.stopping.is_set() or not hand.begin(rows):
                     break
                 if not hand.end(call if isinstance(call, Outcome) else self._call(call)):
