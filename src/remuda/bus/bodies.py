@@ -83,8 +83,7 @@ def check_wanted(wanted: Any) -> None:
         _decoder(msgspec.json.Decoder, wanted)
 
 
-def type_name(value: Any) -> str:
-    kind = type(value)
+def type_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -182,27 +182,27 @@ class Bus:
 
         `mime_type` says what bytes are; of other values it is known.
         """
-        message = self._message(
-            topic, body, callback=callback, headers=headers, id=id, object=object, key=key, mime_type=mime_type,
-            priority=priority, delay=delay, at=at, expires=expires, user=user,
-        )  # fmt: skip
-        return self.publish_messages([message])[0]
+        posting = Posting(callback, headers, id, object, key, mime_type, priority, delay, at, expires, user)
+        return self._publish(self._posted(topic, (body,), posting))[0]
 
     def publish_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[str]:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
         if options.get("id"):
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self.publish_messages(self._messages(topic, bodies, options))
+        return self._publish(self._posted(topic, bodies, Posting(**options)))
 
     def publish_messages(self, messages: Sequence[Message]) -> list[str]:
         """Publish messages made by hand."""
+        return self._publish(Messages.of(messages))
+
+    def _publish(self, messages: Messages) -> list[str]:
         if not self.stack.layers:
-            return self.deliver(messages) if messages else []
+            return self.deliver(messages)
         ready = list(messages)
         try:
             for row, message in enumerate(messages):
                 ready[row] = self.stack.publishing(message)
-            ids = self.deliver(ready) if ready else []
+            ids = self.deliver(Messages.of(ready))
         except Exception as error:
             for message in ready:
                 self.stack.unpublished(message, error)
@@ -211,12 +211,14 @@ class Bus:
             self.stack.published(message)
         return ids
 
-    def deliver(self, messages: Sequence[Message]) -> list[str]:
+    def deliver(self, messages: Messages) -> list[str]:
         """Give messages to the broker, past all middleware; from a process of a handler, through its parent."""
+        if not messages.bodies:
+            return []
         line = child.line()
         if line is not None:
             return line.publish(messages)
-        ids = self.broker.publish(Messages.of(messages), unbound=UNROUTED).ids
+        ids = self.broker.publish(messages, unbound=UNROUTED).ids
         watchdog.check()
         return ids
 
@@ -226,7 +228,7 @@ class Bus:
         try:
             message = self.stack.publishing(message)
             if child.line() is not None:
-                given = self.deliver([message])[0]
+                given = self.deliver(Messages.of([message]))[0]
             else:
                 given = (await self.broker.aio.publish(message, unbound=UNROUTED)).id
         except Exception as error:
@@ -453,14 +455,14 @@ class Bus:
                 _declare_elsewhere(broker, settings.failover, f"message.failover.{queue}")
 
     def _message(self, topic: str, body: Any, **options: Any) -> Message:
-        return self._messages(topic, (body,), options)[0]
+        return self._posted(topic, (body,), Posting(**options))[0]
 
-    def _messages(self, topic: str, values: Iterable[Any], options: Mapping[str, Any]) -> list[Message]:
+    def _posted(self, topic: str, values: Iterable[Any], posting: Posting) -> Messages:
         context: Context | None = current.get()
         inherited = child_headers(context.headers, context.message.id) if context is not None else {}
         if self.user is not None:
             inherited.setdefault(names.USER, self.user)
-        return Posting(**options).messages(topic, values, inherited, self.encoding, self._clock())
+        return posting.messages(topic, values, inherited, self.encoding, self._clock())
 
     def _message_to_send(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
         for name in ("callback", "delay", "at", "expires", "priority"):

@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any, Final, NoReturn
 
@@ -20,7 +20,6 @@ from remuda.bus.outcome import DONE, Outcome
 from remuda.bus.slate import Slate
 from remuda.core.effects import Sending
 from remuda.model.errors import InvalidOption, RemudaError
-from remuda.model.message import Message
 from remuda.model.messages import Messages
 
 # What the child says by the line: a word, the number of the round that it is about, and an outcome, if any.
@@ -61,12 +60,12 @@ class Line:
         self._guard = threading.Lock()
         self._process = os.getpid()
 
-    def publish(self, messages: Sequence[Message]) -> list[str]:
+    def publish(self, messages: Messages) -> list[str]:
         """Have the parent publish, and give the ids."""
         if os.getpid() != self._process:
             raise RemudaError("a fork of a handler's process cannot publish; let the handler itself do it")
         with self._guard:
-            self._link.send(list(messages))
+            self._link.send(messages)
             answer = self._link.recv()
         if isinstance(answer, BaseException):
             raise answer

@@ -16,6 +16,7 @@ from remuda.model.document import Document, QueueView
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.message import Message, Priority
+from remuda.model.messages import Messages, fold
 from remuda.model.state import State
 from remuda.model.topics import check_topic
 
@@ -25,7 +26,7 @@ Moment = int | datetime
 _WILD: Final = frozenset({"*", "#"})
 
 
-class Posting(msgspec.Struct, frozen=True, kw_only=True):
+class Posting(msgspec.Struct, frozen=True):
     """How a message is to be sent, beside its topic and body."""
 
     callback: str | None = None
@@ -42,8 +43,37 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
 
     def messages(
         self, topic: str, values: Iterable[Any], inherited: Mapping[str, str], encoding: str, now: int
-    ) -> list[Message]:
+    ) -> Messages:
         """A message for each value, or `InvalidMessage` for what cannot be one."""
+        headers = self._headers(topic, inherited)
+        due, expires = self._due(now), None if self.expires is None else now + micros(self.expires)
+        if due is not None and expires is not None and expires <= due:
+            raise InvalidMessage("the message would expire before it is due; nothing was stored")
+        written, mime_types = [], []
+        typed: list[Mapping[str, str]] = []
+        known = {bytes: headers, bytearray: headers, type(None): headers}
+        for value in values:
+            body, mime_type = bodies.encode(value, encoding)
+            kind = type(value)
+            if kind not in known:
+                known[kind] = {names.MESSAGE_TYPE: bodies.type_name(kind), **headers}
+            written.append(body)
+            mime_types.append(mime_type)
+            typed.append(known[kind])
+        return Messages(
+            bodies=written,
+            name=topic,
+            ids=[self.id] * len(written) if self.id else None,
+            object=self.object,
+            key=self.key,
+            mime_type=self.mime_type or fold(mime_types),
+            headers=fold(typed),
+            priority=_priority(self.priority),
+            expires=expires,
+            due=due,
+        )
+
+    def _headers(self, topic: str, inherited: Mapping[str, str]) -> dict[str, str]:
         check_target("topic", topic)
         headers = {**inherited, **checked_headers(self.headers)} if self.headers else dict(inherited)
         if self.callback is not None:
@@ -51,23 +81,7 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
             headers[names.CALLBACK] = self.callback
         if self.user is not None:
             headers[names.USER] = self.user
-        due, expires = self._due(now), None if self.expires is None else now + micros(self.expires)
-        if due is not None and expires is not None and expires <= due:
-            raise InvalidMessage("the message would expire before it is due; nothing was stored")
-        priority, typed = _priority(self.priority), {bytes: headers, bytearray: headers, type(None): headers}
-        messages = []
-        for value in values:
-            body, mime_type = bodies.encode(value, encoding)
-            kind = type(value)
-            if kind not in typed:
-                typed[kind] = {names.MESSAGE_TYPE: bodies.type_name(value), **headers}
-            messages.append(
-                Message(
-                    topic, body, self.id, (), self.object, self.key, None, self.mime_type or mime_type, typed[kind],
-                    priority, 0, expires, due,
-                )
-            )  # fmt: skip
-        return messages
+        return headers
 
     def _due(self, now: int) -> int | None:
         if self.delay is not None and self.at is not None:

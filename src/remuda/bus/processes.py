@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from remuda.broker.delivery import Delivery
@@ -17,13 +17,13 @@ from remuda.bus.progress import Limit, Progress
 from remuda.bus.servant import CannotStart, Crash, Servant
 from remuda.core.effects import Answer
 from remuda.model.errors import BrokerClosed, RemudaError
-from remuda.model.message import Message
+from remuda.model.messages import Messages
 
 _log = logging.getLogger("remuda.bus")
 _LONGEST_PAUSE: Final = 30.0
 _MOST: Final = 256
 
-Publish = Callable[[Sequence[Message]], list[str]]
+Publish = Callable[[Messages], list[str]]
 
 
 class ProcessCrew:

@@ -7,7 +7,7 @@ import pickle
 import selectors
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from remuda.bus import child
 from remuda.bus.duties import Duties
 from remuda.bus.slate import Slate
 from remuda.model.errors import RemudaError
-from remuda.model.message import Message
 from remuda.model.messages import Messages
 
 _START_LIMIT: Final = 60.0
@@ -43,7 +42,7 @@ class Servant:
         self,
         duties: Duties,
         size: int,
-        publish: Callable[[Sequence[Message]], list[str]],
+        publish: Callable[[Messages], list[str]],
         stopping: threading.Event,
     ) -> None:
         context = multiprocessing.get_context("spawn")

@@ -38,8 +38,7 @@ def cut(column: Column[T], start: int, stop: int) -> Column[T]:
 
 def fold(values: list[T]) -> Column[T]:
     """A column of these values, as one value where all are equal."""
-    first = values[0]
-    return first if all(value is first or value == first for value in values) else values
+    return values[0] if values and values.count(values[0]) == len(values) else values
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
