@@ -207,4 +207,6 @@ def _for_threads(delivery: AsyncDelivery | None, loop: LoopThread) -> Delivery |
     async def settle(verdict: Any, runs: Any, to: str | None, wait: bool) -> int:
         return await delivery._settle(verdict, runs, to, wait)
 
-    return Delivery(sending, delivery.messages, lambda _, verdict, runs, to, wait: loop.run(settle(verdict, runs, to, wait)))
+    return Delivery(
+        sending, delivery.messages, lambda _, verdict, runs, to, wait: loop.run(settle(verdict, runs, to, wait))
+    )

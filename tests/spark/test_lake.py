@@ -1,15 +1,16 @@
-"""P3: lake tables change in one step, and whoever reads sees one version."""
+"""P3: lake tables change in one step, and whoever reads sees one version. In either format."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.types import StructType
 
-from remuda.model.errors import Conflict
-from remuda.spark.lake import LakeTable
+from remuda.model.errors import Conflict, InvalidOption
+from remuda.spark.lake import DELTA, PARQUET, LakeTable, begin_lake, lake_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 SCHEMA = StructType().add("number", "long").add("date", "string").add("queue", "string")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> LakeTable:
+@pytest.fixture(params=[PARQUET, DELTA])
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> LakeTable:
+    begin_lake(str(tmp_path), request.param)
     return LakeTable(str(tmp_path), "things", SCHEMA, ("date", "queue"))
 
 
@@ -29,6 +31,10 @@ def some(spark: SparkSession, *numbers: int) -> DataFrame:
 
 def found(spark: SparkSession, table: LakeTable) -> list[int]:
     return sorted(row["number"] for row in table.read(spark).collect())
+
+
+def data_files(table: LakeTable) -> list[Path]:
+    return list(table.root.glob("date=*/**/*.parquet"))
 
 
 def test_rows_are_parted_and_come_back_with_their_partitions(spark: SparkSession, table: LakeTable) -> None:
@@ -46,8 +52,40 @@ def test_a_batch_is_added_once(spark: SparkSession, table: LakeTable) -> None:
     assert not table.append(some(spark, 1), app="x", batch=0)
     assert table.append(some(spark, 2), app="x", batch=1)
     assert found(spark, table) == [1, 2]
-    files = list(table.root.rglob("*.parquet"))
-    assert len(files) == 2, "what was not added leaves nothing behind"
+    assert (table.manifest().last_batch("x"), table.manifest().last_batch("y")) == (1, None)
+    assert len(data_files(table)) == 2, "what was not added leaves nothing behind"
+
+
+def test_a_batch_that_another_job_added_meanwhile_is_not_added_again(
+    spark: SparkSession, table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = LakeTable(str(table.root.parent), "things", SCHEMA, table.partitions)
+    writing = LakeTable._write
+
+    def write(self: LakeTable, frame: DataFrame) -> object:
+        files = writing(self, frame)
+        if self is table:
+            assert other.append(some(spark, 1), app="x", batch=0)
+        return files
+
+    monkeypatch.setattr(LakeTable, "_write", write)
+    assert not table.append(some(spark, 1), app="x", batch=0)
+    assert found(spark, table) == [1]
+    assert len(data_files(table)) == 1
+
+
+def test_of_two_steps_from_one_version_one_is_taken(spark: SparkSession, table: LakeTable) -> None:
+    table.append(some(spark, 1))
+    seen = [table.manifest(), table.manifest()]
+    assert table.drop(lambda partition: True) == 1
+    assert table.append(some(spark, 2))
+    (file,) = table.manifest().files
+    from remuda.spark.versions import Step
+
+    assert [one.commit(Step(dropped=(file,))) for one in seen] == [False, False]
+    newest = [table.manifest(), table.manifest()]
+    assert [one.commit(Step(dropped=(file,))) for one in newest] == [True, False]
+    assert found(spark, table) == []
 
 
 def test_a_reader_of_an_older_version_is_not_disturbed(spark: SparkSession, table: LakeTable) -> None:
@@ -57,8 +95,9 @@ def test_a_reader_of_an_older_version_is_not_disturbed(spark: SparkSession, tabl
     assert table.drop(lambda partition: partition["date"] == "2026-01-03") == 1
     assert found(spark, table) == []
     assert sorted(row["number"] for row in before.collect()) == [1, 2, 3]
+    assert table.vacuum() == 0
     assert table.vacuum(older_than=-1) == 4
-    assert not list(table.root.rglob("*.parquet"))
+    assert not data_files(table)
 
 
 def test_a_rewrite_of_what_another_job_changed_is_refused(spark: SparkSession, table: LakeTable) -> None:
@@ -71,6 +110,7 @@ def test_a_rewrite_of_what_another_job_changed_is_refused(spark: SparkSession, t
     with pytest.raises(Conflict, match="Run it again"):
         table.rewrite(spark, lambda partition: partition["date"] == "2026-01-02", meddle)
     assert found(spark, table) == [1, 4]
+    assert len(data_files(table)) == 2, "what was not written leaves nothing behind"
 
 
 def test_a_table_may_gain_columns(spark: SparkSession, table: LakeTable, tmp_path: Path) -> None:
@@ -80,3 +120,25 @@ def test_a_table_may_gain_columns(spark: SparkSession, table: LakeTable, tmp_pat
     newer.append(spark.createDataFrame([(2, "new", "2026-01-01", "q")], wider))
     assert sorted((row["number"], row["note"]) for row in newer.read(spark).collect()) == [(1, None), (2, "new")]
     assert found(spark, table) == [1, 2], "readers by the older schema go on"
+    table.append(some(spark, 3))
+    assert found(spark, newer) == [1, 2, 3], "and so do writers"
+
+
+def test_a_table_can_be_sent_to_where_a_query_runs(spark: SparkSession, table: LakeTable) -> None:
+    table.append(some(spark, 1))
+    assert found(spark, pickle.loads(pickle.dumps(table))) == [1]
+
+
+def test_a_lake_keeps_its_format(tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    assert lake_format(lake) == PARQUET
+    begin_lake(lake, DELTA)
+    begin_lake(lake, DELTA)
+    assert lake_format(lake) == DELTA
+    with pytest.raises(Conflict, match="are delta; nothing was changed"):
+        begin_lake(lake, PARQUET)
+    with pytest.raises(InvalidOption, match="parquet or delta, not 'iceberg'"):
+        begin_lake(lake, "iceberg")
+    (tmp_path / "older" / "messages" / "_manifests").mkdir(parents=True)
+    with pytest.raises(Conflict, match="are parquet; nothing was changed"):
+        begin_lake(str(tmp_path / "older"), DELTA)

@@ -36,6 +36,7 @@ def session(
 def read(spark: SparkSession, url: str | os.PathLike[str], table: str = "messages", **options: Any) -> DataFrame:
     """A table of the log at native speed: sealed segments by Spark's own Parquet reader, the tail by the source."""
     need_pyspark()
+    from remuda.spark.port import anchored
     from remuda.spark.reading import read_table
 
-    return read_table(spark, os.fspath(url), table, options)
+    return read_table(spark, anchored(os.fspath(url)), table, options)

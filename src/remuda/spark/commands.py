@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import re
+import signal
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from remuda.model.errors import RemudaError
 from remuda.spark.extra import need_pyspark
+from remuda.spark.port import anchored
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+    from remuda.spark.watching import Told
 
 app = typer.Typer(name="pipeline", help="Spark pipelines over the log.", no_args_is_help=True)
 
 Url = Annotated[str, typer.Argument(help="The directory of the log.")]
 Lake = Annotated[str, typer.Option(help="The folder of the lake's tables.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+_NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
+_OURS: Final = re.compile(r"^remuda\.[\w.]+: (.+)$", re.MULTILINE)
 
 
 @app.command("list")
@@ -44,36 +54,46 @@ def run(
     name: str,
     url: Url,
     lake: Lake = "lake",
+    lake_format: Annotated[
+        str | None, typer.Option(help="parquet or delta, for a lake to be begun; parquet unless told.")
+    ] = None,
     master: Annotated[str | None, typer.Option(help="A Spark master; local[*] unless told.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
     continuous: Annotated[bool, typer.Option("--continuous/--once", help="Go on until stopped.")] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option.")] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline, with progress."""
-    try:
+    started = time.monotonic()
+    with _in_one_line():
         need_pyspark()
         from remuda.spark import session
+        from remuda.spark.lake import begin_lake
         from remuda.spark.pipelines.jobs import JOBS, Place
+        from remuda.spark.watching import Watch
 
         if name not in JOBS:
             raise typer.BadParameter(f"there is no pipeline {name!r}; there are {', '.join(JOBS)}")
-        options = dict(_setting(text) for text in settings or [])
-        spark = session(f"remuda {name}", master=master, remote=remote)
-        started = time.monotonic()
-        queries = JOBS[name](spark, Place(url=url, lake=lake, continuous=continuous, options=options))
-        try:
-            while continuous and all(query.isActive for query in queries):
-                time.sleep(1)
-                _tell(queries, as_json)
-        except KeyboardInterrupt:
+        options = dict(_setting("--set", text) for text in settings or [])
+        config = dict(_setting("--conf", text) for text in conf or [])
+        if lake_format is not None:
+            begin_lake(lake, lake_format)
+        spark = session(f"remuda {name}", master=master, remote=remote, config=config)
+        place = Place(url=anchored(url), lake=anchored(lake), continuous=continuous, options=options)
+        watch = Watch(lambda told: _tell(told, as_json))
+        with _interruptible(), watch.over(spark):
+            try:
+                queries = JOBS[name](spark, place)
+                while continuous and all(query.isActive for query in queries):
+                    time.sleep(0.5)
+            except KeyboardInterrupt:
+                queries = spark.streams.active
             for query in queries:
                 query.stop()
-        _tell(queries, as_json)
+        watch.look(queries)
         for query in queries:
             query.awaitTermination()
-    except RemudaError as error:
-        raise typer.Exit(_fail(error)) from error
     if as_json:
         typer.echo(json.dumps({"pipeline": name, "seconds": round(time.monotonic() - started, 3)}))
     else:
@@ -85,61 +105,70 @@ def status(url: Url, lake: Lake = "lake", as_json: AsJson = False) -> None:
     """How far each pipeline that follows the log has come, and how far behind it is."""
     from remuda.spark.progress import progress
 
-    try:
+    with _in_one_line():
         rows = progress(url, lake)
-    except RemudaError as error:
-        raise typer.Exit(_fail(error)) from error
     if as_json:
         typer.echo(json.dumps(rows))
         return
     table = Table("pipeline", "batches", "at", "log ends at", "behind")
     for row in rows:
-        table.add_row(*(str(row[name]) for name in ("pipeline", "batches", "at", "end", "behind")))
+        numbers = (_numbers(row[name]) for name in ("at", "end"))
+        table.add_row(row["pipeline"], str(row["batches"]), *numbers, f"{row['behind']:,}")
     Console().print(table)
 
 
-def summary(query: StreamingQuery) -> dict[str, Any] | None:
-    """Rows, rate and lag of the last micro-batch of a query."""
-    last = query.lastProgress
-    if last is None:
-        return None
-    source = last["sources"][0]
-    reached, end = (_numbers(source[name]) for name in ("endOffset", "latestOffset"))
-    return {
-        "query": last["name"],
-        "batch": last["batchId"],
-        "rows": last["numInputRows"],
-        "rate": round(last["processedRowsPerSecond"] or 0.0, 1),
-        "lag": sum(max(end.get(key, number) - number, 0) for key, number in reached.items()),
-    }
+def _tell(told: Told, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.encode(told))
+    else:
+        typer.echo(f"{told.query}: batch {told.batch}, {told.rows:,} rows at {told.rate:,.0f}/s, {told.lag:,} behind")
 
 
-def _tell(queries: list[StreamingQuery], as_json: bool) -> None:
-    for query in queries:
-        told = summary(query)
-        if told is None:
-            continue
-        if as_json:
-            typer.echo(json.dumps(told))
-        else:
-            typer.echo(
-                f"{told['query']}: batch {told['batch']}, {told['rows']} rows at {told['rate']:,.0f}/s, "
-                f"{told['lag']} behind"
-            )
+def _numbers(told: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in told.items())
 
 
-def _numbers(offset: str | None) -> dict[str, int]:
-    numbers: dict[str, int] = json.loads(offset) if offset else {}
-    return numbers
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Say what went wrong without a stack, and exit."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # or PySpark tells of it first
+    try:
+        yield
+    except RemudaError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark."):
+            raise
+        typer.echo(_reason(str(error)), err=True)
+        raise typer.Exit(1) from error
 
 
-def _setting(text: str) -> tuple[str, str]:
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C be heard here: PySpark's own handler cancels jobs in the midst of whatever is being asked of Spark."""
+    theirs = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, theirs)
+
+
+def _reason(text: str) -> str:
+    """What is at the bottom of an error that came through many processes."""
+    if _NOT_THERE.search(text):
+        return (
+            "the Python that Spark runs has no Remuda: install it there (pip install 'remuda[spark]'), and let "
+            "PYSPARK_PYTHON name that Python"
+        )
+    if "Python worker failed to connect back" in text:
+        return "Spark's Python did not start in time, as on a busy machine; what was done is kept, run it again"
+    ours = _OURS.findall(text)
+    return str(ours[-1]) if ours else text.partition("\n")[0]
+
+
+def _setting(flag: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise typer.BadParameter(f"write --set {text}=VALUE")
+        raise typer.BadParameter(f"write {flag} {text}=VALUE")
     return name, value
-
-
-def _fail(error: RemudaError) -> int:
-    typer.echo(str(error), err=True)
-    return 1

@@ -1,7 +1,7 @@
-"""The lake: tables of Parquet files in Hive-style partitions, and a manifest that says which files are the table.
+"""The lake: tables of Parquet files in Hive-style partitions, in one of two formats.
 
-A commit is one new manifest, put in place whole. Whoever reads goes by one manifest, so that no write, rewrite or
-deletion shows half; files that a manifest has dropped stay for a while, for those who still read by an older one.
+Whoever reads goes by one version of a table, so that no write, rewrite or deletion shows half; files that a version has
+dropped stay for a while, for those who still read by an older one.
 """
 
 from __future__ import annotations
@@ -10,46 +10,53 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict, InvalidOption
+from remuda.spark.extra import SparkMissing
+from remuda.spark.manifests import Manifests
 from remuda.spark.port import directory
+from remuda.spark.versions import Batch, LakeFile, Step, Version, Versions
 
-_MANIFESTS: Final = "_manifests"
-_STAGING: Final = "_staging"
-_KEPT: Final = 10
-_ATTEMPTS: Final = 20
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
 GRACE_SECONDS: Final = 24 * 3600.0
+_FORMAT: Final = "_format"
+_STAGING: Final = "_staging"
+_ATTEMPTS: Final = 20
+
+Change = Callable[[Version], Step | None]
+"""From the newest version to the next; None when there is nothing to do."""
 
 
-class LakeFile(msgspec.Struct, frozen=True):
-    """A file of a table, under the table's folder, and the values of its partition."""
-
-    path: str
-    partition: dict[str, str | None]
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a table."""
-
-    version: int = 0
-    time: float = 0.0
-    files: tuple[LakeFile, ...] = ()
-    batches: dict[str, int] = {}
-    """The last batch of each application, so that none is added twice."""
-    dropped: dict[str, float] = {}
-    """Files that are no longer of the table, and since when."""
+def lake_format(lake: str) -> str:
+    """The format of a lake's tables: the one it was begun in."""
+    try:
+        return (Path(directory(lake)) / _FORMAT).read_text().strip()
+    except FileNotFoundError:
+        return PARQUET
 
 
-Change = Callable[[Manifest], Manifest | None]
-"""From the newest manifest to the next; None when there is nothing to do."""
+def begin_lake(lake: str, kind: str) -> None:
+    """Choose the format of a lake before its first table; it is kept there. Raises `Conflict` if it has another."""
+    if kind not in (PARQUET, DELTA):
+        raise InvalidOption(f"a lake's tables are {PARQUET} or {DELTA}, not {kind!r}")
+    root = Path(directory(lake))
+    if kind == DELTA:
+        _need_delta()
+    if kind != lake_format(lake):
+        if (root / _FORMAT).exists() or any(root.glob("*/_manifests")):
+            raise Conflict(f"the tables of {lake!r} are {lake_format(lake)}; nothing was changed. Choose another lake")
+        root.mkdir(parents=True, exist_ok=True)
+        temporary = root / f"{_FORMAT}-{uuid.uuid4().hex}"
+        temporary.write_text(kind)
+        os.rename(temporary, root / _FORMAT)
 
 
 class LakeTable:
@@ -62,44 +69,23 @@ class LakeTable:
         missing = [column for column in partitions if column not in schema.fieldNames()]
         if missing:
             raise InvalidOption(f"table {name!r} has no column {missing[0]!r} to be parted by")
+        self._versions = self._of(lake_format(lake))
 
-    def manifest(self) -> Manifest:
-        """The newest version; an empty one before the first commit."""
-        while True:
-            names = sorted(self._manifest_names())
-            if not names:
-                return Manifest()
-            try:
-                return msgspec.json.decode((self.root / _MANIFESTS / names[-1]).read_bytes(), type=Manifest)
-            except FileNotFoundError:
-                continue  # a newer one came, and this one was the oldest kept
+    def manifest(self) -> Version:
+        """The newest version: which files are the table."""
+        return self._versions.newest()
 
-    def read(self, spark: SparkSession, manifest: Manifest | None = None) -> DataFrame:
+    def read(self, spark: SparkSession, manifest: Version | None = None) -> DataFrame:
         """The table as it is now, or as it was. Columns that older files lack are null."""
-        files = (manifest or self.manifest()).files
-        if not files:
-            return spark.createDataFrame([], self.schema)
-        paths = [str(self.root / file.path) for file in files]
-        return spark.read.schema(self.schema).option("basePath", str(self.root)).parquet(*paths)
+        return self._read(spark, (manifest or self.manifest()).files)
 
     def append(self, frame: DataFrame, *, app: str | None = None, batch: int | None = None) -> bool:
         """Add rows; those of a batch once. False if they are there already."""
-        if app is not None and batch is not None and self.manifest().batches.get(app, -1) >= batch:
+        mine = _batch(app, batch)
+        if _has(self.manifest(), mine):
             return False
         files = self._write(frame)
-
-        def change(newest: Manifest) -> Manifest | None:
-            if app is None or batch is None:
-                return msgspec.structs.replace(newest, files=newest.files + files)
-            if newest.batches.get(app, -1) >= batch:
-                return None
-            batches = {**newest.batches, app: batch}
-            return msgspec.structs.replace(newest, files=newest.files + files, batches=batches)
-
-        if self._commit(change):
-            return True
-        self._discard(files)
-        return False
+        return self._add(files, lambda newest: None if _has(newest, mine) else Step(added=files, batch=mine))
 
     def rewrite(
         self,
@@ -111,64 +97,59 @@ class LakeTable:
         batch: int | None = None,
     ) -> bool:
         """Put other rows in the place of those of some partitions. Raises `Conflict` if they changed meanwhile."""
+        mine = _batch(app, batch)
         before = self.manifest()
-        if app is not None and batch is not None and before.batches.get(app, -1) >= batch:
+        if _has(before, mine):
             return False
         old = tuple(file for file in before.files if concerns(file.partition))
-        files = self._write(change(self.read(spark, msgspec.structs.replace(before, files=old))))
+        files = self._write(change(self._read(spark, old)))
         gone = {file.path for file in old}
 
-        def replace(newest: Manifest) -> Manifest:
-            here = {file.path for file in newest.files if concerns(file.partition)}
-            if here != gone:
-                self._discard(files)
+        def replace(newest: Version) -> Step:
+            if {file.path for file in newest.files if concerns(file.partition)} != gone:
                 raise Conflict(
                     f"table {self.root.name!r} was changed by another job; nothing was written. Run it again"
                 )
-            kept = tuple(file for file in newest.files if file.path not in gone)
-            dropped = {**newest.dropped, **dict.fromkeys(gone, time.time())}
-            batches = {**newest.batches, app: batch} if app is not None and batch is not None else newest.batches
-            return msgspec.structs.replace(newest, files=kept + files, dropped=dropped, batches=batches)
+            return Step(added=files, dropped=old, batch=mine)
 
-        return self._commit(replace)
+        return self._add(files, replace)
 
     def drop(self, concerns: Callable[[dict[str, str | None]], bool]) -> int:
         """Take partitions out of the table; how many files that were. They stay readable for older versions."""
-        count = 0
+        gone: tuple[LakeFile, ...] = ()
 
-        def change(newest: Manifest) -> Manifest | None:
-            nonlocal count
-            gone = [file.path for file in newest.files if concerns(file.partition)]
-            count = len(gone)
-            if not gone:
-                return None
-            kept = tuple(file for file in newest.files if not concerns(file.partition))
-            dropped = {**newest.dropped, **dict.fromkeys(gone, time.time())}
-            return msgspec.structs.replace(newest, files=kept, dropped=dropped)
+        def change(newest: Version) -> Step | None:
+            nonlocal gone
+            gone = tuple(file for file in newest.files if concerns(file.partition))
+            return Step(dropped=gone) if gone else None
 
         self._commit(change)
-        return count
+        return len(gone)
 
     def vacuum(self, older_than: float = GRACE_SECONDS) -> int:
         """Remove files that were dropped some seconds ago, and what failed jobs left; how many files were dropped."""
         limit = time.time() - older_than
-        gone: list[str] = []
-
-        def change(newest: Manifest) -> Manifest | None:
-            gone[:] = [path for path, since in newest.dropped.items() if since < limit]
-            left = {path: since for path, since in newest.dropped.items() if since >= limit}
-            return msgspec.structs.replace(newest, dropped=left) if gone else None
-
-        self._commit(change)
-        for path in gone:
-            (self.root / path).unlink(missing_ok=True)
         for folder in (self.root / _STAGING).glob("*"):
             if folder.stat().st_mtime < limit:
                 shutil.rmtree(folder, ignore_errors=True)
-        return len(gone)
+        return self._versions.vacuum(older_than)
+
+    def _of(self, kind: str) -> Versions:
+        if kind == DELTA:
+            _need_delta()
+            from remuda.spark.delta import DeltaLog
+
+            return DeltaLog(self.root, self.schema, self.partitions)
+        return Manifests(self.root)
+
+    def _read(self, spark: SparkSession, files: tuple[LakeFile, ...]) -> DataFrame:
+        if not files:
+            return spark.createDataFrame([], self.schema)
+        paths = [str(self.root / file.path) for file in files]
+        return spark.read.schema(self.schema).option("basePath", str(self.root)).parquet(*paths)
 
     def _write(self, frame: DataFrame) -> tuple[LakeFile, ...]:
-        """Rows as files of the table, which no manifest knows yet."""
+        """Rows as files of the table, which no version knows yet."""
         stage = self.root / _STAGING / uuid.uuid4().hex
         columns = [name for name in self.schema.fieldNames() if name not in self.partitions]
         rows = frame.select(*columns, *self.partitions)
@@ -185,41 +166,51 @@ class LakeTable:
         shutil.rmtree(stage, ignore_errors=True)
         return tuple(files)
 
-    def _discard(self, files: Iterable[LakeFile]) -> None:
+    def _add(self, files: tuple[LakeFile, ...], change: Change) -> bool:
+        """Commit a step that adds files; those that came to nothing go."""
+        try:
+            if self._commit(change):
+                return True
+        except Conflict:
+            self._discard(files)
+            raise
+        self._discard(files)
+        return False
+
+    def _discard(self, files: tuple[LakeFile, ...]) -> None:
+        # A commit may be in place although it was reported as failed: what a version lists is never removed.
+        listed = {file.path for file in self.manifest().files}
         for file in files:
-            (self.root / file.path).unlink(missing_ok=True)
+            if file.path not in listed:
+                (self.root / file.path).unlink(missing_ok=True)
 
     def _commit(self, change: Change) -> bool:
-        folder = self.root / _MANIFESTS
-        folder.mkdir(parents=True, exist_ok=True)
         for _ in range(_ATTEMPTS):
-            newest = self.manifest()
-            following = change(newest)
-            if following is None:
+            newest = self._versions.newest()
+            step = change(newest)
+            if step is None:
                 return False
-            following = msgspec.structs.replace(following, version=newest.version + 1, time=time.time())
-            temporary = folder / f"{uuid.uuid4().hex}.tmp"
-            with open(temporary, "wb") as file:
-                file.write(msgspec.json.encode(following))
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                # A link, unlike a rename, fails where another job has just put the same version.
-                os.link(temporary, folder / f"{following.version:020d}.json")
-            except FileExistsError:
-                continue
-            finally:
-                temporary.unlink()
-            for name in sorted(self._manifest_names())[:-_KEPT]:
-                (folder / name).unlink(missing_ok=True)
-            return True
+            if newest.commit(step):
+                return True
         raise Conflict(f"table {self.root.name!r} is being written by too many jobs at once; run this one again")
 
-    def _manifest_names(self) -> list[str]:
-        try:
-            return [name for name in os.listdir(self.root / _MANIFESTS) if name.endswith(".json")]
-        except FileNotFoundError:
-            return []
+
+def _need_delta() -> None:
+    try:
+        import deltalake  # noqa: F401
+    except ImportError as error:
+        raise SparkMissing("Delta tables are an extra: pip install 'remuda[delta]'") from error
+
+
+def _batch(app: str | None, number: int | None) -> Batch | None:
+    return None if app is None or number is None else Batch(app, number)
+
+
+def _has(version: Version, batch: Batch | None) -> bool:
+    if batch is None:
+        return False
+    last = version.last_batch(batch.app)
+    return last is not None and last >= batch.number
 
 
 def _partition(place: Path) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ import msgspec
 
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
+from remuda.spark.port import anchored
 from remuda.spark.selection import Selection, parse_time
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, check_table
 
@@ -18,7 +19,6 @@ READ_OPTIONS: Final = (
     "maxRowsPerTrigger", "rowsPerPartition",
 )  # fmt: skip
 _OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
-ROWS_PER_PARTITION: Final = 1 << 18
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = Selection()
     max_rows: int | None = None
     """Rows of a micro-batch, at most."""
-    partition_rows: int = ROWS_PER_PARTITION
+    partition_rows: int | None = None
+    """Numbers per task; without it, as many as suit the table."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -50,11 +51,11 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             topics=None if (topics := _texts(given, "topics")) is None else tuple(sorted(topics)),
         )
         return cls(
-            url=url,
+            url=anchored(url),
             table=table,
             selection=selection,
             max_rows=_number(given, "maxRowsPerTrigger", least=1),
-            partition_rows=_number(given, "rowsPerPartition", least=1) or ROWS_PER_PARTITION,
+            partition_rows=_number(given, "rowsPerPartition", least=1),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -50,10 +51,15 @@ def open_log(url: str) -> SparkLog:
 
 
 def directory(url: str) -> str:
-    """The path of an embedded directory."""
+    """The path of an embedded directory, the same for every process."""
     scheme = urlsplit(url).scheme if ":/" in url else ""
     if scheme == "file":
         return unquote("/" + url.removeprefix("file:").lstrip("/"))
     if scheme:
         raise InvalidOption(f"Spark reads no log at {scheme}://; give a directory or file:///path")
-    return url
+    return os.path.abspath(url)
+
+
+def anchored(url: str) -> str:
+    """The same place for every process: Spark's tasks have other working directories than who writes a path."""
+    return url if ":/" in url else os.path.abspath(url)

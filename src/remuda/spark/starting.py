@@ -5,20 +5,28 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from pyspark_remuda import DefaultSource
+from remuda.model.errors import Conflict, InvalidOption, RemudaError
 from remuda.spark.extra import SparkMissing
 from remuda.spark.java import find_java, java_version, write_shim
 
 LOCAL: Final = "local[*]"
+_CONNECT_PORT: Final = 15002
+_MASTER_PORT: Final = 7077
+_PATIENCE: Final = 10.0
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _COMMON: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -43,18 +51,31 @@ _QUICK: Final = {
 }
 
 
+class SparkUnreachable(RemudaError, ConnectionError):
+    """Nobody answers where Spark should be."""
+
+
 def start(name: str, *, master: str | None, remote: str | None, quick: bool, config: Mapping[str, str]) -> SparkSession:
+    remote = remote or (None if master else os.environ.get("SPARK_REMOTE"))
     if remote is not None:
         return _connect(name, remote, {**_COMMON, **config})
-    if SparkSession.getActiveSession() is not None:
-        return SparkSession.builder.getOrCreate()
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        other = running.conf.get("spark.master")
+        if master not in (None, other):
+            raise Conflict(
+                f"this process already runs a Spark session on {other}, and can have none on {master} beside it; stop "
+                "that one, or start another process"
+            )
+        return running
     where = master or os.environ.get("MASTER") or LOCAL
+    here = check_master(where)
     java = find_java()
     options = _java_options(java, quick=quick)
     settings = {
         **_COMMON,
         **_CLASSIC,
-        **(_LOCAL if where.startswith("local") else {}),
+        **(_LOCAL if here else {}),
         **(_QUICK if quick else _parallel(where)),
         **config,
     }
@@ -63,21 +84,60 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     builder = SparkSession.builder.appName(name).master(where)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _launching(java, local=where.startswith("local")):
+    with _launching(java, local=here):
         spark = builder.getOrCreate()
-    # Spark finds the source by itself too, but looks once, and a look that fails under load is not repeated.
+    # Spark finds the source by itself too; but if any module named `pyspark_…` cannot be imported, it forgets them all.
     spark.dataSource.register(DefaultSource)
     return spark
 
 
 def _connect(name: str, remote: str, settings: Mapping[str, str]) -> SparkSession:
+    if not all(map(find_spec, ("grpc", "grpc_status", "zstandard"))):
+        raise SparkMissing("Spark Connect is an extra: pip install 'remuda[connect]'")
+    address = urlsplit(remote)
+    if address.scheme != "sc" or address.hostname is None:
+        raise InvalidOption(f"a Spark Connect server is given as sc://host:port, not {remote!r}")
+    # PySpark itself would try in silence for ten minutes.
+    _await_answer(remote, address.hostname, address.port or _CONNECT_PORT)
+    builder = SparkSession.builder.appName(name).remote(remote)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
     try:
-        builder = SparkSession.builder.appName(name).remote(remote)
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
-    except ImportError as error:
-        raise SparkMissing(f"Spark Connect needs more: pip install 'pyspark[connect]' ({error})") from error
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "SESSION_ALREADY_EXIST":
+            raise
+        raise Conflict(
+            f"this process already runs a Spark session of its own, and can have none on {remote} beside it; stop that "
+            "one, or start another process"
+        ) from error
+    spark.dataSource.register(DefaultSource)
+    return spark
+
+
+def check_master(master: str) -> bool:
+    """Whether a master is on this machine alone. Raises if nobody answers there."""
+    if master.startswith("local"):
+        return True
+    if master.startswith("sc://"):
+        raise InvalidOption(f"{master!r} is a Spark Connect server, not a master: give it as remote")
+    if not master.startswith("spark://"):
+        return False
+    addresses = [urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(",")]
+    hosts = [address.hostname or "" for address in addresses]
+    if len(addresses) == 1:
+        # Spark itself would try for a minute, and then tell of a context that was stopped.
+        _await_answer(master, hosts[0], addresses[0].port or _MASTER_PORT)
+    return all(host in ("localhost", "127.0.0.1", "::1") for host in hosts)
+
+
+def _await_answer(url: str, host: str, port: int) -> None:
+    try:
+        socket.create_connection((host, port), timeout=_PATIENCE).close()
+    except OSError as error:
+        raise SparkUnreachable(
+            f"no Spark answers at {url} ({error}); is it running, and is this its address?"
+        ) from None
 
 
 def _parallel(master: str) -> dict[str, str]:

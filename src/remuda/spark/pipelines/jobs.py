@@ -76,15 +76,19 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     target = lifecycle_table(place.lake)
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        dated = rows.withColumn("date", F.to_date("created"))
-        dates = {str(row[0]) for row in dated.select("date").distinct().collect()}
-        target.rewrite(
-            spark,
-            lambda partition: partition["date"] in dates,
-            lambda old: latest(old, dated),
-            app=app,
-            batch=batch,
-        )
+        # Kept, since they are asked for three times, and would be read from the log and counted as often.
+        dated = rows.withColumn("date", F.to_date("created")).persist()
+        try:
+            dates = {str(row[0]) for row in dated.select("date").distinct().collect()}
+            target.rewrite(
+                rows.sparkSession,
+                lambda partition: partition["date"] in dates,
+                lambda old: latest(old, dated),
+                app=app,
+                batch=batch,
+            )
+        finally:
+            dated.unpersist()
 
     return _finish(place, [_follow(spark, place, "lifecycle", LIFECYCLE, merge)])
 
@@ -213,7 +217,8 @@ def _follow(
 
 def _check_sole(table: LakeTable, app: str) -> None:
     """Rows that are only ever added must all come from one query, or they would be there twice."""
-    if set(table.manifest().batches) - {app}:
+    newest = table.manifest()
+    if newest.version and newest.last_batch(app) is None:
         raise Conflict(
             f"table {table.root.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
             "the beginning; nothing was written. Restore the checkpoint, or choose another lake"

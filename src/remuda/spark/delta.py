@@ -1,0 +1,145 @@
+"""Versions of a table as Delta's log: any reader of Delta reads the table. Spark writes the files, delta-rs the log."""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from pyspark.sql.types import StructType
+
+from remuda.model.errors import Conflict
+from remuda.spark.versions import LakeFile, Step
+
+# Older versions cannot be read in full anyhow: the files that they alone list are vacuumed after a day.
+_SETTINGS: Final = {"delta.logRetentionDuration": "interval 1 days"}
+
+
+class DeltaLog:
+    """The Delta log of the table in a folder."""
+
+    def __init__(self, root: Path, schema: StructType, partitions: tuple[str, ...]) -> None:
+        self.root = root
+        self.schema = schema
+        self.partitions = partitions
+
+    def newest(self) -> DeltaVersion:
+        if not DeltaTable.is_deltatable(str(self.root)):
+            return DeltaVersion(self, None)
+        table = DeltaTable(self.root)
+        if table.protocol().min_reader_version > 1:
+            raise Conflict(
+                f"table {self.root.name!r} was given features of Delta by which its files alone do not tell its rows "
+                f"({', '.join(table.protocol().reader_features or ['column mapping'])}); nothing was read or written. "
+                "Take them back by the program that set them"
+            )
+        return DeltaVersion(self, table)
+
+    def vacuum(self, older_than: float) -> int:
+        """Delta counts in hours: a part of one is rounded up."""
+        table = self.newest().table
+        if table is None:
+            return 0
+        hours = max(math.ceil(older_than / 3600), 0)
+        return len(table.vacuum(hours, dry_run=False, enforce_retention_duration=False))
+
+
+class DeltaVersion:
+    def __init__(self, log: DeltaLog, table: DeltaTable | None) -> None:
+        self._log = log
+        self.table = table
+        self.version = 0 if table is None else table.version() + 1
+
+    @cached_property
+    def files(self) -> tuple[LakeFile, ...]:
+        if self.table is None:
+            return ()
+        return tuple(
+            LakeFile(unquote(row["path"]), {name: _text(value) for name, value in row.get("partition", {}).items()})
+            for row in pa.table(self.table.get_add_actions()).to_pylist()
+        )
+
+    def last_batch(self, app: str) -> int | None:
+        return None if self.table is None else self.table.transaction_version(app)
+
+    def commit(self, step: Step) -> bool:
+        batch = step.batch
+        # Without attempts of its own, delta-rs makes this very version or none.
+        properties = CommitProperties(
+            max_commit_retries=0,
+            app_transactions=None if batch is None else [Transaction(batch.app, batch.number)],
+        )
+        try:
+            if self.table is None:
+                return self._create(step, properties)
+            if self._widened(self.table):
+                return False  # the version to follow is now another one
+            self.table.create_write_transaction(
+                [*map(self._removed, step.dropped), *map(self._added, step.added)],
+                "append",
+                self._schema,
+                list(self._log.partitions),
+                commit_properties=properties,
+            )
+        except CommitFailedError:
+            if self._log.newest().version == self.version:
+                raise
+            return False
+        return True
+
+    @property
+    def _schema(self) -> Schema:
+        # Delta took over how Spark writes a schema.
+        return Schema.from_json(self._log.schema.json())
+
+    def _create(self, step: Step, properties: CommitProperties) -> bool:
+        try:
+            create_table_with_add_actions(
+                str(self._log.root),
+                self._schema,
+                list(map(self._added, step.added)),
+                partition_by=list(self._log.partitions),
+                configuration=_SETTINGS,
+                commit_properties=properties,
+            )
+        except DeltaError:
+            if self._log.newest().version == 0:
+                raise
+            return False
+        return True
+
+    def _widened(self, table: DeltaTable) -> bool:
+        """Whether the table lacked columns, which it then gets."""
+        known = {field.name for field in table.schema().fields}
+        new = [field for field in self._schema.fields if field.name not in known]
+        if new:
+            table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
+        return bool(new)
+
+    def _added(self, file: LakeFile) -> AddAction:
+        path = self._log.root / file.path
+        told = path.stat()
+        return AddAction(
+            path=file.path,
+            size=told.st_size,
+            partition_values=file.partition,
+            modification_time=told.st_mtime_ns // 1_000_000,
+            data_change=True,
+            stats=msgspec.json.encode({"numRecords": pq.read_metadata(path).num_rows}).decode(),
+        )
+
+    def _removed(self, file: LakeFile) -> RemoveAction:
+        return RemoveAction(file.path, True, time.time_ns() // 1_000_000, partition_values=file.partition)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,120 @@
+"""Spark as others run it: a standalone cluster and a Spark Connect server, on this machine's loopback alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from remuda.spark.java import find_java, write_shim
+
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CLUSTER: Final = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
+    "spark.sql.shuffle.partitions": "2",
+}
+"""What a small cluster has to give."""
+_HOME: Final = Path(pyspark.__file__).parent
+_PATIENCE: Final = 60.0
+
+
+class _Program:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def says(self, pattern: str) -> str:
+        """Wait until its log says so; the first group."""
+        deadline = time.monotonic() + _PATIENCE
+        while self._process.poll() is None and time.monotonic() < deadline:
+            found = re.search(pattern, self._log.read_text("utf-8", "replace"))
+            if found:
+                return found[1]
+            time.sleep(0.1)
+        raise TimeoutError(f"Spark did not say {pattern!r}:\n{self._log.read_text('utf-8', 'replace')[-4000:]}")
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
+    """A master and workers of one core each; the master's URL."""
+    with contextlib.ExitStack() as stack:
+        here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        ruler = stack.enter_context(_running(folder / "master", "org.apache.spark.deploy.master.Master", *here))
+        master = ruler.says(r"Starting Spark master at (spark://\S+)")
+        means = ["--cores", "1", "--memory", "1g"]
+        hands = []
+        for number in range(workers):
+            place = folder / f"worker{number}"
+            told = [*here, *means, "--work-dir", str(place), master]
+            hands.append(stack.enter_context(_running(place, "org.apache.spark.deploy.worker.Worker", *told)))
+        for hand in hands:
+            hand.says(r"Successfully registered with master (\S+)")
+        yield master
+
+
+@contextlib.contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """A Spark Connect server with two cores; its URL."""
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    command = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
+    command += ["--driver-java-options", QUICK_JAVA]
+    for name, value in settings.items():
+        command += ["--conf", f"{name}={value}"]
+    with _running(folder / "server", "org.apache.spark.deploy.SparkSubmit", *command, "spark-internal") as server:
+        yield "sc://" + server.says(r"Spark Connect server started at: (\S+)")
+
+
+@contextlib.contextmanager
+def _running(folder: Path, name: str, *arguments: str) -> Iterator[_Program]:
+    """One of Spark's programs, ended with all that it started."""
+    folder.mkdir(parents=True)
+    log = folder / "log"
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(write_shim(folder / "java", find_java())),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "640m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+    }
+    with open(log, "wb") as output:
+        program = subprocess.Popen(
+            [_HOME / "bin" / "spark-class", name, *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield _Program(program, log)
+    finally:
+        program.terminate()
+        try:
+            program.wait(20)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
+        # Executors and Python workers of a program that was killed are of its session.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)

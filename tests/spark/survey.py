@@ -1,0 +1,75 @@
+"""What the source, `read`, the sink and streams give, wherever Spark runs; also as a program of its own.
+
+A process that has had a session on one Spark can have none on another, hence the program: it prints what it found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remuda.spark import pins, read, session
+from tests.spark.samples import broker_at, load, numbers, offsets, plain, play, publish, seal
+from tests.spark.servers import CLUSTER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def eventful(data: Path) -> list[int]:
+    """A log in which much has happened, sealed for the greater part; the numbers of its orders."""
+    with broker_at(data) as broker:
+        play(broker)
+        publish(broker, 1500)
+        seal(broker)
+        publish(broker, 100, start=1500)
+        records = broker.spectate().messages()
+        return numbers(body for record in records for body in record.messages.bodies if bytes(body)[:1].isdigit())
+
+
+def look(spark: SparkSession, data: Path) -> dict[str, list[Any]]:
+    """The log in every way."""
+    found: dict[str, list[Any]] = {
+        "messages": _digest(load(spark, data, rowsPerPartition=500)),
+        "lifecycle": _digest(load(spark, data, "lifecycle", rowsPerPartition=1000)),
+        "filtered": offsets(load(spark, data).where("offset >= 7 and offset < 11")),
+        "read": _digest(read(spark, data)),
+    }
+    pins.release()
+    return found
+
+
+def copy(spark: SparkSession, data: Path, target: Path) -> None:
+    """Its orders into another log, by a batch, and into a third, by a stream."""
+    rows = load(spark, data).where("name = 'orders'").repartition(2).selectExpr("'copies' as name", "body")
+    rows.write.format("remuda").mode("append").save(str(target / "batch"))
+    stream = spark.readStream.format("remuda").option("topics", "orders").load(str(data))
+    stream = stream.selectExpr("'copies' as name", "body")
+    writer = stream.writeStream.format("remuda").option("checkpointLocation", str(target / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(target / "stream")).awaitTermination()
+
+
+def _digest(frame: DataFrame) -> list[int | str]:
+    texts = plain(frame)
+    return [len(texts), hashlib.sha256("\n".join(texts).encode()).hexdigest()]
+
+
+def main(url: str, data: str, target: str) -> None:
+    """Over Spark Connect paths are those of the server, and so given in full; else as people write them."""
+    log, copies = Path(data), Path(target)
+    if url.startswith("sc:"):
+        spark = session(remote=url)
+        log, copies = log.resolve(), copies.resolve()
+    else:
+        spark = session(master=url, quick=True, config=CLUSTER)
+    found = look(spark, log)
+    copy(spark, log, copies)
+    spark.stop()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

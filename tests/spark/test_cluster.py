@@ -1,0 +1,62 @@
+"""P5: a standalone cluster gives what a local session gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from remuda.model.errors import Conflict, InvalidOption
+from remuda.spark import session
+from remuda.spark.pipelines.archive import lifecycle_table
+from remuda.spark.starting import SparkUnreachable, check_master
+from tests.spark.clients import run_pipeline, run_survey
+from tests.spark.samples import load, plain
+from tests.spark.servers import CLUSTER, QUICK_JAVA, standalone_cluster
+from tests.spark.survey import eventful, look
+from tests.spark.test_sink import published
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_workers_give_what_a_local_session_gives(spark: SparkSession, tmp_path: Path) -> None:
+    """By the source, `read`, the sink, a stream, and a pipeline by command; with relative paths."""
+    data = tmp_path / "data"
+    orders = eventful(data)
+    here = look(spark, data)
+    with standalone_cluster(tmp_path / "cluster") as master:
+        there = run_survey(tmp_path, master)
+        conf = [f"--conf={name}={value}" for name, value in CLUSTER.items()]
+        conf.append(f"--conf=spark.driver.extraJavaOptions={QUICK_JAVA}")
+        told = run_pipeline(tmp_path, "lifecycle", "data", "--master", master, *conf)
+        workers = [len(list((tmp_path / "cluster").glob(f"worker{number}/app-*"))) for number in range(2)]
+    assert workers == [2, 2], "each worker took part in both programs"
+    assert there == here
+    assert there["read"] == there["messages"]
+    for way in ("batch", "stream"):
+        assert published(tmp_path / "there" / way) == orders
+    assert told[0]["query"] == "lifecycle-lifecycle"
+    assert told[-2]["lag"] == 0
+    assert plain(lifecycle_table(str(tmp_path / "lake")).read(spark).drop("date")) == plain(
+        load(spark, data, "lifecycle")
+    )
+
+
+def test_a_master_that_does_not_answer_is_named_at_once() -> None:
+    with pytest.raises(SparkUnreachable, match=r"^no Spark answers at spark://127.0.0.1:9 .*is this its address\?$"):
+        check_master("spark://127.0.0.1:9")
+
+
+def test_a_connect_server_is_no_master() -> None:
+    with pytest.raises(InvalidOption, match="is a Spark Connect server, not a master: give it as remote"):
+        check_master("sc://127.0.0.1:9")
+
+
+def test_a_process_has_one_spark(spark: SparkSession) -> None:
+    assert session(master="local[2]") is spark
+    with pytest.raises(Conflict, match=r"runs a Spark session on local\[2\], and can have none on spark://far:7077"):
+        session(master="spark://far:7077")

@@ -1,0 +1,117 @@
+"""P3: a lake of Delta tables, which programs that know nothing of Remuda read and tend."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import StructType
+
+from remuda.broker.intake import Intake
+from remuda.model.errors import Conflict
+from remuda.spark.extra import SparkMissing
+from remuda.spark.lake import DELTA, LakeTable, begin_lake
+from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
+from remuda.spark.pipelines.jobs import JOBS, Place
+from tests.spark.samples import broker_at, column, load, offsets, plain, play
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = StructType().add("number", "long").add("day", "date")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    begin_lake(str(tmp_path / "lake"), DELTA)
+    return str(tmp_path / "lake")
+
+
+def days(spark: SparkSession, lake: str, *numbers: int) -> LakeTable:
+    """A table with one commit for each number."""
+    table = LakeTable(lake, "days", SCHEMA, ("day",))
+    for number in numbers:
+        rows = spark.range(number, number + 1).selectExpr("id as number", "date'2026-01-01' as day")
+        table.append(rows, app="app", batch=number)
+    return table
+
+
+def delta_rows(root: Path) -> pa.Table:
+    """What a reader of Delta finds who is neither Spark nor Remuda."""
+    return pa.table(DeltaTable(root).scan().read_all())
+
+
+def test_the_trail_in_delta_is_the_trail(spark: SparkSession, lake: str, tmp_path: Path) -> None:
+    """Archive, lifecycle, replay and retention on Delta tables, read by delta-rs as well as by Spark."""
+    path = tmp_path / "data"
+    place = Place(url=str(path), lake=lake, options={"maxRows": "100"})
+    with broker_at(path) as broker:
+        play(broker)
+        for name in ("archive", "lifecycle"):
+            JOBS[name](spark, place)
+        messages, events, lives = (table(lake) for table in (messages_table, events_table, lifecycle_table))
+        assert plain(lives.read(spark).drop("date")) == plain(load(spark, path, "lifecycle"))
+        assert offsets(messages.read(spark).select("offset").distinct()) == offsets(load(spark, path))
+        assert events.read(spark).count() == delta_rows(events.root).num_rows == load(spark, path, "events").count()
+        elsewhere = delta_rows(messages.root)
+        assert sorted(elsewhere["offset"].to_pylist()) == offsets(messages.read(spark))
+        assert set(elsewhere["date"].to_pylist()) == {row[0] for row in messages.read(spark).select("date").collect()}
+        assert sorted(elsewhere["body"].to_pylist()) == sorted(map(bytes, column(messages.read(spark), "body")))
+        before = broker.queue("orders").size
+        JOBS["replay"](spark, Place(url=str(path), lake=lake, options={"where": "queue = 'orders' and offset < 5"}))
+        Intake(broker.host).run()
+        assert broker.queue("orders").size == before + 5
+    JOBS["retention"](spark, Place(url=str(path), lake=lake, options={"success": "0s", "dead": "0s"}))
+    left = lives.read(spark)
+    assert left.where("archived").count() == 0
+    assert sorted(delta_rows(lives.root)["offset"].to_pylist()) == offsets(left) != []
+
+
+def test_batches_are_known_from_a_checkpoint_of_the_log_too(spark: SparkSession, lake: str) -> None:
+    table = days(spark, lake, 0, 1)
+    DeltaTable(table.root).create_checkpoint()
+    (table.root / "_delta_log" / f"{0:020d}.json").unlink()
+    assert table.manifest().last_batch("app") == 1
+    days(spark, lake, 1, 2)
+    assert sorted(delta_rows(table.root)["number"].to_pylist()) == [0, 1, 2]
+
+
+def test_what_another_program_does_to_a_table_is_seen(spark: SparkSession, lake: str) -> None:
+    table = days(spark, lake, 0, 1, 2)
+    DeltaTable(table.root).optimize.compact()
+    assert len(table.manifest().files) == 1
+    DeltaTable(table.root).delete("number = 1")
+    assert sorted(row["number"] for row in table.read(spark).collect()) == [0, 2]
+    assert table.drop(lambda partition: partition["day"] == "2026-01-01") == 1
+    assert delta_rows(table.root).num_rows == 0
+
+
+def test_statistics_tell_how_many_rows_there_are(spark: SparkSession, lake: str) -> None:
+    actions = pa.table(DeltaTable(days(spark, lake, 0, 1).root).get_add_actions(flatten=True))
+    assert actions["num_records"].to_pylist() == [1, 1]
+
+
+def test_a_table_whose_files_do_not_tell_its_rows_is_refused(spark: SparkSession, lake: str) -> None:
+    """With deletion vectors or column mapping, Spark's Parquet reader would give wrong rows."""
+    from deltalake import TableFeatures
+
+    table = days(spark, lake, 0)
+    DeltaTable(table.root).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(Conflict, match=r"features of Delta .*[dD]eletion.?[vV]ectors.*nothing was read or written"):
+        table.read(spark)
+    with pytest.raises(Conflict, match="features of Delta"):
+        days(spark, lake, 1)
+
+
+def test_without_the_extra_the_answer_is_the_line_that_installs_it(
+    lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    for begin in (lambda: begin_lake(str(tmp_path / "new"), DELTA), lambda: LakeTable(lake, "days", SCHEMA, ())):
+        with pytest.raises(SparkMissing, match=r"^Delta tables are an extra: pip install 'remuda\[delta\]'$"):
+            begin()
+    assert not (tmp_path / "new").exists()

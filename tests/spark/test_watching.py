@@ -1,0 +1,81 @@
+"""P5: what is told of pipelines while they run, and afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from remuda.spark.commands import app
+from remuda.spark.progress import progress
+from remuda.spark.watching import summary
+from tests.spark.samples import broker_at, load, play, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def batch(number: int, rows: int, end: int, latest: int, milliseconds: int = 500) -> dict[str, Any]:
+    numbers = {"endOffset": json.dumps({"offset": end}), "latestOffset": json.dumps({"offset": latest})}
+    source = {"numInputRows": rows, **numbers}
+    return {"name": "q", "batchId": number, "batchDuration": milliseconds, "sources": [source]}
+
+
+def test_batches_that_came_meanwhile_are_told_as_one() -> None:
+    told = summary([batch(3, 100, 100, 400), batch(4, 200, 300, 420)])
+    assert (told.batch, told.rows, told.rate, told.lag) == (4, 300, 300.0, 120)
+
+
+def test_every_row_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_at(tmp_path / "data") as broker:
+        play(broker)
+        lives = load(spark, tmp_path / "data", "lifecycle").count()
+        command = ["run", "lifecycle", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--set", "maxRows=40"]
+        ran = CliRunner().invoke(app, [*command, "--json"])
+    assert ran.exit_code == 0, ran.output
+    *told, done = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert sum(one["rows"] for one in told) == lives
+    assert [one["batch"] for one in told] == sorted({one["batch"] for one in told})
+    assert (told[-1]["lag"], done["pipeline"]) == (0, "lifecycle")
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(spark: SparkSession, tmp_path: Path) -> None:
+    data, lake = str(tmp_path / "data"), str(tmp_path / "lake")
+    behind: list[int] = []
+
+    def feed() -> None:
+        """Publish, wait until it is archived, publish again, interrupt."""
+        for count in (100, 150):
+            publish(broker, count)
+            broker.host.sync()
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not _is_done(data, lake):
+                time.sleep(0.2)
+        behind.extend(row["behind"] for row in progress(data, lake))
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with broker_at(Path(data)) as broker:
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        ran = CliRunner().invoke(app, ["run", "archive", data, "--lake", lake, "--continuous", "--json"])
+        feeder.join()
+    assert ran.exit_code == 0, ran.output
+    *told, done = [json.loads(line) for line in ran.stdout.splitlines()]
+    mine = [one for one in told if one["query"] == "archive-messages"]
+    assert sum(one["rows"] for one in mine) == 250
+    assert (mine[-1]["lag"], done["pipeline"], set(behind)) == (0, "archive", {0})
+    assert ran.stderr == ""
+
+
+def _is_done(data: str, lake: str) -> bool:
+    rows = [row for row in progress(data, lake) if row["pipeline"] == "archive-messages"]
+    return bool(rows) and rows[0]["behind"] == 0
