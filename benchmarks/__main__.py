@@ -6,11 +6,13 @@ import argparse
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
+import msgspec
 from rich.console import Console
 
 from benchmarks import page
@@ -19,11 +21,12 @@ from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
-from benchmarks.table import broker_table, bus_table, findings_table, is_bus
+from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
+from benchmarks.table import broker_table, bus_table, findings_table, is_bus, spark_table
 from benchmarks.throughput import measure
 from benchmarks.workload import workloads
 
-QUICK = Effort(rounds=1, seconds=0.08)
+QUICK = Effort(rounds=1, seconds=0.08, messages=300_000)
 THOROUGH = Effort()
 
 
@@ -40,9 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: list[Result] = []
     load_at_start = os.getloadavg()[0]
     old = load(asked.output)
-    for result in run(asked.only, Effort(asked.rounds or effort.rounds, effort.seconds), console, failed):
-        results.append(with_settings(result, load_at_start=round(load_at_start, 2), cores=os.cpu_count()))
-        save(merged(old, results, row_names()), asked.output)
+    if asked.rounds:
+        effort = msgspec.structs.replace(effort, rounds=asked.rounds)
+    with closing(STAGE):
+        for result in run(asked.only, effort, console, failed):
+            results.append(with_settings(result, load_at_start=round(load_at_start, 2), cores=os.cpu_count()))
+            save(merged(old, results, row_names()), asked.output)
     _show(results, console)
     if load_at_start > BUSY:
         console.print(f"[red]The machine was busy (load {load_at_start:.1f} at the start): repeat this when idle.[/]")
@@ -71,6 +77,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **{workload.name: partial(measure, workload) for workload in workloads()},
         **BUS_ROWS,
         **BIG_ROWS,
+        **SPARK_ROWS,
     }
 
 
@@ -80,11 +87,14 @@ def row_names() -> list[str]:
 
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
-    broker = [result for result in results if not is_bus(result)]
+    spark = [result for result in results if is_spark(result)]
+    broker = [result for result in results if not is_bus(result) and not is_spark(result)]
     if broker:
         console.print(broker_table(broker))
     if bus:
         console.print(bus_table(bus))
+    if spark:
+        console.print(spark_table(spark))
     console.print(findings_table(findings({result.name: result for result in results})))
 
 

@@ -11,3 +11,5 @@ class Effort(msgspec.Struct, frozen=True):
     rounds: int = 3
     seconds: float = 0.3
     """About how long one contender's round takes."""
+    messages: int = 10_000_000
+    """How many the Spark rows go over."""

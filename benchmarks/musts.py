@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 from benchmarks.big import BACKLOG, RESTART
 from benchmarks.bus.rows import BUS_ROWS, LATENCY
 from benchmarks.results import Result
+from benchmarks.spark.rows import LIFECYCLE, PIPELINES, READ, SOURCE, STREAM, is_judged
+
+_NOISE: Final = 1.15
 
 
 class Finding(NamedTuple):
@@ -59,6 +62,10 @@ def _below(most: float) -> Callable[[Result], tuple[bool, str]]:
     return lambda result: (result.remuda < most, f"{result.remuda:g} {result.unit}")
 
 
+def _at_most(most: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: (result.remuda <= most, f"{result.remuda:.2f} {result.unit}")
+
+
 def _steady_head(result: Result) -> tuple[bool, str]:
     """As with a thousand waiting: no more than half again, which is what noise alone can do."""
     many, few = result.settings["head_ms"]["p50"], result.settings["head_ms_with_1000_waiting"]["p50"]
@@ -68,6 +75,16 @@ def _steady_head(result: Result) -> tuple[bool, str]:
 def _no_later(result: Result) -> tuple[bool, str]:
     best = min((time for time in result.peers.values() if time is not None), default=math.inf)
     return result.remuda <= best, f"{result.remuda:.2f} ms, best peer {best:.2f} ms"
+
+
+def _share(least: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: ((result.ratio_to_best_peer or 0) >= least, f"{result.ratio_to_best_peer or 0:.2f}")
+
+
+def _no_faster_than_linear(result: Result) -> tuple[bool, str]:
+    """A million costs no more among ten than alone, but for noise."""
+    growth = result.settings["growth"]
+    return growth <= _NOISE, f"{growth:.2f} times"
 
 
 MUSTS: Final = (
@@ -92,6 +109,11 @@ MUSTS: Final = (
         for whom, check in (("best durable peer", _of_durable_peers(5)), ("best peer, in memory too", _of_best_peer(5)))
     ),
     Must("bus/latency, durable: p50 no worse than best peer's, in memory too", LATENCY, _no_later),
+    *(Must(f"{row}: ≥ 0.8 of Spark's own Parquet scan", row, _share(0.8)) for row in READ),
+    *(Must(f"{row}: ≥ 0.4 of Spark's own Parquet scan", row, _share(0.4)) for row in SOURCE),
+    Must(f"{STREAM}: ≥ 0.5 of the batch source", STREAM, _share(0.5)),
+    Must(f"{LIFECYCLE}: ≤ 3 CPU-seconds per million events", LIFECYCLE, _at_most(3)),
+    *(Must(f"{row}: no dearer per message for ten times as many", row, _no_faster_than_linear) for row in PIPELINES),
 )
 
 
@@ -99,6 +121,6 @@ def findings(results: Mapping[str, Result]) -> Iterator[Finding]:
     """Every demand on a row that was measured."""
     for must in MUSTS:
         result = results.get(must.row)
-        if result is not None:
+        if result is not None and is_judged(result):
             holds, found = must.check(result)
             yield Finding(must.demand, must.row, found, holds)

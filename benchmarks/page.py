@@ -10,7 +10,17 @@ from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import LATENCY
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, Result
-from benchmarks.table import BROKER_HEADINGS, BUS_HEADINGS, broker_cells, bus_cells, is_bus, number
+from benchmarks.spark.rows import is_measured, is_spark
+from benchmarks.table import (
+    BROKER_HEADINGS,
+    BUS_HEADINGS,
+    SPARK_HEADINGS,
+    broker_cells,
+    bus_cells,
+    is_bus,
+    number,
+    spark_cells,
+)
 
 BEGIN: Final = "<!-- results: begin -->"
 END: Final = "<!-- results: end -->"
@@ -30,7 +40,8 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
-    broker = [result for result in results if not is_bus(result) and result.name not in BIG_ROWS]
+    elsewhere = (is_bus, is_spark, lambda result: result.name in BIG_ROWS)
+    broker = [result for result in results if not any(its(result) for its in elsewhere)]
     big = [
         [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
         for result in results
@@ -49,6 +60,7 @@ def everything(results: list[Result]) -> str:
             *_reasons(results),
             "Ten million messages:",
             _table(["row", "remuda", "details", "bound by"], big, left={0, 2, 3}),
+            *_spark_tables(list(filter(is_spark, results))),
             "What it must reach:",
             _table(["must", "found", "reached"], musts, left={0}),
         ]
@@ -83,6 +95,18 @@ def _bus_tables(results: list[Result]) -> list[str]:
     return tables
 
 
+def _spark_tables(results: list[Result]) -> list[str]:
+    if not results:
+        return []
+    left = {0, 1, len(SPARK_HEADINGS) + 2}
+    missing = [f"- {result.name}: {result.settings['remuda']}." for result in results if not is_measured(result)]
+    return [
+        "Spark over the log, in CPU seconds of the JVM and all Python workers:",
+        _table(["row", "unit", *SPARK_HEADINGS, "bound by"], map(_spark_row, results), left),
+        *(["\n".join(missing)] if missing else []),
+    ]
+
+
 def _reasons(results: list[Result]) -> list[str]:
     """Why some have no figure."""
     missing = {
@@ -109,6 +133,11 @@ def _broker_row(result: Result) -> list[str]:
 def _bus_row(result: Result) -> list[str]:
     name, _, *figures = bus_cells(result)
     return [f"`{name}`", *figures]
+
+
+def _spark_row(result: Result) -> list[str]:
+    name, *figures = spark_cells(result)
+    return [f"`{name}`", *figures, _bound(result)]
 
 
 def _latency_rows(result: Result) -> list[list[str]]:

@@ -9,11 +9,17 @@ from rich.table import Table
 
 from benchmarks.musts import Finding
 from benchmarks.results import RATE, Result
+from benchmarks.spark.rows import is_measured
+from benchmarks.spark.scans import BATCH_SOURCE, NATIVE
+from benchmarks.spark.scans import UNIT as CPU_RATE
 
 BROKER_PEERS: Final = ("huey", "persist-queue", "litequeue")
 BUS_PEERS: Final = ("huey", "huey-memory", "dramatiq", "celery")
 BROKER_HEADINGS: Final = ("remuda", *BROKER_PEERS, "to best peer", "bare loop", "to loop")
 BUS_HEADINGS: Final = ("remuda", "remuda, always", *BUS_PEERS, "to best peer")
+
+SPARK_PEERS: Final = (NATIVE, BATCH_SOURCE)
+SPARK_HEADINGS: Final = ("remuda", *SPARK_PEERS, "ratio", "ratio by wall", "growth")
 
 
 def is_bus(result: Result) -> bool:
@@ -28,6 +34,11 @@ def broker_table(results: Iterable[Result]) -> Table:
 def bus_table(results: Iterable[Result]) -> Table:
     table = Table(title="The bus beside its peers (more is better, but for ms); only Remuda and huey are durable")
     return _filled(table, BUS_HEADINGS, (bus_cells(result) for result in results))
+
+
+def spark_table(results: Iterable[Result]) -> Table:
+    table = Table(title="Spark over the log, in CPU seconds of the JVM and all Python workers")
+    return _filled(table, SPARK_HEADINGS, (spark_cells(result) for result in results))
 
 
 def broker_cells(result: Result) -> list[str]:
@@ -51,10 +62,25 @@ def bus_cells(result: Result) -> list[str]:
     ]
 
 
+def spark_cells(result: Result) -> list[str]:
+    """Growth is what a million cost in the large run, beside what they cost in the small one."""
+    if not is_measured(result):
+        return [result.name, result.unit, "not measured", *[""] * (len(SPARK_HEADINGS) - 1)]
+    return [
+        *_beginning(result),
+        *(number(result.peers.get(peer), result.unit) for peer in SPARK_PEERS),
+        *map(_hundredths, (result.ratio_to_best_peer, *map(result.settings.get, ("ratio_by_wall", "growth")))),
+    ]
+
+
 def number(value: float | None, unit: str) -> str:
     if value is None:
         return ""
-    return f"{value:,.0f}" if unit == RATE else f"{value:,.2f}"
+    return f"{value:,.0f}" if unit in (RATE, CPU_RATE) else f"{value:,.2f}"
+
+
+def _hundredths(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def ratio(result: Result) -> str:

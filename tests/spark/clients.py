@@ -30,16 +30,3 @@ def run_survey(folder: Path, url: str) -> dict[str, Any]:
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
-
-
-def run_pipeline(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """`remuda pipeline run` over the log in `data` and the lake in `lake`; what it told."""
-    told: list[dict[str, Any]] = []
-    for _ in range(3):
-        ran = run_program(folder, "remuda.cli", "pipeline", "run", *arguments, "--lake", "lake", "--json")
-        told += map(json.loads, ran.stdout.splitlines())
-        # Spark gives a Python of a query ten seconds to start, which a busy machine exceeds.
-        if "run it again" not in ran.stderr:
-            break
-    assert ran.returncode == 0, ran.stderr
-    return told

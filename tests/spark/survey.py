@@ -1,4 +1,4 @@
-"""What the source, `read`, the sink and streams give, wherever Spark runs; also as a program of its own.
+"""What the source, `read`, the sink, streams and a pipeline give, wherever Spark runs; also as a program of its own.
 
 A process that has had a session on one Spark can have none on another, hence the program: it prints what it found.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remuda.spark import pins, read, session
+from remuda.spark.pipelines.jobs import Place, lifecycle
 from tests.spark.samples import broker_at, load, numbers, offsets, plain, play, publish, seal
 from tests.spark.servers import CLUSTER
 
@@ -67,6 +68,7 @@ def main(url: str, data: str, target: str) -> None:
         spark = session(master=url, quick=True, config=CLUSTER)
     found = look(spark, log)
     copy(spark, log, copies)
+    lifecycle(spark, Place(url=str(log), lake=str(copies / "lake")))
     spark.stop()
     print(json.dumps(found))
 

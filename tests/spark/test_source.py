@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from remuda.model.message import Message, Priority
+from remuda.spark.options import ReadOptions
+from remuda.spark.source import Part, Shape, read_part, rows_per_part
 from tests.spark.samples import (
     broker_at,
     column,
@@ -235,3 +239,27 @@ def test_m7_lives_are_those_that_the_broker_tells(spark: SparkSession, tmp_path:
 
 def test_plain_rows_do_not_depend_on_how_they_are_parted(spark: SparkSession, log: Path) -> None:
     assert plain(load(spark, log, rowsPerPartition=97, toOffset=500)) == plain(load(spark, log, toOffset=500))
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "expected"),
+    [
+        ("messages", 1000, 1 << 16),
+        ("messages", 1_000_000, 125_000),
+        ("events", 100_000_000, 1 << 20),
+        ("lifecycle", 100_000_000, 1 << 18),
+    ],
+)
+def test_parts_are_as_large_as_leaves_no_core_idle(table: str, rows: int, expected: int) -> None:
+    assert rows_per_part(table, rows) == expected
+
+
+def test_what_a_worker_has_loaded_is_not_collected_after_each_task(log: Path) -> None:
+    """Spark's workers call `gc.collect()` between tasks, which took most of the time of a small one."""
+    options, shape = ReadOptions.parse({"path": str(log)}), Shape("messages", StructType().add("body", "binary"))
+    read = [
+        batch for part in (Part(0, 10), Part(10, 20)) for batch in read_part(options, options.selection, shape, part)
+    ]
+    assert sum(batch.num_rows for batch in read) == 20
+    assert gc.get_freeze_count() > 10_000
+    gc.unfreeze()

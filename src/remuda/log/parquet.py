@@ -29,6 +29,8 @@ _LOW_CARDINALITY: Final = {
     "messages": ["name", "topics.list.element", "object", "mime_type", "queues.list.element"],
     "events": ["queue", "state", "consumer", "reason", "who"],
 }
+_LISTED: Final = ["queues.list.element"]
+"""Columns of lists of which it shall be known what they hold, so that whoever looks for one value may skip the rest."""
 UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
 
 
@@ -78,7 +80,7 @@ def _write(file: AppendFile, batches: Iterable[pa.RecordBatch], schema: pa.Schem
         compression="zstd",
         compression_level=1,
         use_dictionary=_LOW_CARDINALITY[table],
-        write_statistics=[name for name in schema.names if name != "body"],
+        write_statistics=[name for name in schema.names if name != "body"] + _LISTED,
     ) as writer:
         sink.pass_on()
         for batch in batches:
@@ -146,6 +148,8 @@ class SealedParquet:
             self._groups = self._read_seal()
             self._file = pq.ParquetFile(self._source, pre_buffer=False)
             self.metadata: Any = self._file.metadata
+            self._schema: pa.Schema = self._file.schema_arrow
+            self._places = self._flat_columns()
         except UNREADABLE as error:
             raise self._damage(error) from error
         if len(self._groups) != self.metadata.num_row_groups:
@@ -157,8 +161,7 @@ class SealedParquet:
         try:
             if google_crc32c.value(self._source.read_at(where.end - where.start, where.start)) != where.crc:
                 raise ValueError(f"row group {group} does not match its checksum")
-            table = self._file.read_row_group(group, columns=columns, use_threads=False).combine_chunks()
-            return table.to_batches()[0]
+            return self._read(group, self._schema.names if columns is None else columns)
         except UNREADABLE as error:
             raise self._damage(error) from error
 
@@ -171,6 +174,26 @@ class SealedParquet:
             )
         except UNREADABLE:
             return False
+
+    def _read(self, group: int, columns: Sequence[str]) -> pa.RecordBatch:
+        fields = [field for field in self._schema if field.name in columns]
+        described = self.metadata.row_group(group)
+        constant = {
+            field.name: array
+            for field in fields[1:]
+            if field.name in self._places
+            and (array := _constant(described.column(self._places[field.name]), field.type)) is not None
+        }
+        others = [field.name for field in fields if field.name not in constant]
+        table = self._file.read_row_group(group, columns=others, use_threads=False).combine_chunks()
+        decoded = table.to_batches()[0]
+        arrays = [constant[field.name] if field.name in constant else decoded.column(field.name) for field in fields]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _flat_columns(self) -> dict[str, int]:
+        """Where the columns are that hold one value for each row."""
+        paths = [self.metadata.schema.column(place).path for place in range(self.metadata.num_columns)]
+        return {path: place for place, path in enumerate(paths) if path in self._schema.names}
 
     def _read_seal(self) -> list[Group]:
         size = self._source.size()
@@ -190,3 +213,17 @@ class SealedParquet:
         if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
             return StorageError(f"{self._name} cannot be read now: {error.strerror}; try again")
         return Unreadable(f"{self._name} cannot be read ({error}); its rows are missing. Restore it from a copy")
+
+
+def _constant(chunk: Any, kind: pa.DataType) -> pa.Array | None:
+    """A column of a row group that holds one value, or none, made without decoding it."""
+    known = chunk.statistics
+    if known is None or not known.has_null_count:
+        return None
+    rows = chunk.num_values
+    if known.null_count == rows:
+        return pa.nulls(rows, kind)
+    if known.null_count or not known.has_min_max or pa.types.is_temporal(kind):
+        return None
+    least = known.min
+    return pa.repeat(pa.scalar(least, kind), rows) if least == known.max else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -27,8 +29,12 @@ from remuda.spark.port import SparkLog, open_log
 from remuda.spark.selection import Selection, push
 from remuda.spark.tables import LIFECYCLE, MESSAGES, SCHEMAS
 
-if TYPE_CHECKING:
-    pass
+_FEWEST_ROWS: Final = 1 << 16
+_MOST_ROWS: Final = 1 << 20
+_TASKS: Final = 8
+"""A log is cut into about so many parts at least, unless they would be small."""
+_LIVES: Final = 1 << 18
+"""Lives are put together in memory, object by object."""
 
 
 class RemudaSource(DataSource):
@@ -138,8 +144,12 @@ class Shape:
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._arrow is None:
             self._arrow = to_arrow_schema(self._schema, timezone="UTC")
-        columns = [batch.column(field.name).cast(field.type) for field in self._arrow]
+        columns = [_as(batch.column(field.name), field.type) for field in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
 
 
 def numbered(table: str) -> str:
@@ -164,7 +174,8 @@ def plan(
     only: Sequence[range] | None = None,
 ) -> list[Part]:
     """Parts to be read side by side. Those of lives are told by the events before `position`."""
-    ranges = log.parts(numbered(options.table), start, stop, options.partition_rows)
+    rows = options.partition_rows or rows_per_part(options.table, stop - start)
+    ranges = log.parts(numbered(options.table), start, stop, rows)
     if options.table != LIFECYCLE:
         return [Part(one.start, one.stop) for one in ranges]
     told = log.telling(position)
@@ -183,9 +194,25 @@ def read_part(
     if not isinstance(part, Part):
         return  # Spark's stand-in where there is nothing to read
     log = open_log(options.url)
+    _freeze()
     if options.table == LIFECYCLE:
         for batch in lives(log, range(part.start, part.stop), part.positions, part.only, selection):
             yield shape.fit(batch)
         return
     for batch in log.batches(options.table, part.start, part.stop, selection, shape.names):
         yield shape.fit(batch)
+
+
+def rows_per_part(table: str, rows: int) -> int:
+    """A task costs Spark and Python tens of milliseconds: parts are large, but not so large that cores are idle."""
+    return _LIVES if table == LIFECYCLE else min(max(rows // _TASKS, _FEWEST_ROWS), _MOST_ROWS)
+
+
+@functools.cache
+def _freeze() -> None:
+    """Take what is loaded by now out of garbage collection.
+
+    Spark's workers collect everything after each task. To look through the modules takes longer than to read 100,000
+    messages.
+    """
+    gc.freeze()

@@ -1,0 +1,1 @@
+"""The Spark rows: reading the log beside Spark's own Parquet reader, and the pipelines over it."""

@@ -1,0 +1,166 @@
+"""Pipelines as they are run: what a million messages or events cost, and whether ten times as many cost ten times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from benchmarks.effort import Effort
+from benchmarks.results import Result
+from benchmarks.spark.logs import BODY_BYTES, MIX, QUEUE
+from benchmarks.spark.meter import Cost, measured
+from benchmarks.spark.scans import WrongRows
+from benchmarks.spark.stage import MASTER, Stage
+from remuda import open_broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+UNIT: Final = "CPU-s/million"
+SHARE: Final = 10
+"""The small run is of so many times fewer."""
+_REPEATING: Final = 10
+_PATIENCE: Final = 300.0
+_MILLION: Final = 1_000_000
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of a pipeline over so many messages or events."""
+
+    count: int
+    cost: Cost
+    more: dict[str, Any] = {}
+
+    @property
+    def per_million(self) -> float:
+        return self.cost.cpu * _MILLION / self.count
+
+    def told(self) -> dict[str, Any]:
+        return {"count": self.count, "cpu_s": self.cost.cpu, "wall_s": self.cost.wall, **self.more}
+
+
+def lifecycle(stage: Stage, effort: Effort) -> Result:
+    def run(events: int) -> Run:
+        log, lived = stage.lived(events)
+        with stage.folder() as lake:
+            cost = measured(lambda: _job(stage, "lifecycle", log, lake))
+            _check(_rows_in(stage, "lifecycle", lake), lived.messages)
+        return Run(lived.events, cost, {"messages": lived.messages})
+
+    return _grown(
+        "spark/lifecycle",
+        effort,
+        run,
+        f"remuda pipeline run lifecycle: the log → one row for each message and queue in the lake; {MIX}",
+        "putting the events of each message together, and writing the rows",
+    )
+
+
+def ingest(stage: Stage, effort: Effort) -> Result:
+    def run(count: int) -> Run:
+        with stage.folder() as folder:
+            rows, data = folder / "rows", folder / "data"
+            told(stage, count).write.parquet(str(rows))
+            with open_broker(data, sync="os") as broker:
+                broker.create_queue(QUEUE, type="pull")
+            options = {"source": str(rows), "order": "seq", "repeats": "drop"}
+            cost = measured(lambda: _job(stage, "ingest", data, folder / "lake", options))
+            intake = measured(lambda: _taken_in(data, count - count // _REPEATING))
+        return Run(count, cost, {"taken_in_cpu_s": intake.cpu, "taken_in_wall_s": intake.wall})
+
+    return _grown(
+        "spark/ingest",
+        effort,
+        run,
+        "remuda pipeline run ingest, repeats=drop: a Parquet file → compacter → distributor → spool; one row in ten "
+        "repeats the one before it. What the broker then needs to take them in is told apart",
+        "sorting by object and key, and then by the order to be kept",
+    )
+
+
+def archive(stage: Stage, effort: Effort) -> Result:
+    def run(count: int) -> Run:
+        log = stage.waiting(count)
+        with stage.folder() as lake:
+            cost = measured(lambda: _job(stage, "archive", log, lake))
+            _check(_rows_in(stage, "messages", lake), count)
+        return Run(count, cost)
+
+    return _grown(
+        "spark/archive",
+        effort,
+        run,
+        "remuda pipeline run archive: the log → messages and events in the lake, parted by date and queue",
+        "shuffling the rows to their partitions, and writing Parquet",
+    )
+
+
+def grown(name: str, small: Run, large: Run, description: str, bound_by: str) -> Result:
+    """A row from the run that counts, and from one over a tenth."""
+    return Result(
+        name=name,
+        unit=UNIT,
+        remuda=round(large.per_million, 3),
+        settings={
+            "remuda": description,
+            "bound_by": bound_by,
+            "body_bytes": BODY_BYTES,
+            "master": MASTER,
+            "small": {**small.told(), "cpu_s_per_million": round(small.per_million, 3)},
+            "large": {**large.told(), "cpu_s_per_million": round(large.per_million, 3)},
+            "growth": round(large.per_million / small.per_million, 3),
+        },
+    )
+
+
+def _grown(name: str, effort: Effort, run: Callable[[int], Run], description: str, bound_by: str) -> Result:
+    """Run it small twice, the first time to warm up, then large."""
+    few = effort.messages // SHARE
+    run(few)
+    return grown(name, run(few), run(effort.messages), description, bound_by)
+
+
+def told(stage: Stage, count: int) -> DataFrame:
+    """Rows to be ingested, of which every tenth says again what the one before it said of its key."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    number = F.when(F.col("id") % _REPEATING == _REPEATING - 1, F.col("id") - 1).otherwise(F.col("id"))
+    text = F.format_string('{"order": "%010d", "customer": "%s", "note": "', number, F.sha2(number.cast("string"), 256))
+    return stage.spark.range(count).select(
+        F.col("id").alias("seq"),
+        F.lit(QUEUE).alias("name"),
+        F.lit("order").alias("object"),
+        number.cast("string").alias("key"),
+        F.rpad(text, BODY_BYTES, "words of no importance ").cast("binary").alias("body"),
+    )
+
+
+def _job(stage: Stage, name: str, log: Path, lake: Path, options: dict[str, str] | None = None) -> None:
+    from remuda.spark.pipelines.jobs import JOBS, Place
+
+    JOBS[name](stage.spark, Place(url=str(log), lake=str(lake), options=options or {}))
+
+
+def _rows_in(stage: Stage, table: str, lake: Path) -> int:
+    from remuda.spark.pipelines.archive import lifecycle_table, messages_table
+
+    tables = {"messages": messages_table, "lifecycle": lifecycle_table}
+    return tables[table](str(lake)).read(stage.spark).count()
+
+
+def _taken_in(directory: Path, count: int) -> None:
+    """Let a broker take in what lies in the spool."""
+    end = time.monotonic() + _PATIENCE
+    with open_broker(directory, sync="os") as broker:
+        while (waiting := broker.queue(QUEUE).waiting) < count and time.monotonic() < end:
+            time.sleep(0.05)
+    _check(waiting, count)
+
+
+def _check(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise WrongRows(f"{found} came out where {wanted} were to come")

@@ -1,0 +1,69 @@
+"""Sealed files give the rows that were put in, however little of them is decoded."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from remuda.log.directory import DirectoryDisk
+from remuda.log.disk import MemoryDisk
+from remuda.log.parquet import SealedParquet, write_sealed
+from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
+
+VALUES: dict[pa.DataType, tuple[Any, Any]] = {
+    pa.string(): ("", "é" * 3000),
+    pa.binary(): (b"", b"\xff\x00"),
+    pa.int8(): (-1, 5),
+    pa.int32(): (0, 7),
+    pa.int64(): (0, 1 << 62),
+    pa.bool_(): (False, True),
+    pa.timestamp("us", tz="UTC"): (0, (1 << 63) - 1),
+}
+FILLINGS = ("null", "one", "other", "both", "one or null")
+
+
+def filled(kind: pa.DataType, filling: str, rows: int = 6) -> pa.Array:
+    one, other = VALUES.get(kind, ([], []))
+    values = {"null": [None], "one": [one], "other": [other], "both": [one, other], "one or null": [one, None]}
+    return pa.array(list(itertools.islice(itertools.cycle(values[filling]), rows)), kind)
+
+
+@pytest.mark.parametrize("filling", FILLINGS)
+@pytest.mark.parametrize(("table", "schema"), [("messages", MESSAGES_SCHEMA), ("events", EVENTS_SCHEMA)])
+def test_columns_of_one_value_are_read_as_they_were_written(
+    table: str, schema: pa.Schema, filling: str, tmp_path: Path
+) -> None:
+    batches = [
+        pa.RecordBatch.from_arrays(
+            [pa.array(range(first, first + 6)), *(filled(kind, filling) for kind in schema.types[1:])], schema=schema
+        )
+        for first in (0, 6)
+    ]
+    disk = DirectoryDisk(tmp_path)
+    write_sealed(disk, "sealed.parquet", batches, schema, table)
+    file = SealedParquet(disk, "sealed.parquet")
+    decoded = pq.ParquetFile(tmp_path / "sealed.parquet")
+    for group in (0, 1):
+        found = file.read(group)
+        found.validate(full=True)
+        assert found.equals(decoded.read_row_group(group).combine_chunks().to_batches()[0])
+        some = [schema.names[0], *schema.names[3::2]]
+        assert file.read(group, some).equals(found.select(some))
+        assert file.read(group, some[:1]).equals(found.select(some[:1]))
+
+
+def test_it_is_known_which_queues_a_row_group_holds() -> None:
+    columns = {"offset": pa.array([0, 1, 2]), "queues": pa.array([["fruit"], [], ["stone", "apple"]])}
+    arrays = [columns.get(field.name, pa.nulls(3, field.type)).cast(field.type) for field in MESSAGES_SCHEMA]
+    disk = MemoryDisk()
+    write_sealed(disk, "sealed.parquet", [pa.RecordBatch.from_arrays(arrays, schema=MESSAGES_SCHEMA)], MESSAGES_SCHEMA,
+                 "messages")  # fmt: skip
+    described = SealedParquet(disk, "sealed.parquet").metadata.row_group(0)
+    chunks = [described.column(place) for place in range(described.num_columns)]
+    (known,) = (chunk.statistics for chunk in chunks if chunk.path_in_schema == "queues.list.element")
+    assert (known.min, known.max) == ("apple", "stone")
