@@ -11,8 +11,8 @@ from benchmarks.results import Result
 from benchmarks.spark import pipelines, scans
 from benchmarks.spark.stage import NotHere, Stage
 
-READ: Final = ("spark/read/body", "spark/read/all")
-SOURCE: Final = ("spark/source/body", "spark/source/all")
+READ: Final = ("spark/read", "spark/read/body")
+SOURCE: Final = ("spark/source", "spark/source/body")
 STREAM: Final = "spark/stream"
 LIFECYCLE: Final = "spark/lifecycle"
 PIPELINES: Final = (LIFECYCLE, "spark/ingest", "spark/archive")
@@ -49,9 +49,9 @@ def attempted(name: str, unit: str, measuring: Measuring, stage: Stage, effort: 
 
 MEASURED: Final[dict[str, tuple[str, Measuring]]] = {
     "spark/read/body": (scans.UNIT, scans.read_body),
-    "spark/read/all": (scans.UNIT, scans.read_all),
+    "spark/read": (scans.UNIT, scans.read_all),
     "spark/source/body": (scans.UNIT, scans.source_body),
-    "spark/source/all": (scans.UNIT, scans.source_all),
+    "spark/source": (scans.UNIT, scans.source_all),
     STREAM: (scans.UNIT, scans.stream),
     LIFECYCLE: (pipelines.UNIT, pipelines.lifecycle),
     "spark/ingest": (pipelines.UNIT, pipelines.ingest),

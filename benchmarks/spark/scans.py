@@ -52,7 +52,7 @@ def read_all(stage: Stage, effort: Effort) -> Result:
     return _compared(
         stage,
         _steadier(effort),
-        "spark/read/all",
+        "spark/read",
         "remuda.spark.read of the sealed log; all columns into noop",
         lambda: _emptied(read(stage.spark, log)),
         (NATIVE, "spark.read.parquet of the same rows, written by Spark with zstd; all columns into noop"),
@@ -81,7 +81,7 @@ def source_all(stage: Stage, effort: Effort) -> Result:
     return _compared(
         stage,
         effort,
-        "spark/source/all",
+        "spark/source",
         "format('remuda'); all columns into noop",
         lambda: _emptied(_source(stage, log)),
         (NATIVE, "spark.read.parquet of the same rows, written by Spark with zstd; all columns into noop"),
