@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,11 +19,14 @@ from benchmarks.spark.meter import Cost, Times, family, measured, processes, spe
 from benchmarks.spark.pipelines import Run, grown
 from benchmarks.spark.rows import FULL, MEASURED, PIPELINES, READ, STREAM, attempted, is_measured
 from benchmarks.spark.scans import NATIVE, compared
-from benchmarks.spark.stage import NotHere, Stage
+from benchmarks.spark.stage import Stage
 from benchmarks.table import SPARK_HEADINGS, spark_cells
 from remuda.log.directory import DirectoryDisk
 from remuda.log.reader import Reader
 from remuda.spark.java import JavaMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BUSY = "sum(number * number for number in range(3_000_000))"
 
@@ -113,21 +117,11 @@ def test_a_machine_without_java_has_rows_that_say_so(monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """A stage that starts quickly, and leaves a session alone that other tests began."""
-    from pyspark.sql import SparkSession
-
-    from remuda.spark import session
-
-    running = SparkSession.getActiveSession()
-    monkeypatch.setattr(stage, "session", lambda name, master: session(name, master=master, quick=True))
+def tiny(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """A stage on the session of all tests, which it leaves alone."""
+    monkeypatch.setattr(stage, "session", lambda name, master: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
     held = Stage()
-    try:
-        held.start()
-    except NotHere as reason:
-        pytest.skip(str(reason))
-    if running is not None:
-        monkeypatch.setattr(running, "stop", lambda: None)
     yield held
     held.close()
 
