@@ -8,17 +8,35 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def history(messages: DataFrame) -> DataFrame:
-    """The last hash of each object and key, how often it changed, and when. As the compacter remembers it."""
-    told = messages.where(F.col("digest").isNotNull()).transform(with_repetitions, "digest", "offset")
-    return told.groupBy("object", "key").agg(
-        F.max_by("digest", "offset").alias("digest"),
-        F.count_if(~F.col("repeats")).alias("version"),
-        F.count("*").alias("messages"),
-        F.max("offset").alias("offset"),
-        F.min("created").alias("first"),
-        F.max("created").alias("last"),
+def history(messages: DataFrame, before: DataFrame | None = None) -> DataFrame:
+    """The last hash of each object and key, how often it changed, and when. As the compacter remembers it.
+
+    It goes on from what it told `before`; messages that were told of then are not counted again.
+    """
+    told = messages.where(F.col("digest").isNotNull()).select(
+        "object", "key", "digest", F.lit(1).cast("long").alias("version"), F.lit(1).cast("long").alias("messages"),
+        "offset", F.col("created").alias("first"), F.col("created").alias("last"),
+    )  # fmt: skip
+    if before is not None:
+        told = before.select(*told.columns).unionByName(_untold(told, before))
+    return (
+        told.transform(with_repetitions, "digest", "offset")
+        .groupBy("object", "key")
+        .agg(
+            F.max_by("digest", "offset").alias("digest"),
+            F.sum(F.when(F.col("repeats"), 0).otherwise(F.col("version"))).alias("version"),
+            F.sum("messages").alias("messages"),
+            F.max("offset").alias("offset"),
+            F.min("first").alias("first"),
+            F.max("last").alias("last"),
+        )
     )
+
+
+def _untold(told: DataFrame, before: DataFrame) -> DataFrame:
+    """What came after all that is told of its object and key: messages are told of in the order of the log."""
+    same = told["object"].eqNullSafe(before["object"]) & told["key"].eqNullSafe(before["key"])
+    return told.join(before, same & (told["offset"] <= before["offset"]), "left_anti")
 
 
 def with_repetitions(rows: DataFrame, hashed: str, order: str) -> DataFrame:

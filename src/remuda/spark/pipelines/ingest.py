@@ -9,6 +9,8 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from remuda.log.spool import SPOOL_SCHEMA
+from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 from remuda.spark.pipelines.history import compacts, with_repetitions
 from remuda.spark.pipelines.topics import covered
@@ -26,6 +28,19 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     """Queues that exist; only with a default queue does it matter which."""
     channels: Mapping[str, Sequence[str]] = {}
     """The topic prefixes of each channel."""
+
+
+def messages_of(rows: DataFrame, order: str, *, drop: bool = False) -> DataFrame:
+    """The rows as messages for the sink, in their order; columns that a message does not have are left out.
+
+    With `drop`, without those that repeat what the rows before them said of their object and key.
+    """
+    if order not in rows.columns:
+        raise InvalidOption(f"the rows have no column {order!r} to be ordered by; they have {', '.join(rows.columns)}")
+    _check(rows)
+    kept = judged(rows, order).where(F.col("state") == State.QUEUED.value) if drop else completed(rows)
+    columns = [name for name in SPOOL_SCHEMA.names if name in rows.columns or name == "name"]
+    return kept.orderBy(order).select(*columns)
 
 
 def judged(
@@ -63,6 +78,18 @@ def completed(rows: DataFrame) -> DataFrame:
             "body": F.col("body").cast("binary"),
         }
     )
+
+
+def _check(rows: DataFrame) -> None:
+    """Refuse rows of which no messages can be made."""
+    kinds = dict(rows.dtypes)
+    if "body" not in kinds or not {"name", "topics"} & kinds.keys():
+        raise InvalidOption(f"a message needs a body, and a name or topics; the rows have {', '.join(kinds)}")
+    for name, wanted in _FIELDS.items():
+        allowed = {wanted, "string"} if name == "body" else {wanted}
+        if name in kinds and kinds[name] not in allowed:
+            kind = " or ".join(sorted(allowed))
+            raise InvalidOption(f"column {name!r} must be {kind}, not {kinds[name]}: cast it. Nothing was published")
 
 
 def queues_of(routes: Routes) -> Column:

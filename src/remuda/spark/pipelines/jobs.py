@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import DateType, DoubleType, LongType, StringType, StructType, TimestampType
 
-from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption
-from remuda.model.state import State
-from remuda.spark import read
 from remuda.spark.lake import LakeTable
 from remuda.spark.pipelines.archive import (
     archived_events,
@@ -27,8 +27,8 @@ from remuda.spark.pipelines.archive import (
     messages_table,
 )
 from remuda.spark.pipelines.history import history
-from remuda.spark.pipelines.ingest import completed, judged
-from remuda.spark.pipelines.metrics import metrics
+from remuda.spark.pipelines.ingest import messages_of
+from remuda.spark.pipelines.metrics import fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
 from remuda.spark.port import directory
@@ -36,6 +36,10 @@ from remuda.spark.sink import query_id
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
 
 CHECKPOINTS: Final = "_checkpoints"
+FILES: Final = "_files"
+"""Checkpoints of those who follow a directory of files instead of the log."""
+DEFAULT_WINDOW: Final = "1 minute"
+_HISTORY_PARTS: Final = 32
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +52,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, str] = {}
 
 
+Take = Callable[[DataFrame, str, int], None]
+"""Takes a micro-batch: its rows, the query they are of, and their number."""
 Job = Callable[[SparkSession, Place], list[StreamingQuery]]
 """Starts a job. One that runs once is done when it returns; of one that goes on, the queries that run are given."""
 
@@ -76,19 +82,7 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     target = lifecycle_table(place.lake)
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        # Kept, since they are asked for three times, and would be read from the log and counted as often.
-        dated = rows.withColumn("date", F.to_date("created")).persist()
-        try:
-            dates = {str(row[0]) for row in dated.select("date").distinct().collect()}
-            target.rewrite(
-                rows.sparkSession,
-                lambda partition: partition["date"] in dates,
-                lambda old: latest(old, dated),
-                app=app,
-                batch=batch,
-            )
-        finally:
-            dated.unpersist()
+        _merge(target, rows.withColumn("date", F.to_date("created")), "date", latest, app, batch)
 
     return _finish(place, [_follow(spark, place, "lifecycle", LIFECYCLE, merge)])
 
@@ -101,33 +95,63 @@ def latest(old: DataFrame, new: DataFrame) -> DataFrame:
 
 def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """object and key → last hash and version"""
-    _once_only(place, "history")
-    _replace(history_table(place.lake), spark, history(read(spark, place.url, MESSAGES)))
-    return []
+    target = history_table(place.lake)
+    part = F.pmod(F.xxhash64("object", "key"), F.lit(_HISTORY_PARTS)).cast("int")
+
+    def merge(rows: DataFrame, app: str, batch: int) -> None:
+        told = rows.where(F.col("digest").isNotNull()).withColumn("part", part)
+        _merge(target, told, "part", lambda old, new: history(new, old).withColumn("part", part), app, batch)
+
+    columns = "offset bigint, created timestamp, object string, key string, digest binary"
+    return _finish(place, [_follow(spark, place, "history", MESSAGES, merge, columns)])
 
 
 def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """rates, waiting and processing times, retries, per queue and window (option window, 1 minute)"""
-    _once_only(place, "metrics")
-    window = place.options.get("window", "1 minute")
-    _replace(metrics_table(place.lake), spark, metrics(read(spark, place.url, LIFECYCLE), window))
-    return []
+    window = place.options.get("window", DEFAULT_WINDOW)
+    target = metrics_table(place.lake, window)
+
+    def retell(rows: DataFrame, app: str, batch: int) -> None:
+        """What changed changes the windows in which it was published, however long ago that was."""
+        changed = rows.select(F.unix_micros(window_start(window)).alias("start")).distinct()
+        starts = sorted(row["start"] for row in changed.collect())
+        spark = rows.sparkSession
+        lives = [_published(spark, place.url, *span) for span in spans(starts, window)]
+        if not lives:
+            return
+        told = metrics(reduce(DataFrame.unionByName, lives), window).withColumn("date", F.to_date("start"))
+        dates = {datetime.fromtimestamp(start / 1e6, UTC).date().isoformat() for start in starts}
+        target.rewrite(
+            spark, lambda partition: partition["date"] in dates, lambda old: fuller(old, told), app=app, batch=batch
+        )
+        target.vacuum()
+
+    job = target.root.name
+    return _finish(place, [_follow(spark, place, job, LIFECYCLE, retell, "created timestamp")])
 
 
 def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
-    """files → compacter → distributor → queues (options source, format, order, repeats, app, batch)
+    """files → compacter → distributor → queues (options source, format, schema, order, repeats, app, batch)
 
     The broker judges by the same rules when it takes the rows in, and logs what is unchanged as such. With
     `repeats=drop` repetitions are held back here, which spares a broker that shall not log them.
     """
-    _once_only(place, "ingest")
     source, order = _needed(place, "ingest", "source"), _needed(place, "ingest", "order")
-    rows = completed(spark.read.format(place.options.get("format", "parquet")).load(source))
-    if place.options.get("repeats", "keep") == "drop":
-        rows = judged(rows, order).where(F.col("state") == State.QUEUED.value)
-    columns = [name for name in SPOOL_SCHEMA.names if name in rows.columns]
-    _publish(rows.orderBy(order).select(*columns), place)
-    return []
+    kind, drop = place.options.get("format", "parquet"), place.options.get("repeats", "keep") == "drop"
+    files = spark.read.format(kind)
+    if "schema" in place.options:
+        files = files.schema(place.options["schema"])
+    if not place.continuous:
+        _publish(messages_of(files.load(source), order, drop=drop), place)
+        return []
+
+    def publish(rows: DataFrame, app: str, batch: int) -> None:
+        writer = messages_of(rows, order, drop=drop).write.format("remuda").mode("append")
+        writer.option("appId", app).option("batchId", batch).save(place.url)
+
+    stream = spark.readStream.format(kind).schema(_shape(files, source)).load(source)
+    checkpoint = Path(directory(place.lake)) / FILES / sha256(source.encode()).hexdigest()[:16]
+    return [_start(stream, "ingest-files", str(checkpoint), publish, continuous=True)]
 
 
 def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -167,20 +191,24 @@ def history_table(lake: str) -> LakeTable:
     schema = StructType()
     for name, kind in (
         ("object", "string"), ("key", "string"), ("digest", "binary"), ("version", "long"), ("messages", "long"),
-        ("offset", "long"), ("first", "timestamp"), ("last", "timestamp"),
+        ("offset", "long"), ("first", "timestamp"), ("last", "timestamp"), ("part", "integer"),
     ):  # fmt: skip
         schema = schema.add(name, kind)
-    return LakeTable(lake, "history", schema, ())
+    return LakeTable(lake, "history", schema, ("part",))
 
 
-def metrics_table(lake: str) -> LakeTable:
+def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
+    """The table of windows of one length; that of another has its own."""
     schema = StructType().add("start", TimestampType()).add("queue", StringType())
     for name in ("published", "succeeded", "retried", "dead", "unchanged", "waiting"):
         schema = schema.add(name, LongType())
     for name in ("wait", "processing"):
         for share in (50, 95, 99):
             schema = schema.add(f"{name}_p{share}", DoubleType())
-    return LakeTable(lake, "metrics", schema.add("rate", DoubleType()), ())
+    schema = schema.add("rate", DoubleType()).add("date", DateType())
+    seconds = window_seconds(window)
+    name = "metrics" if seconds == window_seconds(DEFAULT_WINDOW) else f"metrics-{seconds:g}s"
+    return LakeTable(lake, name, schema, ("date",))
 
 
 JOBS: Final[Mapping[str, Job]] = {
@@ -199,20 +227,66 @@ def checkpoint_of(lake: str, job: str, table: str) -> Path:
 
 
 def _follow(
-    spark: SparkSession, place: Place, job: str, table: str, take: Callable[[DataFrame, str, int], Any]
+    spark: SparkSession, place: Place, job: str, table: str, take: Take, columns: str | None = None
 ) -> StreamingQuery:
     stream = spark.readStream.format("remuda").option("table", table)
+    if columns is not None:
+        stream = stream.schema(columns)
     if "maxRows" in place.options:
         stream = stream.option("maxRowsPerTrigger", place.options["maxRows"])
     checkpoint = str(checkpoint_of(place.lake, job, table))
+    return _start(stream.load(place.url), f"{job}-{table}", checkpoint, take, continuous=place.continuous)
 
+
+def _start(stream: DataFrame, name: str, checkpoint: str, take: Take, *, continuous: bool) -> StreamingQuery:
     def each(rows: DataFrame, batch: int) -> None:
         # Spark counts batches from 0 again in a new checkpoint: its id tells them from those of an older one.
         take(rows, query_id(checkpoint), batch)
 
-    writer = stream.load(place.url).writeStream.queryName(f"{job}-{table}").foreachBatch(each)
-    writer = writer.option("checkpointLocation", checkpoint)
-    return (writer if place.continuous else writer.trigger(availableNow=True)).start()
+    writer = stream.writeStream.queryName(name).foreachBatch(each).option("checkpointLocation", checkpoint)
+    return (writer if continuous else writer.trigger(availableNow=True)).start()
+
+
+def _merge(
+    target: LakeTable,
+    rows: DataFrame,
+    partition: str,
+    change: Callable[[DataFrame, DataFrame], DataFrame],
+    app: str,
+    batch: int,
+) -> None:
+    """Put rows together with those of the table, in the partitions that they are of."""
+
+    def rewrite(rows: DataFrame, concerns: Callable[[dict[str, str | None]], bool]) -> None:
+        target.rewrite(rows.sparkSession, concerns, lambda old: change(old, rows), app=app, batch=batch)
+
+    if not target.manifest().files:
+        rewrite(rows, lambda _: True)  # with nothing to be put together with, they are read only once
+        return
+    kept = rows.persist()
+    try:
+        concerned = {str(row[0]) for row in kept.select(partition).distinct().collect()}
+        rewrite(kept, lambda values: values[partition] in concerned)
+    finally:
+        kept.unpersist()
+    target.vacuum()
+
+
+def _published(spark: SparkSession, url: str, since: int, until: int) -> DataFrame:
+    """Lives of the messages that were published from one time to before another (microseconds)."""
+    lives = spark.read.format("remuda").option("table", LIFECYCLE)
+    return lives.option("since", since).option("until", until).load(url)
+
+
+def _shape(files: DataFrameReader, source: str) -> StructType:
+    """The columns of files, of which some must be there already."""
+    try:
+        return files.load(source).schema
+    except AnalysisException as error:
+        raise InvalidOption(
+            f"the columns of the files in {source!r} cannot be told: {error.getMessage()}. Put one there, or name "
+            "them: --set schema='name string, body string'"
+        ) from error
 
 
 def _check_sole(table: LakeTable, app: str) -> None:
@@ -238,11 +312,6 @@ def _publish(rows: DataFrame, place: Place) -> None:
     if "app" in place.options:
         writer = writer.option("appId", place.options["app"]).option("batchId", place.options.get("batch", "0"))
     writer.save(place.url)
-
-
-def _replace(table: LakeTable, spark: SparkSession, rows: DataFrame) -> None:
-    table.rewrite(spark, lambda partition: True, lambda old: rows)
-    table.vacuum()
 
 
 def _once_only(place: Place, job: str) -> None:

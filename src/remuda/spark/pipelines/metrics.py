@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from remuda.model.errors import InvalidOption
 from remuda.model.state import PARKED, State
 
 PERCENTILES: Final = (0.5, 0.95, 0.99)
@@ -16,7 +18,7 @@ def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
     """For each queue and window of publishing: how many, what became of them, and how long they waited and took."""
     ended = F.col("state").isin(*sorted(state.value for state in PARKED))
     return (
-        lives.groupBy(F.window("created", window).start.alias("start"), "queue")
+        lives.groupBy(window_start(window).alias("start"), "queue")
         .agg(
             F.count("*").alias("published"),
             F.count_if(F.col("success")).alias("succeeded"),
@@ -27,8 +29,33 @@ def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
             *_percentiles("wait", _seconds("created", "consumed")),
             *_percentiles("processing", _seconds("consumed", "processed")),
         )
-        .withColumn("rate", F.col("published") / F.lit(_length(window)))
+        .withColumn("rate", F.col("published") / F.lit(window_seconds(window)))
     )
+
+
+def window_start(window: str) -> Column:
+    """When the window began in which a message was published."""
+    return F.window("created", window).start
+
+
+def spans(starts: Sequence[int], window: str, most: int = 8) -> list[tuple[int, int]]:
+    """Windows that begin at these times, in order, as few spans of time: from one time to before another (in µs)."""
+    length = round(window_seconds(window) * 1_000_000)
+    found: list[tuple[int, int]] = []
+    for start in starts:
+        if found and found[-1][1] >= start:
+            found[-1] = (found[-1][0], start + length)
+        else:
+            found.append((start, start + length))
+    return found if len(found) <= most else [(found[0][0], found[-1][1])]
+
+
+def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
+    """Windows as they are told now, but as they were told before where messages have been collected since."""
+    told = old.withColumn("_now", F.lit(0)).unionByName(new.withColumn("_now", F.lit(1)))
+    whole = F.struct(*(F.col(name) for name in new.columns))
+    best = F.max_by(whole, F.struct("published", "_now")).alias("best")
+    return told.groupBy("start", "queue").agg(best).select("best.*")
 
 
 def funnel(lives: DataFrame) -> DataFrame:
@@ -57,8 +84,13 @@ def _percentiles(name: str, value: Column) -> list[Column]:
     return [found[at].alias(f"{name}_p{round(100 * share)}") for at, share in enumerate(PERCENTILES)]
 
 
-def _length(window: str) -> float:
+def window_seconds(window: str) -> float:
     """Seconds of a window such as `1 minute`."""
-    count, unit = window.split()
+    count, _, unit = window.strip().partition(" ")
     seconds = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
-    return float(count) * seconds[unit.rstrip("s")]
+    try:
+        return float(count) * seconds[unit.strip().rstrip("s")]
+    except (KeyError, ValueError):
+        raise InvalidOption(
+            f"a window is a number of seconds, minutes, hours or days, such as '5 minutes', not {window!r}"
+        ) from None
