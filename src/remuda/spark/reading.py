@@ -23,6 +23,8 @@ from remuda.spark.selection import Selection
 from remuda.spark.source import table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
 
+_found_whole: set[tuple[int, int, int, int]] = set()
+
 
 def read_table(spark: SparkSession, url: str, table: str, options: Mapping[str, Any]) -> DataFrame:
     """The rows that `format("remuda")` gives with the same options, as the log is now."""
@@ -64,7 +66,7 @@ def _whole(spark: SparkSession, url: str, table: str) -> DataFrame:
                 path = pin(root, file.name)
             except FileNotFoundError:
                 continue  # collected: none of its rows is left
-            if _is_whole(log, path.relative_to(root).as_posix()):
+            if _is_whole(log, root, path):
                 paths.append(str(path))
             else:
                 # Spark would fail on it, or worse, not notice: the source leaves out just what cannot be read.
@@ -82,11 +84,19 @@ def _by_source(spark: SparkSession, url: str, table: str, start: int, stop: int)
     return reader.option("fromOffset", start).option("toOffset", stop).load(url)
 
 
-def _is_whole(log: EmbeddedLog, name: str) -> bool:
+def _is_whole(log: EmbeddedLog, root: Path, path: Path) -> bool:
+    """Whether the file's checksums hold. One that has been looked at, and has not been written since, is known."""
+    told = path.stat()
+    known = (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
+    if known in _found_whole:
+        return True
     try:
-        return SealedParquet(log.disk, name).whole()
+        if not SealedParquet(log.disk, path.relative_to(root).as_posix()).whole():
+            return False
     except Unreadable:
         return False
+    _found_whole.add(known)
+    return True
 
 
 def _conditions(table: str, selection: Selection) -> list[Column]:

@@ -87,8 +87,10 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     return _finish(place, [_follow(spark, place, "lifecycle", LIFECYCLE, merge)])
 
 
-def latest(old: DataFrame, new: DataFrame) -> DataFrame:
+def latest(old: DataFrame | None, new: DataFrame) -> DataFrame:
     """Lives as they are now: new rows in the place of old ones of the same message and queue."""
+    if old is None:
+        return new
     same = old["offset"].eqNullSafe(new["offset"]) & old["queue"].eqNullSafe(new["queue"])
     return old.join(new, same, "left_anti").unionByName(new)
 
@@ -96,14 +98,18 @@ def latest(old: DataFrame, new: DataFrame) -> DataFrame:
 def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """object and key → last hash and version"""
     target = history_table(place.lake)
-    part = F.pmod(F.xxhash64("object", "key"), F.lit(_HISTORY_PARTS)).cast("int")
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        told = rows.where(F.col("digest").isNotNull()).withColumn("part", part)
-        _merge(target, told, "part", lambda old, new: history(new, old).withColumn("part", part), app, batch)
+        _merge(target, _in_parts(rows), "part", lambda old, new: _in_parts(history(new, old)), app, batch)
 
     columns = "offset bigint, created timestamp, object string, key string, digest binary"
     return _finish(place, [_follow(spark, place, "history", MESSAGES, merge, columns)])
+
+
+def _in_parts(rows: DataFrame) -> DataFrame:
+    """Rows with the part of the history that their object and key are of."""
+    told = rows.where(F.col("digest").isNotNull())
+    return told.withColumn("part", F.pmod(F.xxhash64("object", "key"), F.lit(_HISTORY_PARTS)).cast("int"))
 
 
 def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -251,22 +257,26 @@ def _merge(
     target: LakeTable,
     rows: DataFrame,
     partition: str,
-    change: Callable[[DataFrame, DataFrame], DataFrame],
+    change: Callable[[DataFrame | None, DataFrame], DataFrame],
     app: str,
     batch: int,
 ) -> None:
-    """Put rows together with those of the table, in the partitions that they are of."""
-
-    def rewrite(rows: DataFrame, concerns: Callable[[dict[str, str | None]], bool]) -> None:
-        target.rewrite(rows.sparkSession, concerns, lambda old: change(old, rows), app=app, batch=batch)
-
+    """Put rows together with those of the table, if it has any, in the partitions that they are of."""
+    spark = rows.sparkSession
     if not target.manifest().files:
-        rewrite(rows, lambda _: True)  # with nothing to be put together with, they are read only once
+        target.rewrite(spark, lambda _: True, lambda _: change(None, rows), app=app, batch=batch)
         return
+    # Kept, since they are asked for three times, and would be read from the log as often.
     kept = rows.persist()
     try:
         concerned = {str(row[0]) for row in kept.select(partition).distinct().collect()}
-        rewrite(kept, lambda values: values[partition] in concerned)
+        target.rewrite(
+            spark,
+            lambda values: values[partition] in concerned,
+            lambda old: change(old, kept),
+            app=app,
+            batch=batch,
+        )
     finally:
         kept.unpersist()
     target.vacuum()
