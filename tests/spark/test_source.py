@@ -146,10 +146,18 @@ def test_filters_give_the_same_rows_with_and_without_pushing_them_down(
         spark.conf.set(conf, str(before))
 
 
-def test_a_pushed_filter_spares_the_tasks_that_cannot_hold_its_rows(spark: SparkSession, log: Path) -> None:
-    everything = load(spark, log, rowsPerPartition=400).rdd.getNumPartitions()
-    few = load(spark, log, rowsPerPartition=400).where("offset >= 3000").rdd.getNumPartitions()
-    assert few < everything
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_two_filters_over_one_frame_keep_apart(spark: SparkSession, log: Path, allowed: str) -> None:
+    conf = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(conf)
+    spark.conf.set(conf, allowed)
+    try:
+        frame = load(spark, log)
+        few, many = frame.where("offset < 10"), frame.where("offset >= 10 and offset < 100")
+        assert offsets(few.union(many)) == list(range(100))
+        assert frame.count() > 100
+    finally:
+        spark.conf.set(conf, str(before))
 
 
 def test_it_can_be_a_table_of_sql(spark: SparkSession, log: Path) -> None:

@@ -74,7 +74,7 @@ class EmbeddedLog:
         for batch in read(start, stop, columns=needed, wanted=wanted):
             chosen = selection.apply(table, batch)
             if chosen.num_rows:
-                yield chosen.select(list(columns))
+                yield _completed(chosen, table, columns)
 
     def sealed(self, table: str) -> tuple[SealedFile, ...]:
         """The files that are sealed by now."""
@@ -90,6 +90,18 @@ class EmbeddedLog:
         if table == MESSAGES:
             return [file.first for file in listing.messages] + [view.first.offset for view in listing.tail]
         return [file.first for file in listing.events] + [view.first.position for view in listing.tail]
+
+
+def _completed(batch: pa.RecordBatch, table: str, columns: Sequence[str]) -> pa.RecordBatch:
+    """These columns; null where a file was sealed before there was such a column."""
+    fields = [SCHEMAS[table].field(name) for name in columns]
+    known = set(batch.schema.names)
+    if known.issuperset(columns):
+        return batch.select(list(columns))
+    arrays = [
+        batch.column(field.name) if field.name in known else pa.nulls(batch.num_rows, field.type) for field in fields
+    ]
+    return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
 def _joined(parts: list[range], rows: int) -> list[range]:

@@ -32,7 +32,7 @@ def lives(
 
 
 def _messages(log: SparkLog, offsets: range, wanted: Sequence[range], selection: Selection) -> pa.Table:
-    narrow = Selection(since=selection.since, until=selection.until, names=selection.names, topics=selection.topics)
+    narrow = Selection(since=selection.since, until=selection.until, topics=selection.topics)
     found = log.batches(MESSAGES, offsets.start, offsets.stop, narrow, MESSAGE_COLUMNS)
     return _table(MESSAGES, MESSAGE_COLUMNS, (batch.filter(_wanted(batch, wanted, "offset")) for batch in found))
 

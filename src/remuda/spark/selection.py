@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 
 from remuda.log.sealed import Table
 from remuda.model.topics import has_prefix
-from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
+from remuda.spark.tables import MESSAGES, MOMENT, NUMBER
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST: Final = 1 << 62
@@ -31,19 +30,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     states: frozenset[str] | None = None
     topics: tuple[str, ...] | None = None
     """Prefixes, of which one must cover one of a message's topics."""
-    names: frozenset[str] | None = None
-
-    def narrowed(self, **limits: Any) -> Selection:
-        """Of these rows, those that are within the limits too."""
-        narrowest: dict[str, Callable[[Any, Any], Any]] = {
-            "start": max, "stop": min, "since": max, "until": min,
-            "queues": operator.and_, "states": operator.and_, "names": operator.and_,
-        }  # fmt: skip
-        values = {}
-        for name, value in limits.items():
-            before = getattr(self, name)
-            values[name] = value if before is None else narrowest[name](before, value)
-        return msgspec.structs.replace(self, **values)
 
     def columns(self, table: str) -> set[str]:
         """What must be read to tell which rows of a table are wanted."""
@@ -54,10 +40,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             needed.add("queues" if table == MESSAGES else "queue")
         if self.states is not None:
             needed.add("state")
-        if self.names is not None or self.topics is not None:
-            needed.add("name")
         if self.topics is not None:
-            needed.add("topics")
+            needed |= {"name", "topics"}
         return needed
 
     def may_hold(self, name: str, sealed: Table, group: int) -> bool:
@@ -73,7 +57,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
                     return False
                 if self.until is not None and _micros(times[0]) >= self.until:
                     return False
-        places = {"queues": "queues.list.element" if name == MESSAGES else "queue", "states": "state", "names": "name"}
+        places = {"queues": "queues.list.element" if name == MESSAGES else "queue", "states": "state"}
         for field, column in places.items():
             values: frozenset[str] | None = getattr(self, field)
             ends = None if values is None else bounds(column)
@@ -99,8 +83,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.states is not None:
             yield _in(batch.column("state"), self.states)
-        if self.names is not None:
-            yield _in(batch.column("name"), self.names)
         if self.topics is not None:
             yield _below(batch, self.topics)
 
@@ -112,42 +94,6 @@ def parse_time(value: str) -> int:
         return int(text)
     moment = datetime.fromisoformat(text)
     return _micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def push(table: str, selection: Selection, filters: Iterable[Any]) -> Selection:
-    """What is left of a selection when Spark's filters hold too. Those that do not narrow it are passed over."""
-    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
-
-    texts = {"queue": "queues", "state": "states", "name": "names"}
-    for one in filters:
-        path: tuple[str, ...] = getattr(one, "attribute", ())
-        column = path[0] if len(path) == 1 else ""
-        value: Any = getattr(one, "value", None)
-        if column in texts and column in _TEXT_COLUMNS[table] and isinstance(one, EqualTo | In):
-            values = value if isinstance(one, In) else (value,)
-            selection = selection.narrowed(**{texts[column]: frozenset(text for text in values if text is not None)})
-            continue
-        if column == NUMBER[table] and isinstance(value, int):
-            lower, upper = "start", "stop"
-        elif column == MOMENT[table] and isinstance(value, datetime | date):
-            lower, upper, value = "since", "until", _micros(value)
-        else:
-            continue
-        match one:
-            case EqualTo():
-                selection = selection.narrowed(**{lower: value, upper: value + 1})
-            case GreaterThan():
-                selection = selection.narrowed(**{lower: value + 1})
-            case GreaterThanOrEqual():
-                selection = selection.narrowed(**{lower: value})
-            case LessThan():
-                selection = selection.narrowed(**{upper: value})
-            case LessThanOrEqual():
-                selection = selection.narrowed(**{upper: value + 1})
-    return selection
-
-
-_TEXT_COLUMNS: Final = {MESSAGES: {"name"}, EVENTS: {"queue", "state"}, LIFECYCLE: {"queue", "state", "name"}}
 
 
 def _micros(moment: datetime | date) -> int:

@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -26,7 +25,7 @@ from remuda.model.errors import InvalidOption
 from remuda.spark.lives import lives
 from remuda.spark.options import ReadOptions
 from remuda.spark.port import SparkLog, open_log
-from remuda.spark.selection import Selection, push
+from remuda.spark.selection import Selection
 from remuda.spark.tables import LIFECYCLE, MESSAGES, SCHEMAS
 
 _FEWEST_ROWS: Final = 1 << 16
@@ -98,13 +97,8 @@ class LogReader(DataSourceReader):
         self._options = options
         self._selection = options.selection
         self._shape = Shape(options.table, schema)
-        # Spark fails a read whose reader overrides `pushFilters` in a session that does not allow it. This way Spark
-        # takes it for not overridden, and calls it all the same where it is allowed.
-        self.pushFilters = _Pushed(self)  # type: ignore[method-assign]
 
-    def push(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._selection = push(self._options.table, self._selection, filters)
-        return filters  # Spark applies them all once more: here they only spare rows the way
+    # Filters are not taken over from Spark: of two queries over one loaded frame it gives the one's to the other.
 
     def partitions(self) -> Sequence[InputPartition]:
         log = open_log(self._options.url)
@@ -114,17 +108,6 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._selection, self._shape, partition)
-
-
-class _Pushed:
-    """`LogReader.push` as a method that looks like the one it stands for."""
-
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._reader.push(filters)
 
 
 class Shape:

@@ -30,7 +30,6 @@ _PATIENCE: Final = 10.0
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _COMMON: Final = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Renaming is atomic on a local disk, and saves most of the price of a small micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
