@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def one_spark() -> Iterator[SparkSession]:
     from remuda.spark import session
 
     try:
@@ -23,3 +23,13 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(str(missing))
     yield spark
     spark.stop()
+
+
+@pytest.fixture
+def spark(one_spark: SparkSession) -> SparkSession:
+    """The session as it was begun: a query of an earlier test may have left a copy of it as the active one."""
+    from pyspark_remuda import DefaultSource
+
+    one_spark.createDataFrame([], "nothing string")  # which makes it the active one
+    one_spark.dataSource.register(DefaultSource)
+    return one_spark

@@ -98,7 +98,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Document]]
 
 
 @pytest.fixture(scope="module")
-def report(spark: SparkSession, shop: tuple[str, list[Document]]) -> Report:
+def report(one_spark: SparkSession, shop: tuple[str, list[Document]]) -> Report:
     return make_report(Wish(url=shop[0]))
 
 

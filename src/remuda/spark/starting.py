@@ -66,6 +66,7 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
                 f"this process already runs a Spark session on {other}, and can have none on {master} beside it; stop "
                 "that one, or start another process"
             )
+        running.dataSource.register(DefaultSource)
         return running
     where = master or os.environ.get("MASTER") or LOCAL
     here = check_master(where)
