@@ -13,7 +13,7 @@ from benchmarks.effort import Effort
 from benchmarks.results import Result
 from benchmarks.spark.logs import BODY_BYTES, MIX, QUEUE
 from benchmarks.spark.meter import Cost, measured
-from benchmarks.spark.scans import WrongRows
+from benchmarks.spark.scans import check
 from benchmarks.spark.stage import MASTER, Stage
 from remuda import open_broker
 
@@ -48,7 +48,7 @@ def lifecycle(stage: Stage, effort: Effort) -> Result:
         log, lived = stage.lived(events)
         with stage.folder() as lake:
             cost = measured(lambda: _job(stage, "lifecycle", log, lake))
-            _check(_rows_in(stage, "lifecycle", lake), lived.messages)
+            check(_rows_in(stage, "lifecycle", lake), lived.messages)
         return Run(lived.events, cost, {"messages": lived.messages})
 
     return _grown(
@@ -87,7 +87,7 @@ def archive(stage: Stage, effort: Effort) -> Result:
         log = stage.waiting(count)
         with stage.folder() as lake:
             cost = measured(lambda: _job(stage, "archive", log, lake))
-            _check(_rows_in(stage, "messages", lake), count)
+            check(_rows_in(stage, "messages", lake), count)
         return Run(count, cost)
 
     return _grown(
@@ -158,9 +158,4 @@ def _taken_in(directory: Path, count: int) -> None:
     with open_broker(directory, sync="os") as broker:
         while (waiting := broker.queue(QUEUE).waiting) < count and time.monotonic() < end:
             time.sleep(0.05)
-    _check(waiting, count)
-
-
-def _check(found: int, wanted: int) -> None:
-    if found != wanted:
-        raise WrongRows(f"{found} came out where {wanted} were to come")
+    check(waiting, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ NATIVE: Final = "spark parquet"
 BATCH_SOURCE: Final = "batch source"
 TRIGGERS: Final = 10
 _BODY: Final = "body binary"
+_BY_SPARK: Final = "Spark's Parquet reader; the first read, which only warms up, checks every row group too"
 
 Side = Callable[[], object]
 
@@ -33,61 +34,36 @@ class WrongRows(Exception):
 
 
 def read_body(stage: Stage, effort: Effort) -> Result:
-    count = effort.messages
-    log, copy = stage.waiting(count), stage.copied(count)
-    return _compared(
-        stage,
-        _steadier(effort),
-        "spark/read/body",
-        "remuda.spark.read of the sealed log; sum of the lengths of all bodies",
-        lambda: _summed(read(stage.spark, log).select("body"), count),
-        (NATIVE, "spark.read.parquet of the same rows, written by Spark with zstd; the same sum"),
-        lambda: _summed(stage.spark.read.parquet(str(copy)).select("body"), count),
-        "Spark's Parquet reader; every row group is checked against its checksum before",
-    )
+    def bodies(log: Path) -> DataFrame:
+        return read(stage.spark, log).select("body")
+
+    name, what = "spark/read/body", "remuda.spark.read of the sealed log"
+    return _beside_native(stage, _steadier(effort), name, what, bodies, _BY_SPARK, body=True)
 
 
 def read_all(stage: Stage, effort: Effort) -> Result:
-    log, copy = stage.waiting(effort.messages), stage.copied(effort.messages)
-    return _compared(
-        stage,
-        _steadier(effort),
-        "spark/read",
-        "remuda.spark.read of the sealed log; all columns into noop",
-        lambda: _emptied(read(stage.spark, log)),
-        (NATIVE, "spark.read.parquet of the same rows, written by Spark with zstd; all columns into noop"),
-        lambda: _emptied(stage.spark.read.parquet(str(copy))),
-        "Spark's Parquet reader; every row group is checked against its checksum before",
-    )
+    def rows(log: Path) -> DataFrame:
+        return read(stage.spark, log)
+
+    name, what = "spark/read", "remuda.spark.read of the sealed log"
+    return _beside_native(stage, _steadier(effort), name, what, rows, _BY_SPARK)
 
 
 def source_body(stage: Stage, effort: Effort) -> Result:
-    count = effort.messages
-    log, copy = stage.waiting(count), stage.copied(count)
-    return _compared(
-        stage,
-        effort,
-        "spark/source/body",
-        "format('remuda') with the schema 'body binary'; sum of the lengths of all bodies",
-        lambda: _summed(_source(stage, log, _BODY), count),
-        (NATIVE, "spark.read.parquet of the same rows, written by Spark with zstd; the same sum"),
-        lambda: _summed(stage.spark.read.parquet(str(copy)).select("body"), count),
-        "the way from Python to the JVM, by which Spark takes the rows of a Python source",
-    )
+    def bodies(log: Path) -> DataFrame:
+        return _source(stage, log, _BODY)
+
+    name, what = "spark/source/body", "format('remuda') with the schema 'body binary'"
+    bound_by = "the way from Python to the JVM, by which Spark takes the rows of a Python source"
+    return _beside_native(stage, effort, name, what, bodies, bound_by, body=True)
 
 
 def source_all(stage: Stage, effort: Effort) -> Result:
-    log, copy = stage.waiting(effort.messages), stage.copied(effort.messages)
-    return _compared(
-        stage,
-        effort,
-        "spark/source",
-        "format('remuda'); all columns into noop",
-        lambda: _emptied(_source(stage, log)),
-        (NATIVE, "spark.read.parquet of the same rows, written by Spark with zstd; all columns into noop"),
-        lambda: _emptied(stage.spark.read.parquet(str(copy))),
-        "the way from Python to the JVM, and there from Arrow's columns to rows",
-    )
+    def rows(log: Path) -> DataFrame:
+        return _source(stage, log)
+
+    bound_by = "the way from Python to the JVM, and there from Arrow's columns to rows"
+    return _beside_native(stage, effort, "spark/source", "format('remuda')", rows, bound_by)
 
 
 def stream(stage: Stage, effort: Effort) -> Result:
@@ -131,6 +107,43 @@ def compared(
     )
 
 
+def _beside_native(
+    stage: Stage,
+    effort: Effort,
+    name: str,
+    description: str,
+    ours: Callable[[Path], DataFrame],
+    bound_by: str,
+    *,
+    body: bool = False,
+) -> Result:
+    """Beside Spark's own scan of the same rows: the bodies alone, summed up, or all columns into nowhere."""
+    count = effort.messages
+    log, copy = stage.waiting(count), stage.copied(count)
+
+    def native() -> DataFrame:
+        rows = stage.spark.read.parquet(str(copy))
+        return rows.select("body") if body else rows
+
+    def used(rows: DataFrame) -> None:
+        if body:
+            _summed(rows, count)
+        else:
+            _emptied(rows)
+
+    use = "sum of the lengths of all bodies" if body else "all columns into noop"
+    return _compared(
+        stage,
+        effort,
+        name,
+        f"{description}; {use}",
+        lambda: used(ours(log)),
+        (NATIVE, f"spark.read.parquet of the same rows, written by Spark with zstd; {use}"),
+        lambda: used(native()),
+        bound_by,
+    )
+
+
 def _compared(
     stage: Stage,
     effort: Effort,
@@ -167,7 +180,7 @@ def _summed(rows: DataFrame, count: int) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     found = rows.agg(F.count("*"), F.sum(F.length("body"))).first()
-    _check(None if found is None else tuple(found), (count, BODY_BYTES * count))
+    check(None if found is None else tuple(found), (count, BODY_BYTES * count))
 
 
 def _emptied(rows: DataFrame) -> None:
@@ -180,9 +193,9 @@ def _streamed(stage: Stage, log: Path, count: int) -> None:
     with stage.folder() as checkpoint:
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         query.awaitTermination()
-    _check(sum(progress["numInputRows"] for progress in query.recentProgress), count)
+    check(sum(progress["numInputRows"] for progress in query.recentProgress), count)
 
 
-def _check(found: Any, wanted: Any) -> None:
+def check(found: object, wanted: object) -> None:
     if found != wanted:
         raise WrongRows(f"{found} came out where {wanted} went in")

@@ -8,13 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remuda.spark import pins, read, session
+from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.pipelines.jobs import Place, lifecycle
+from tests.spark.clients import run_survey
 from tests.spark.samples import broker_at, load, numbers, offsets, plain, play, publish, seal
 from tests.spark.servers import CLUSTER
+from tests.spark.test_sink import published
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +56,24 @@ def copy(spark: SparkSession, data: Path, target: Path) -> None:
     stream = stream.selectExpr("'copies' as name", "body")
     writer = stream.writeStream.format("remuda").option("checkpointLocation", str(target / "checkpoint"))
     writer.trigger(availableNow=True).start(str(target / "stream")).awaitTermination()
+
+
+def check_elsewhere(
+    spark: SparkSession, folder: Path, serving: AbstractContextManager[str], meanwhile: Callable[[str], None]
+) -> None:
+    """The Spark that is served gives what the local session gives; while it is, something more may be asked of it."""
+    data, target = folder / "data", folder / "there"
+    orders = eventful(data)
+    here = look(spark, data)
+    with serving as url:
+        there = run_survey(folder, url)
+        meanwhile(url)
+    assert there == here
+    assert there["read"] == there["messages"]
+    for way in ("batch", "stream"):
+        assert published(target / way) == orders
+    lives = lifecycle_table(str(target / "lake")).read(spark)
+    assert plain(lives.drop("date")) == plain(load(spark, data, "lifecycle"))
 
 
 def _digest(frame: DataFrame) -> list[int | str]:

@@ -9,13 +9,9 @@ import pytest
 
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.spark import session
-from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.starting import SparkUnreachable, check_master
-from tests.spark.clients import run_survey
-from tests.spark.samples import load, plain
 from tests.spark.servers import standalone_cluster
-from tests.spark.survey import eventful, look
-from tests.spark.test_sink import published
+from tests.spark.survey import check_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,19 +21,12 @@ if TYPE_CHECKING:
 @pytest.mark.timeout(300)
 def test_two_workers_give_what_a_local_session_gives(spark: SparkSession, tmp_path: Path) -> None:
     """By the source, `read`, the sink, a stream and a pipeline; with relative paths."""
-    data = tmp_path / "data"
-    orders = eventful(data)
-    here = look(spark, data)
-    with standalone_cluster(tmp_path / "cluster") as master:
-        there = run_survey(tmp_path, master)
+
+    def both_took_part(master: str) -> None:
         workers = [len(list((tmp_path / "cluster").glob(f"worker{number}/app-*"))) for number in range(2)]
-    assert workers == [1, 1], "each worker took part"
-    assert there == here
-    assert there["read"] == there["messages"]
-    for way in ("batch", "stream"):
-        assert published(tmp_path / "there" / way) == orders
-    lives = lifecycle_table(str(tmp_path / "there" / "lake")).read(spark)
-    assert plain(lives.drop("date")) == plain(load(spark, data, "lifecycle"))
+        assert workers == [1, 1], "each worker took part"
+
+    check_elsewhere(spark, tmp_path, standalone_cluster(tmp_path / "cluster"), both_took_part)
 
 
 def test_a_master_that_does_not_answer_is_named_at_once() -> None:

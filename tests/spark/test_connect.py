@@ -10,13 +10,9 @@ import pytest
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.spark import session, starting
 from remuda.spark.extra import SparkMissing
-from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.starting import SparkUnreachable
-from tests.spark.clients import run_survey
-from tests.spark.samples import load, plain
 from tests.spark.servers import connect_server
-from tests.spark.survey import eventful, look
-from tests.spark.test_sink import published
+from tests.spark.survey import check_elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,19 +22,12 @@ if TYPE_CHECKING:
 @pytest.mark.timeout(300)
 def test_a_connect_server_gives_what_a_local_session_gives(spark: SparkSession, tmp_path: Path) -> None:
     """By the source, `read`, the sink, a stream and a pipeline."""
-    data = tmp_path / "data"
-    orders = eventful(data)
-    here = look(spark, data)
-    with connect_server(tmp_path / "server") as url:
-        there = run_survey(tmp_path, url)
+
+    def beside_a_local_session(url: str) -> None:
         with pytest.raises(Conflict, match="already runs a Spark session of its own"):
             session(remote=url)
-    assert there == here
-    assert there["read"] == there["messages"]
-    for way in ("batch", "stream"):
-        assert published(tmp_path / "there" / way) == orders
-    lives = lifecycle_table(str(tmp_path / "there" / "lake")).read(spark)
-    assert plain(lives.drop("date")) == plain(load(spark, data, "lifecycle"))
+
+    check_elsewhere(spark, tmp_path, connect_server(tmp_path / "server"), beside_a_local_session)
 
 
 def test_a_server_that_does_not_answer_is_named_at_once() -> None:

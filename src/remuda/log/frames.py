@@ -54,10 +54,14 @@ def new_marker() -> bytes:
     return bytes(secrets.choice(range(1, 256)) for _ in range(MARKER_BYTES))
 
 
+def checksum(number: int, kind: int, payload: bytes) -> int:
+    crc: int = google_crc32c.extend(google_crc32c.value(_NUMBERED.pack(number, kind)), payload)
+    return crc
+
+
 def pack_header(marker: bytes, number: int, kind: int, payload: bytes) -> bytes:
     """What stands before the payload."""
-    crc = google_crc32c.extend(google_crc32c.value(_NUMBERED.pack(number, kind)), payload)
-    return HEADER.pack(marker, number, len(payload), crc, kind)
+    return HEADER.pack(marker, number, len(payload), checksum(number, kind, payload), kind)
 
 
 Item = Frame | Unreadable | Torn
@@ -115,7 +119,7 @@ def frame_at(data: bytes, marker: bytes, position: int, base: int = 0) -> Frame 
     if found != marker or end > len(data):
         return None
     payload = data[body:end]
-    if google_crc32c.extend(google_crc32c.value(_NUMBERED.pack(number, kind)), payload) != crc:
+    if checksum(number, kind, payload) != crc:
         return None
     return Frame(position + base, end + base, number, kind, payload)
 

@@ -44,16 +44,6 @@ def _events(log: SparkLog, positions: Sequence[range], wanted: Sequence[range]) 
     return _table(EVENTS, EVENT_COLUMNS, (batch.filter(_wanted(batch, wanted, "first", "count")) for batch in found))
 
 
-def _runs(parts: Sequence[range]) -> list[range]:
-    """Parts in order, those that follow each other as one."""
-    runs: list[range] = []
-    for part in parts:
-        if runs and runs[-1].stop == part.start:
-            part = range(runs.pop().start, part.stop)
-        runs.append(part)
-    return runs
-
-
 def _wanted(batch: pa.RecordBatch, wanted: Sequence[range], first: str, count: str | None = None) -> pa.Array:
     begin = batch.column(first).to_numpy()
     length = np.ones_like(begin) if count is None else batch.column(count).to_numpy()

@@ -17,7 +17,7 @@ from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.options import ReadOptions
 from remuda.spark.pins import pin
-from remuda.spark.pipelines.topics import covered
+from remuda.spark.pipelines.topics import any_covered, topics_of
 from remuda.spark.port import directory, open_log
 from remuda.spark.selection import Selection
 from remuda.spark.source import table_schema
@@ -119,8 +119,7 @@ def _conditions(table: str, selection: Selection) -> list[Column]:
     if selection.states is not None:
         found.append(F.col("state").isin(sorted(selection.states)))
     if selection.topics is not None:
-        topics = F.when(F.size("topics") > 0, F.col("topics")).otherwise(F.array("name"))
-        found.append(F.exists(topics, lambda topic: covered(topic, selection.topics or ())))
+        found.append(any_covered(topics_of(), selection.topics))
     return found
 
 

@@ -33,7 +33,7 @@ _MOST_ROWS: Final = 1 << 20
 _TASKS: Final = 8
 """A log is cut into about so many parts at least, unless they would be small."""
 _LIVES: Final = 1 << 18
-"""Lives are put together in memory, object by object."""
+"""Lives are put together in memory, with all that happened to them."""
 
 
 class RemudaSource(DataSource):
@@ -95,7 +95,6 @@ class LogReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._selection = options.selection
         self._shape = Shape(options.table, schema)
 
     # Filters are not taken over from Spark: of two queries over one loaded frame it gives the one's to the other.
@@ -103,11 +102,11 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         log = open_log(self._options.url)
         table = numbered(self._options.table)
-        start, stop = bounds(log, table, self._selection)
+        start, stop = bounds(log, table, self._options.selection)
         return plan(log, self._options, start, stop, log.end("events")) if start < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_part(self._options, self._selection, self._shape, partition)
+        return read_part(self._options, self._shape, partition)
 
 
 class Shape:
@@ -171,18 +170,16 @@ def plan(
     return parts
 
 
-def read_part(
-    options: ReadOptions, selection: Selection, shape: Shape, part: InputPartition
-) -> Iterator[pa.RecordBatch]:
+def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, Part):
         return  # Spark's stand-in where there is nothing to read
     log = open_log(options.url)
     _freeze()
     if options.table == LIFECYCLE:
-        for batch in lives(log, range(part.start, part.stop), part.positions, part.only, selection):
+        for batch in lives(log, range(part.start, part.stop), part.positions, part.only, options.selection):
             yield shape.fit(batch)
         return
-    for batch in log.batches(options.table, part.start, part.stop, selection, shape.names):
+    for batch in log.batches(options.table, part.start, part.stop, options.selection, shape.names):
         yield shape.fit(batch)
 
 

@@ -78,7 +78,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan(self._log, self._options, start[name], end[name], 0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_part(self._options, self._options.selection, self._shape, partition)
+        return read_part(self._options, self._shape, partition)
 
     def commit(self, end: Offsets) -> None:
         pass

@@ -13,7 +13,7 @@ from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 from remuda.spark.pipelines.history import compacts, with_repetitions
-from remuda.spark.pipelines.topics import covered
+from remuda.spark.pipelines.topics import any_covered, topics_of
 
 _FIELDS: Final = {
     "name": "string", "topics": "array<string>", "object": "string", "key": "string", "body": "binary",
@@ -94,16 +94,12 @@ def _check(rows: DataFrame) -> None:
 
 def queues_of(routes: Routes) -> Column:
     """The queue of each topic's root, then every channel with a fitting prefix; each once."""
-    topics = F.when(F.size("topics") > 0, F.col("topics")).otherwise(F.array("name"))
+    topics = topics_of()
     roots = F.transform(topics, lambda topic: _queue(F.split_part(topic, F.lit("."), F.lit(1)), routes))
     names = F.array_distinct(roots)
     for channel, prefixes in routes.channels.items():
-        names = F.when(_any_covered(topics, prefixes), F.array_union(names, F.array(F.lit(channel)))).otherwise(names)
+        names = F.when(any_covered(topics, prefixes), F.array_union(names, F.array(F.lit(channel)))).otherwise(names)
     return names
-
-
-def _any_covered(topics: Column, prefixes: Sequence[str]) -> Column:
-    return F.exists(topics, lambda topic: covered(topic, prefixes))
 
 
 def _queue(root: Column, routes: Routes) -> Column:

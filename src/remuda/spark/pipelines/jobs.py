@@ -148,12 +148,11 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     if "schema" in place.options:
         files = files.schema(place.options["schema"])
     if not place.continuous:
-        _publish(messages_of(files.load(source), order, drop=drop), place)
+        _publish_once(messages_of(files.load(source), order, drop=drop), place)
         return []
 
     def publish(rows: DataFrame, app: str, batch: int) -> None:
-        writer = messages_of(rows, order, drop=drop).write.format("remuda").mode("append")
-        writer.option("appId", app).option("batchId", batch).save(place.url)
+        _publish(messages_of(rows, order, drop=drop), place.url, app, batch)
 
     stream = spark.readStream.format(kind).schema(_shape(files, source)).load(source)
     checkpoint = Path(directory(place.lake)) / FILES / sha256(source.encode()).hexdigest()[:16]
@@ -164,7 +163,7 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """lake → back into queues (options where, to, app, batch)"""
     _once_only(place, "replay")
     rows = messages_table(place.lake).read(spark).where(_needed(place, "replay", "where"))
-    _publish(replayed(rows, place.options.get("to")), place)
+    _publish_once(replayed(rows, place.options.get("to")), place)
     return []
 
 
@@ -316,12 +315,16 @@ def _finish(place: Place, queries: list[StreamingQuery]) -> list[StreamingQuery]
     return queries
 
 
-def _publish(rows: DataFrame, place: Place) -> None:
+def _publish_once(rows: DataFrame, place: Place) -> None:
     """Under the same name and number the same rows are published once, however often the job runs."""
+    _publish(rows, place.url, place.options.get("app"), place.options.get("batch", "0"))
+
+
+def _publish(rows: DataFrame, url: str, app: str | None, batch: int | str) -> None:
     writer = rows.write.format("remuda").mode("append")
-    if "app" in place.options:
-        writer = writer.option("appId", place.options["app"]).option("batchId", place.options.get("batch", "0"))
-    writer.save(place.url)
+    if app is not None:
+        writer = writer.option("appId", app).option("batchId", batch)
+    writer.save(url)
 
 
 def _once_only(place: Place, job: str) -> None:

@@ -16,14 +16,13 @@ PERCENTILES: Final = (0.5, 0.95, 0.99)
 
 def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
     """For each queue and window of publishing: how many, what became of them, and how long they waited and took."""
-    ended = F.col("state").isin(*sorted(state.value for state in PARKED))
     return (
         lives.groupBy(window_start(window).alias("start"), "queue")
         .agg(
             F.count("*").alias("published"),
             F.count_if(F.col("success")).alias("succeeded"),
             F.count_if(F.col("attempts") > 1).alias("retried"),
-            F.count_if(ended).alias("dead"),
+            F.count_if(_ended()).alias("dead"),
             F.count_if(F.col("state") == State.UNCHANGED.value).alias("unchanged"),
             F.count_if(~F.col("archived")).alias("waiting"),
             *_percentiles("wait", _seconds("created", "consumed")),
@@ -69,10 +68,18 @@ def funnel(lives: DataFrame) -> DataFrame:
 
 def dead_reasons(lives: DataFrame) -> DataFrame:
     """For each queue: why messages ended without success, the most frequent first."""
-    ended = lives.where(F.col("state").isin(*sorted(state.value for state in PARKED)))
     reason = F.coalesce("reason", F.lit("no reason given")).alias("reason")
-    counted = ended.groupBy("queue", "state", reason).agg(F.count("*").alias("messages"), F.max("failed").alias("last"))
+    counted = (
+        lives.where(_ended())
+        .groupBy("queue", "state", reason)
+        .agg(F.count("*").alias("messages"), F.max("failed").alias("last"))
+    )
     return counted.orderBy(F.desc("messages"), "queue", "reason")
+
+
+def _ended() -> Column:
+    """Whether a life ended without success."""
+    return F.col("state").isin(*sorted(state.value for state in PARKED))
 
 
 def _seconds(start: str, end: str) -> Column:
