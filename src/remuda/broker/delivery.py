@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Generic, TypeVar
 
-from remuda.core.effects import Answer, Sending
-from remuda.core.settling import Verdict
-from remuda.model.durations import Duration, micros
+from remuda.broker import checks
+from remuda.core.effects import Dispatch
+from remuda.model.durations import Duration
+from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.messages import Messages
+from remuda.model.settlement import Outcome, Settlement
 
 R = TypeVar("R")
 Runs = list[tuple[int, int]]
 Track = Callable[[int, int], Callable[[int], None]]
 """From a lease and the number of its runs to what is told of each offset that is begun."""
+Settle = Callable[["BaseDelivery[R]", Settlement, Runs | None, bool], R]
 
 
-class Answers(Generic[R]):
+class BaseDelivery(Generic[R]):
     """A delivery of one or more messages, guarded by a lease.
 
     Every answer may name some rows of the delivery; without them it is for all. It gives how many messages it
     settled: none, if it came too late or for the second time.
     """
 
-    def __init__(self, sending: Sending, messages: Messages, track: Track | None = None) -> None:
-        self.queue = sending.queue
-        self.consumer = sending.consumer
-        self.lease = sending.lease
-        self.deadline = sending.deadline
-        self.remaining = sending.remaining
+    __slots__ = (
+        "_attempts", "_begin", "_redelivered", "_settle", "_track", "consumer", "deadline", "lease", "messages",
+        "queue", "remaining", "runs",
+    )  # fmt: skip
+
+    def __init__(self, dispatch: Dispatch, messages: Messages, settle: Settle[R], track: Track | None = None) -> None:
+        self.queue = dispatch.queue
+        self.consumer = dispatch.consumer
+        self.lease = dispatch.lease
+        self.deadline = dispatch.deadline
+        self.remaining = dispatch.remaining
         self.messages = messages
-        self.runs: Runs = sending.runs
-        self._attempts = sending.attempts
+        self.runs: Runs = dispatch.runs
+        self._attempts = dispatch.attempts
+        self._redelivered = dispatch.redelivered
+        self._settle = settle
         self._track = track
         self._begin: Callable[[int], None] | None = None
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return len(self.messages.bodies)
 
     def __iter__(self) -> Iterator[Message]:
-        return iter(self.messages)
+        return self.messages.rows()
 
     def __getitem__(self, row: int) -> Message:
         return self.messages[row]
@@ -58,8 +67,17 @@ class Answers(Generic[R]):
 
     @property
     def attempts(self) -> list[int]:
-        """How often each message has been delivered, this time included."""
+        """How often each message has been attempted, this time included."""
+        if len(self.runs) == 1:
+            return self._attempts * self.runs[0][1]
         return [attempt for attempt, (_, count) in zip(self._attempts, self.runs, strict=True) for _ in range(count)]
+
+    @property
+    def redelivered(self) -> list[bool]:
+        """Whether each message was delivered before, also where that did not count as an attempt."""
+        if not self._redelivered:
+            return [False] * len(self)
+        return [again for again, (_, count) in zip(self._redelivered, self.runs, strict=True) for _ in range(count)]
 
     def begin(self, rows: Iterable[int]) -> None:
         """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,
@@ -74,11 +92,19 @@ class Answers(Generic[R]):
 
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Done."""
-        return self.answer(Verdict(Answer.ACKNOWLEDGE, consumer=self.consumer), rows)
+        runs = None if rows is None else self._runs_of(rows)
+        return self._settle(self, Settlement(Outcome.ACK, None, None, self.consumer), runs, True)
 
-    def nack(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
-        """Failed: the queue's `put_back` decides what follows."""
-        return self.answer(Verdict(Answer.NEGATIVE, reason, consumer=self.consumer), rows)
+    def nack(
+        self,
+        rows: Iterable[int] | None = None,
+        *,
+        reason: str | None = None,
+        front: bool | None = None,
+        counted: bool | None = None,
+    ) -> R:
+        """Failed: the queue's `put_back` decides what follows, unless the answer says where it goes back to."""
+        return self._answer(Outcome.NACK, rows, reason=reason, front=front, counted=counted)
 
     def retry(
         self,
@@ -87,21 +113,30 @@ class Answers(Generic[R]):
         after: Duration = 0,
         reason: str | None = None,
         detail: str | None = None,
+        front: bool | None = None,
     ) -> R:
         """Failed: again after a while."""
-        return self.answer(Verdict(Answer.RETRY, reason, micros(after), self.consumer, detail=detail), rows)
+        return self._answer(Outcome.RETRY, rows, after=after, reason=reason, detail=detail, front=front)
 
-    def release(self, rows: Iterable[int] | None = None, *, after: Duration = 0) -> R:
+    def release(
+        self,
+        rows: Iterable[int] | None = None,
+        *,
+        after: Duration = 0,
+        reason: str | None = None,
+        front: bool | None = None,
+        counted: bool | None = None,
+    ) -> R:
         """Not now: back to the queue, and the attempt does not count."""
-        return self.answer(Verdict(Answer.RELEASE, None, micros(after), self.consumer), rows)
+        return self._answer(Outcome.RELEASE, rows, after=after, reason=reason, front=front, counted=counted)
 
     def invalid(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
         """Never to be understood."""
-        return self.answer(Verdict(Answer.INVALID, reason, consumer=self.consumer), rows)
+        return self._answer(Outcome.INVALID, rows, reason=reason)
 
     def not_interested(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
         """Not for this consumer."""
-        return self.answer(Verdict(Answer.NOT_INTERESTED, reason, consumer=self.consumer), rows)
+        return self._answer(Outcome.NOT_INTERESTED, rows, reason=reason)
 
     def dead(
         self,
@@ -111,22 +146,40 @@ class Answers(Generic[R]):
         to: str | None = None,
         detail: str | None = None,
     ) -> R:
-        """Give up; the message is parked here and, with `to`, goes on in another queue."""
-        return self.answer(Verdict(Answer.DEAD, reason, consumer=self.consumer, detail=detail), rows, to)
+        """Give up: the message is parked here or, with `to`, moves on to another queue."""
+        return self._answer(Outcome.DEAD, rows, reason=reason, to=to, detail=detail)
 
-    def answer(
-        self, verdict: Verdict, rows: Iterable[int] | None = None, to: str | None = None, *, wait: bool = True
-    ) -> R:
+    def answer(self, settlement: Settlement, rows: Iterable[int] | None = None, *, wait: bool = True) -> R:
         """Any answer, as a value. Without `wait` it may return before the answer is kept, which soon follows: a crash
         in between delivers the messages again."""
-        return self._settle(verdict, None if rows is None else self._runs_of(rows), to, wait)
+        checked = checks.checked_settlement(settlement, self.consumer)
+        return self._settle(self, checked, None if rows is None else self._runs_of(rows), wait)
 
-    @abstractmethod
-    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> R: ...
+    def _answer(
+        self,
+        outcome: Outcome,
+        rows: Iterable[int] | None,
+        *,
+        reason: str | None = None,
+        after: Duration | None = None,
+        detail: str | None = None,
+        to: str | None = None,
+        front: bool | None = None,
+        counted: bool | None = None,
+    ) -> R:
+        settlement = checks.settlement(
+            outcome, self.consumer, reason=reason, after=after, detail=detail, to=to, front=front, counted=counted
+        )
+        return self._settle(self, settlement, None if rows is None else self._runs_of(rows), True)
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
         offsets = self.offsets
-        chosen = sorted({offsets[row] for row in rows})
+        try:
+            chosen = sorted({offsets[row] for row in rows})
+        except (TypeError, IndexError):
+            raise InvalidOption(
+                f"rows must be numbers of messages in the delivery, which has {len(offsets)}, not {rows!r}"
+            ) from None
         runs: Runs = []
         for _, block in groupby(enumerate(chosen), key=lambda item: item[1] - item[0]):
             members = [offset for _, offset in block]
@@ -134,28 +187,13 @@ class Answers(Generic[R]):
         return runs
 
 
-Settle = Callable[["Answers[R]", Verdict, Runs | None, str | None, bool], R]
-
-
-class Delivery(Answers[int]):
+class Delivery(BaseDelivery[int]):
     """A delivery to a thread."""
 
-    def __init__(self, sending: Sending, messages: Messages, settle: Settle[int], track: Track | None = None) -> None:
-        super().__init__(sending, messages, track)
-        self._settle_with = settle
-
-    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> int:
-        return self._settle_with(self, verdict, runs, to, wait)
+    __slots__ = ()
 
 
-class AsyncDelivery(Answers[Awaitable[int]]):
+class AsyncDelivery(BaseDelivery[Awaitable[int]]):
     """A delivery to a coroutine: every answer is awaited."""
 
-    def __init__(
-        self, sending: Sending, messages: Messages, settle: Settle[Awaitable[int]], track: Track | None = None
-    ) -> None:
-        super().__init__(sending, messages, track)
-        self._settle_with = settle
-
-    def _settle(self, verdict: Verdict, runs: Runs | None, to: str | None, wait: bool) -> Awaitable[int]:
-        return self._settle_with(self, verdict, runs, to, wait)
+    __slots__ = ()

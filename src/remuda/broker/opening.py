@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from remuda.broker.aio import AsyncEmbeddedBroker
-from remuda.broker.clock import Clock
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.broker.extensions import Extensions
-from remuda.broker.host import Host
+from remuda.broker.embedded.clock import Clock
+from remuda.broker.embedded.extensions import Extensions
+from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
+from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
 from remuda.model.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from remuda.broker.coroutines import AsyncEmbeddedBroker
 
 
 def open_broker(
@@ -26,7 +28,7 @@ def open_broker(
     **options: Any,
 ) -> EmbeddedBroker:
     """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`."""
-    return EmbeddedBroker(_host(url, BrokerOptions.parse(**options), extensions, clock))
+    return EmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
 async def open_async_broker(
@@ -37,17 +39,19 @@ async def open_async_broker(
     **options: Any,
 ) -> AsyncEmbeddedBroker:
     """Open the broker at `url` for use from coroutines."""
-    return AsyncEmbeddedBroker(_host(url, BrokerOptions.parse(**options), extensions, clock))
+    from remuda.broker.coroutines import AsyncEmbeddedBroker
+
+    return AsyncEmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
-def _host(
+def _runtime(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
-) -> Host:
+) -> Runtime:
     text = os.fspath(url)
     scheme = urlsplit(text).scheme if "://" in text else ""
     if scheme == "memory":
-        return Host(MemoryDisk(), options, extensions, clock, volatile=True)
+        return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
     if scheme in ("", "file"):
         path = Path(unquote(text.removeprefix("file://")) if scheme else text)
-        return Host(DirectoryDisk(path), options, extensions, clock)
+        return Runtime(DirectoryDisk(path), options, extensions, clock)
     raise InvalidOption(f"no broker speaks {scheme}://; give a directory, file:///path or memory://")

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from remuda.core.effects import NoticeKind
-from remuda.core.ledger import Ledger
-from remuda.core.queue import Queue
+from remuda.core.queue import ACCEPTING, Queue
+from remuda.core.recorder import Recorder
 from remuda.model.errors import Duplicate, MessageTooLarge, QueueFull, QueueNotAccepting, Refused
-from remuda.model.message import Priority
 from remuda.model.messages import Messages, cell
-from remuda.model.options import PER_TOPIC, CommitWhen, LimitExceeded, Status
-from remuda.model.records import Appended, Event
+from remuda.model.notices import NoticeKind
+from remuda.model.options import PER_TOPIC, CommitWhen, LimitExceeded
+from remuda.model.records import Appended
 from remuda.model.state import State
-
-ACCEPTING = frozenset({Status.RUNNING, Status.ONLY_PUBLISH})
 
 _ANY: Final = 1 << 62
 
@@ -30,20 +27,14 @@ Refusals = dict[int, Refused]
 def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue]) -> Refusals:
     """The rows that some queue will not take. `routes` has one entry per row, or one for all."""
     shared = routes[0] if len(routes) == 1 else None
-    if shared is not None:
-        for name in shared:
-            if _has_rules(queues[name]):
-                break
-        else:
-            return {}
-    names = {name for route in routes for name in route}
+    names = set(shared) if shared is not None else {name for route in routes for name in route}
     watchful = {name for name in names if _has_rules(queues[name])}
     if not watchful:
         return {}
     refusals: Refusals = {}
     tallies = {name: _Tally(queues[name]) for name in watchful}
     for row in range(len(messages)):
-        targets = [tallies[name] for name in (shared or routes[row]) if name in watchful]
+        targets = [tallies[name] for name in (shared if shared is not None else routes[row]) if name in watchful]
         refused = next((error for tally in targets if (error := tally.objection(messages, row))), None)
         if refused is not None:
             refusals[row] = refused
@@ -57,18 +48,19 @@ def enter(record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Q
     """Play a record of messages: each enters its queues. For live publishing and for recovery alike."""
     messages = record.messages
     priority, expires, due = messages.priority, messages.expires, messages.due
+    alike = not isinstance(priority, list) and not isinstance(expires, list) and not isinstance(due, list)
     for start, stop, names in stretches:
         for name in names:
             queue = queues.get(name)
             if queue is None:
                 continue
-            first = record.first + start
-            if not isinstance(priority, list) and not isinstance(expires, list) and not isinstance(due, list):
-                queue.admit(first, stop - start, record.created, priority == Priority.HIGH, expires, due)
+            if alike:
+                queue.admit(record.first + start, stop - start, record.created, priority, expires, due)  # type: ignore[arg-type]
             else:
                 for row in range(start, stop):
-                    high = cell(priority, row) == Priority.HIGH
-                    queue.admit(record.first + row, 1, record.created, high, cell(expires, row), cell(due, row))
+                    queue.admit(
+                        record.first + row, 1, record.created, cell(priority, row), cell(expires, row), cell(due, row)
+                    )
             if queue.options.unique_ids:
                 for row in range(start, stop):
                     queue.remember_id(messages.id(row), record.first + row)
@@ -88,17 +80,17 @@ def stretches(record: Appended) -> list[Stretch]:
     return found
 
 
-def evict(ledger: Ledger, queue: Queue, before: int = _ANY) -> None:
-    """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last of all."""
+def surplus(queue: Queue, before: int = _ANY) -> tuple[int, int, State, int] | None:
+    """The run to end so that a full queue keeps its limit: first offset, count, state, priority. Those from offset
+    `before` on come last of all."""
     limit = queue.options.message_limit
     if not limit or queue.options.limit_exceeded is not LimitExceeded.DELETE_OLDEST:
-        return
-    while (surplus := queue.size - limit) > 0:
-        oldest = _oldest(queue, before) or _oldest(queue, _ANY)
-        if oldest is None:
-            return
-        first, count, source = oldest
-        ledger.event(queue, source, Event(queue.name, State.DEAD, first, min(count, surplus), reason="evicted"))
+        return None
+    excess = queue.size - limit
+    if excess <= 0:
+        return None
+    oldest = _oldest(queue, before) or _oldest(queue, _ANY)
+    return None if oldest is None else (oldest[0], min(oldest[1], excess), oldest[2], oldest[3])
 
 
 def room(queue: Queue) -> int:
@@ -113,10 +105,10 @@ def room(queue: Queue) -> int:
     return max(options.message_limit - queue.size, 0)
 
 
-def announce(ledger: Ledger, queue: Queue, first: int, count: int) -> None:
+def announce(recorder: Recorder, queue: Queue, first: int, count: int) -> None:
     if queue.options.commit_when is not CommitWhen.NONE:
-        ledger.touch(queue)
-    ledger.notice(NoticeKind.PRODUCED, queue, first=first, count=count)
+        recorder.touch(queue)
+    recorder.notice(NoticeKind.PRODUCED, queue, first=first, count=count)
 
 
 class _Tally:
@@ -176,13 +168,12 @@ def _has_rules(queue: Queue) -> bool:
     )
 
 
-def _oldest(queue: Queue, before: int) -> tuple[int, int, State] | None:
-    """The run to end first: regular messages before those of high priority, then delayed ones."""
-    for lane in (queue.normal, queue.returned, queue.high):
-        first, count, _ = next(lane.runs(), (before, 0, 0))
-        if first < before:
-            return first, min(count, before - first), State.QUEUED
+def _oldest(queue: Queue, before: int) -> tuple[int, int, State, int] | None:
+    """Regular messages end before those of high priority, then delayed ones."""
+    run = queue.ready.oldest(before)
+    if run is not None:
+        return run.first, run.count, State.QUEUED, run.priority
     for piece in queue.delayed:
         if piece.first < before:
-            return piece.first, min(piece.count, before - piece.first), piece.state
+            return piece.first, min(piece.count, before - piece.first), piece.state, piece.priority
     return None

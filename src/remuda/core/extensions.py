@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from remuda.core.effects import Answer
+from remuda.core.credit import Consumer
 from remuda.model.message import Message
 from remuda.model.options import QueueOptions
+from remuda.model.settlement import Outcome
+
+T = TypeVar("T")
+_log = logging.getLogger("remuda.extensions")
 
 
-class Consumer(msgspec.Struct):
-    """Someone who takes messages from one queue."""
-
-    name: str
-    batch: int
-    joined: int
-    """Lower for those who came earlier."""
-    unanswered: int = 0
-    """Deliveries that await an answer."""
-    served: int = 0
-    """Higher for those served later; zero for never."""
-
-
-class Line(Protocol):
+class QueueView(Protocol):
     """What a strategy sees of a queue."""
 
     @property
@@ -42,6 +34,10 @@ class Line(Protocol):
         """Consumers, the longest connected first."""
         ...
 
+    def next_ready(self) -> Consumer | None:
+        """Of the consumers that can take a message, the one served longest ago, then who came first."""
+        ...
+
 
 class Assignment(msgspec.Struct, frozen=True):
     """The next `count` messages go to these consumers, each of whom gets all of them."""
@@ -53,7 +49,7 @@ class Assignment(msgspec.Struct, frozen=True):
 class Strategy(Protocol):
     """Chooses who gets the next messages; None while nobody can take any."""
 
-    def next(self, line: Line) -> Assignment | None: ...
+    def next(self, queue: QueueView) -> Assignment | None: ...
 
 
 class DeliveryHandler(Protocol):
@@ -69,12 +65,12 @@ class DeliveryHandler(Protocol):
 
     def sent(self, queue: str, offset: int, consumers: tuple[str, ...]) -> None: ...
 
-    def answered(self, queue: str, offset: int, answer: Answer) -> Answer:
-        """The answer to go by; usually the one given."""
+    def answered(self, queue: str, offset: int, outcome: Outcome) -> Outcome:
+        """The outcome to go by; usually the one given."""
         ...
 
-    def timed_out(self, queue: str, offset: int) -> Answer:
-        """What to make of a missing answer; usually `Answer.NEGATIVE`."""
+    def timed_out(self, queue: str, offset: int) -> Outcome:
+        """What to make of a missing answer; usually `Outcome.NACK`."""
         ...
 
 
@@ -84,3 +80,47 @@ HandlerFor = Callable[[str, QueueOptions], DeliveryHandler | None]
 
 def no_handler(queue: str, options: QueueOptions) -> None:
     """The default: nobody objects, and nothing is asked."""
+
+
+class ContainedHandler:
+    """A delivery handler whose mistakes cost its message an honest refusal, never the broker."""
+
+    def __init__(self, handler: DeliveryHandler) -> None:
+        self._handler = handler
+
+    def received(self, queue: str, message: Message) -> str | None:
+        return self._reason("received", queue, self._handler.received, queue, message)
+
+    def sending(self, queue: str, offset: int, consumers: tuple[str, ...]) -> str | None:
+        return self._reason("sending", queue, self._handler.sending, queue, offset, consumers)
+
+    def sent(self, queue: str, offset: int, consumers: tuple[str, ...]) -> None:
+        self._ask("sent", queue, self._handler.sent, queue, offset, consumers)
+
+    def answered(self, queue: str, offset: int, outcome: Outcome) -> tuple[Outcome, str | None]:
+        """The outcome to go by, and the reason where the handler failed."""
+        return self._outcome("answered", queue, outcome, self._handler.answered, queue, offset, outcome)
+
+    def timed_out(self, queue: str, offset: int) -> tuple[Outcome, str | None]:
+        return self._outcome("timed_out", queue, Outcome.NACK, self._handler.timed_out, queue, offset)
+
+    def _reason(self, point: str, queue: str, ask: Callable[..., Any], *args: Any) -> str | None:
+        given, failure = self._ask(point, queue, ask, *args)
+        if failure is not None or given is None:
+            return failure
+        return given if isinstance(given, str) and given else f"the delivery handler's {point} answered {given!r}"
+
+    def _outcome(
+        self, point: str, queue: str, usual: Outcome, ask: Callable[..., Any], *args: Any
+    ) -> tuple[Outcome, str | None]:
+        given, failure = self._ask(point, queue, ask, *args)
+        if failure is None and isinstance(given, Outcome):
+            return given, None
+        return usual, failure or f"the delivery handler's {point} answered {given!r}"
+
+    def _ask(self, point: str, queue: str, ask: Callable[..., Any], *args: Any) -> tuple[Any, str | None]:
+        try:
+            return ask(*args), None
+        except Exception as error:
+            _log.exception("queue %s: the delivery handler's %s failed", queue, point)
+            return None, f"the delivery handler's {point} failed: {type(error).__name__}: {error}"

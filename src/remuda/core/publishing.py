@@ -3,189 +3,252 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from remuda.core import admission
-from remuda.core.receipts import Differences, Receipt
-from remuda.core.registry import Registry, differences
-from remuda.core.routers import copies_of
+from remuda.core.compacter import Compacter
+from remuda.core.consuming import Consuming
+from remuda.core.effects import Dispatch
+from remuda.core.recorder import BLOCK_BITS
+from remuda.core.registry import Registry
+from remuda.core.spool import Spool
+from remuda.model.commands import NamedOptions, Publish, SkipSpooled
 from remuda.model.errors import Conflict, NotFound, Refused
+from remuda.model.ids import Snowflakes
+from remuda.model.message import CORRELATION
 from remuda.model.messages import Column, Messages, cell
-from remuda.model.options import CommitWhen, QueueOptions, Status
-from remuda.model.records import Appended, Binding, RouterKind, SpoolTaken
-from remuda.model.topics import check_topic
+from remuda.model.options import CommitWhen, Status
+from remuda.model.records import Appended, Events, SpoolTaken
+from remuda.model.results import Differences, Receipt
+from remuda.model.routing import ROUTERS, Binding, ExchangeKind
+from remuda.model.state import State
 
-_MOST_ROUTES: Final = 10_000
+Served = Sequence[tuple[Dispatch, Events]]
 
 
-class Publishing(Registry):
+class Publishing:
     """The way in."""
 
-    def publish(
-        self,
-        messages: Messages,
-        now: int,
-        *,
-        queue: str | None = None,
-        unbound: str | None = None,
-        options: QueueOptions | Mapping[str, Any] | None = None,
-        spooled: SpoolTaken | None = None,
-    ) -> Receipt:
-        """Take in a batch that has passed its `check`: to the queues of its topics, or to `queue` alone.
+    def __init__(
+        self, registry: Registry, consuming: Consuming, compacter: Compacter, snowflakes: Snowflakes, spool: Spool
+    ) -> None:
+        self._registry = registry
+        self._recorder = registry.recorder
+        self._routing = registry.routing
+        self._consuming = consuming
+        self._compacter = compacter
+        self._snowflakes = snowflakes
+        self._spool = spool
+        self.producers: dict[str, tuple[int, int, int]] = {}
+        """The newest batch of each producer that may repeat it: its sequence, first offset and count."""
 
-        With `unbound`, only to the channels of its topics; what no channel wants goes to the queue of that name.
-        Those that come from the spool are noted as taken in together with it.
-        """
-        self.ledger.at(now)
+    def publish(self, command: Publish) -> Receipt:
+        """Take in a batch that has passed its checks. A batch from the spool is noted as taken in together with it."""
+        messages, recorder = command.messages, self._recorder
         count = len(messages.bodies)
         if not count:
-            return Receipt(self.ledger.next_offset, [], {}, ())
-        messages = self._identified(messages)
-        routes: list[tuple[str, ...]] = [(queue,)] if queue is not None else self._routes(messages, unbound)
-        differs = self._ready(routes, options)
-        refusals = admission.screen(messages, routes, self.queues)
+            return Receipt(recorder.next_offset, [], {})
+        plain = self.publish_plainly(command, recorder.now)
+        if plain is not None:
+            record, durable, served = plain
+            recorder.keep(record, durable)
+            for dispatch, fetched in served:
+                recorder.keep(fetched, False)
+                recorder.send(dispatch)
+            assert isinstance(record.messages.ids, range)
+            return Receipt(record.first, record.messages.ids, {})
+        if command.exchange is not None:
+            exchange = self._routing.exchanges.get(command.exchange)
+            if exchange is None:
+                raise NotFound(f"there is no router {command.exchange!r}; nothing was stored")
+            if exchange.kind in ROUTERS:
+                return self._through_router(command, exchange.kind)
+        return self._publish(command, self._identified(messages))
+
+    def _publish(self, command: Publish, messages: Messages) -> Receipt:
+        recorder, registry, queue = self._recorder, self._registry, command.queue
+        count = len(messages.bodies)
+        routes = [(queue,)] if queue is not None else self._routes(messages, command)
+        differs = self._ready(routes, command.options)
+        refusals = admission.screen(messages, routes, registry.queues)
         kept = messages
         if refusals:
             rows = [row for row in range(count) if row not in refusals]
             kept = messages.take(rows)
             routes = routes if len(routes) == 1 else [routes[row] for row in rows]
         # A message that is put into one queue by name is no news of its object: it is neither compared nor remembered.
-        digest = self.compacter.digests(kept) if queue is None else None
-        unchanged = self.compacter.unchanged(kept, digest)
-        first, watch = self.ledger.next_offset, None
-        if spooled is not None:
-            self._take_from_spool(spooled, first if kept.bodies else None, count, refusals)
+        digest = self._compacter.digests(kept) if queue is None else None
+        unchanged = self._compacter.unchanged(kept, digest)
+        first, watch = recorder.next_offset, None
+        if command.spooled is not None:
+            self._take_from_spool(command.spooled, first if kept.bodies else None, count, refusals)
         if kept.bodies:
-            record = self.ledger.append(kept, _column(routes, unchanged), digest)
-            self.compacter.remember(kept, digest)
+            column = _column(routes, unchanged)
+            record = recorder.append(kept, column, digest, command.producer, command.sequence)
+            self._compacter.remember(kept, digest)
+            self.note_producer(record)
             watch = self._enter(record)
         assert messages.ids is not None
         repeats = tuple(row for row, same in enumerate(unchanged) if same) if unchanged else ()
-        return Receipt(first, messages.ids, refusals, repeats, watch, differs)
+        nowhere: tuple[int, ...] = ()
+        if not all(routes):
+            nowhere = tuple(row for row in range(len(kept)) if not (routes[0] if len(routes) == 1 else routes[row]))
+        return Receipt(first, messages.ids, refusals, repeats, watch, differs, nowhere)
 
-    def route(self, router: str, messages: Messages, now: int) -> list[Receipt]:
-        """Publish through a router (Q18): copies go to its bindings, with the original's id as correlation."""
-        self.ledger.at(now)
-        if router not in self.routers:
-            raise NotFound(f"there is no router {router!r}; nothing was stored")
-        originals = self._identified(messages)
-        receipts: list[Receipt] = []
-        for choices, batch in self.routers[router].choose(originals):
-            for binding in choices:
-                receipt = self._publish_copy(binding, batch, now)
-                receipts.append(receipt)
-                if self.routers[router].kind is RouterKind.FIRST and not receipt.refusals:
-                    break
-        if not receipts:
-            raise Conflict(f"router {router!r} has no binding; nothing was stored")
-        return receipts
+    def publish_plainly(self, command: Publish, now: int) -> tuple[Appended, bool, Served] | None:
+        """As `publish`, for one message of which nothing special is asked, to queues that ask nothing special either.
 
-    def skip_spooled(self, spooled: SpoolTaken, now: int) -> None:
-        """Rows of the spool that can be no messages are done with, too."""
-        self.ledger.at(now)
-        self.ledger.change(spooled)
-        self.spool.note(spooled)
+        Gives the record, which its caller is to keep, whether it concerns a persistent queue, and the deliveries to
+        those who waited for it; None, and nothing is done, if it is not so.
+        """
+        recorder, messages, queue = self._recorder, command.messages, command.queue
+        priority, topics, called = messages.priority, messages.topics, messages.name
+        if (
+            len(messages.bodies) != 1
+            or messages.ids is not None
+            or messages.due is not None
+            or messages.expires is not None
+            or (messages.object is not None and messages.key is not None and queue is None)
+            or type(priority) is not int
+            or type(topics) is not tuple
+            or type(called) is not str
+            or command.options is not None
+            or command.spooled is not None
+            or command.exchange is not None
+            or command.producer is not None
+            or recorder.wants_notices
+        ):
+            return None
+        if queue is not None:
+            names: tuple[str, ...] = (queue,)
+        else:
+            known = self._routing.known(topics or (called,), command.unbound)
+            if known is None:
+                return None
+            names = known
+        queues = self._registry.queues
+        for name in names:
+            target = queues.get(name)
+            if target is None or not target.plain_in or target.consumers or target._dues:
+                return None
+            if target.waiters and (
+                not target.plain_out or target.ready.size or target.attempts or target.watched or _asks(target.waiters)
+            ):
+                return None
+        if now > recorder.now:
+            recorder.at(now)
+        else:
+            now = recorder.now
+        first = recorder.next_offset
+        recorder.next_offset = first + 1
+        identified = msgspec.structs.replace(messages, ids=self._snowflakes.take_one(now), created=now)
+        record = Appended(first, now, identified, names)
+        block = first >> BLOCK_BITS
+        settled = recorder.last_settled
+        if now > settled.get(block, 0):
+            settled[block] = now
+        durable = False
+        served: Served = ()
+        for name in names:
+            target = queues[name]
+            counts = target.counts
+            counts[State.QUEUED] = counts.get(State.QUEUED, 0) + 1
+            target.had_messages = True
+            target.ready.add(priority, False, first, 1)
+            if target.durable_in:
+                durable = True
+            if target.waiters:
+                waiter = target.waiters.pop(next(iter(target.waiters)))
+                sent = self._consuming.send_plainly(target, waiter.consumer, now, waiter.count, waiter.tag)
+                served = (*served, sent)
+        return record, durable, served
+
+    def skip_spooled(self, command: SkipSpooled) -> None:
+        self._recorder.change(command.spooled)
+        self._spool.note(command.spooled)
+
+    def note_producer(self, record: Appended) -> None:
+        if record.producer is not None:
+            self.producers[record.producer] = (record.sequence, record.first, len(record))
 
     # Inside
 
     def _identified(self, messages: Messages) -> Messages:
         if messages.ids is None:
-            ids: range | list[str] = self.snowflakes.take(len(messages.bodies), self.ledger.now)
+            ids: range | list[str] = self._snowflakes.take(len(messages.bodies), self._recorder.now)
         elif isinstance(messages.ids, list) and not all(messages.ids):
-            fresh = iter(self.snowflakes.take(messages.ids.count(""), self.ledger.now))
+            fresh = iter(self._snowflakes.take(messages.ids.count(""), self._recorder.now))
             ids = [own or str(next(fresh)) for own in messages.ids]
         else:
             ids = messages.ids
-        return msgspec.structs.replace(messages, ids=ids, created=self.ledger.now)
+        return msgspec.structs.replace(messages, ids=ids, created=self._recorder.now)
 
-    def _routes(self, messages: Messages, unbound: str | None) -> list[tuple[str, ...]]:
-        """The queues of each row, or of all rows when they share their topics."""
+    def _routes(self, messages: Messages, command: Publish) -> list[tuple[str, ...]]:
+        """The queues of each row, or of all rows when they share what decides it."""
+        if command.exchange is not None:
+            return self._exchange_routes(messages, command.exchange)
+        route, unbound, queues = self._routing.route, command.unbound, self._registry.queues
         if not isinstance(messages.topics, list) and not isinstance(messages.name, list):
-            return [self._route(messages.topics_of(0), unbound)]
+            return [route(messages.topics_of(0), unbound, queues)]
         routes: dict[tuple[str, ...], tuple[str, ...]] = {}
         found = []
         for row in range(len(messages)):
             topics = messages.topics_of(row)
             if topics not in routes:
-                routes[topics] = self._route(topics, unbound)
+                routes[topics] = route(topics, unbound, queues)
             found.append(routes[topics])
         return found
 
-    def _route(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...]:
-        """The queues of a message with these topics; known until a queue comes, changes or goes."""
-        known = self.known_routes.get((topics, unbound))
-        if known is None:
-            known = self._find_route(topics, unbound)
-            if len(self.known_routes) >= _MOST_ROUTES:
-                self.known_routes.clear()
-            self.known_routes[topics, unbound] = known
-        return known
+    def _exchange_routes(self, messages: Messages, exchange: str) -> list[tuple[str, ...]]:
+        through = self._routing.through
+        if not isinstance(messages.name, list) and not isinstance(messages.headers, list):
+            return [through(exchange, messages.name, messages.headers)]
+        return [
+            through(exchange, cell(messages.name, row), _headers(messages, row)) for row in range(len(messages.bodies))
+        ]
 
-    def _find_route(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...]:
-        names: list[str] = []
-        default = self.distributor.default_queue
-        for topic in topics:
-            if default is None or topic:
-                check_topic(topic)
-        if unbound is not None:
-            return self.distributor.channels(topics) or (unbound,)
-        for name in self.distributor.roots(topics):
-            if name not in self.queues and default is not None:
-                name = default
-            if name not in names:
-                names.append(name)
-        return (*names, *(name for name in self.distributor.channels(topics) if name not in names))
-
-    def _ready(
-        self, routes: Sequence[tuple[str, ...]], options: QueueOptions | Mapping[str, Any] | None
-    ) -> dict[str, Differences]:
+    def _ready(self, routes: Sequence[tuple[str, ...]], named: NamedOptions) -> dict[str, Differences]:
         """Make sure that every queue on these routes exists and is initialized; all are checked before any is made.
 
         Gives the queues that stand with other options than those asked for.
         """
-        if len(routes) == 1 and options is None and self._all_ready(routes[0]):
-            return {}
+        registry = self._registry
         names = {name for route in routes for name in route}
-        missing = [name for name in names if name not in self.queues]
+        missing = sorted(name for name in names if name not in registry.queues)
         if missing:
-            self._check_creation(missing[0])
-        asked = self._options(options)
-        for name in sorted(missing):
-            self._create(name, asked, Status.RUNNING)
+            registry.check_creation(missing[0])
+            options = registry.options(named)
+            for name in missing:
+                registry.create(name, options, Status.RUNNING)
         for name in sorted(names):
-            if self.queues[name].status is Status.NOT_INITIALIZED:
-                self._initialize(self.queues[name], asked if options is not None else self.queues[name].options)
-        if options is None:
+            if registry.queues[name].status is Status.NOT_INITIALIZED:
+                registry.initialize(registry.queues[name], named)
+        if named is None:
             return {}
-        differing = {name: differences(asked, self.queues[name].options) for name in sorted(names)}
+        differing = {name: registry.differences(named, registry.queues[name]) for name in sorted(names)}
         return {name: differences for name, differences in differing.items() if differences}
 
-    def _all_ready(self, names: tuple[str, ...]) -> bool:
-        for name in names:
-            queue = self.queues.get(name)
-            if queue is None or queue.status is Status.NOT_INITIALIZED:
-                return False
-        return True
-
     def _enter(self, record: Appended) -> int | None:
+        registry, recorder = self._registry, self._recorder
         stretches = admission.stretches(record)
-        admission.enter(record, stretches, self.queues)
+        admission.enter(record, stretches, registry.queues)
         watch: int | None = None
         touched: dict[str, None] = {}
         for start, stop, names in stretches:
             for name in names:
-                queue = self.queues[name]
+                queue = registry.queues[name]
                 touched[name] = None
-                admission.announce(self.ledger, queue, record.first + start, stop - start)
+                admission.announce(recorder, queue, record.first + start, stop - start)
                 if queue.options.commit_when in (CommitWhen.SENT, CommitWhen.ACKNOWLEDGED):
-                    watch = watch or self.ledger.watch()
-                    self.ledger.watch_messages(watch, queue, record.first + start, stop - start)
+                    watch = watch or recorder.watch()
+                    recorder.watch_messages(watch, queue, record.first + start, stop - start)
         for name in touched:
-            if name in self.queues:
-                admission.evict(self.ledger, self.queues[name], record.first)
-                self._after(self.queues[name])
+            if name in registry.queues:
+                registry.evict(registry.queues[name], record.first)
+                registry.touch(name)
+        registry.settle_down()
         return watch
 
     def _take_from_spool(
@@ -193,17 +256,93 @@ class Publishing(Registry):
     ) -> None:
         before = spooled.rows - count
         refused = {before + row: str(error) for row, error in refusals.items()}
-        record = msgspec.structs.replace(spooled, time=self.ledger.now, first=first, refused=refused)
-        self.ledger.change(record)
-        self.spool.note(record)
+        record = msgspec.structs.replace(spooled, time=self._recorder.now, first=first, refused=refused)
+        self._recorder.change(record)
+        self._spool.note(record)
 
-    def _publish_copy(self, binding: Binding, batch: Messages, now: int) -> Receipt:
-        copies = copies_of(batch, binding)
+    # Routers, which ask each binding in turn (Q18)
+
+    def _through_router(self, command: Publish, kind: ExchangeKind) -> Receipt:
+        """Copies go to a router's bindings, with the original's id as correlation."""
+        exchange = self._routing.exchanges[command.exchange or ""]
+        bindings = exchange.bindings
+        if not bindings:
+            raise Conflict(f"router {command.exchange!r} has no binding; nothing was stored")
+        originals = _correlated(self._identified(command.messages))
+        assert originals.ids is not None
+        first, refusals = self._recorder.next_offset, {}
+        differs: dict[str, Differences] = {}
+        if kind is ExchangeKind.DISTRIBUTE:
+            refusals = self._distribute(originals, bindings)
+            return Receipt(first, originals.ids, refusals)
+        for row in range(len(originals)):
+            turn = exchange.turn if kind is ExchangeKind.ROUND_ROBIN else 0
+            refused: Refused | None = None
+            for step in range(len(bindings)):
+                binding = bindings[(turn + step) % len(bindings)]
+                refused = self._copy_to(binding, originals.slice(row, row + 1)).get(0)
+                if refused is None:
+                    exchange.turn = turn + step + 1
+                    break
+            if refused is not None:
+                refusals[row] = refused
+        return Receipt(first, originals.ids, refusals, differs=differs)
+
+    def _distribute(self, originals: Messages, bindings: Sequence[Binding]) -> dict[int, Refused]:
+        """Every binding gets a copy. One record, and one stored body, serves all queues that take a message."""
+        refusals: dict[int, Refused] = {}
+        queues = [binding.queue for binding in bindings if binding.queue is not None]
+        taken: list[list[str]] = [[] for _ in range(len(originals))]
+        for name in dict.fromkeys(queues):
+            try:
+                self._ready([(name,)], None)
+            except NotFound as error:
+                refusals.update({row: refusals.get(row) or Refused(str(error)) for row in range(len(originals))})
+                continue
+            refused = admission.screen(originals, [(name,)], self._registry.queues)
+            for row in range(len(originals)):
+                if row in refused:
+                    refusals.setdefault(row, refused[row])
+                else:
+                    taken[row].append(name)
+        rows = [row for row in range(len(originals)) if taken[row]]
+        if rows:
+            kept = originals if len(rows) == len(originals) else originals.take(rows)
+            routes = [tuple(taken[row]) for row in rows]
+            column: Column[tuple[str, ...]] = routes[0] if routes.count(routes[0]) == len(routes) else routes
+            self._enter(self._recorder.append(kept, column, None))
+        for binding in bindings:
+            if binding.topic is not None:
+                refusals.update(self._copy_to(binding, originals))
+        return refusals
+
+    def _copy_to(self, binding: Binding, originals: Messages) -> dict[int, Refused]:
+        """Publish copies to one binding; what it refused."""
+        copies = originals
+        if binding.topic is not None:
+            copies = msgspec.structs.replace(originals, name=binding.topic, topics=(), ids=None)
         try:
-            return self.publish(copies, now, queue=binding.queue)
+            return self._publish(Publish(copies, queue=binding.queue), self._identified(copies)).refusals
         except NotFound as error:
-            refusals = {row: Refused(str(error)) for row in range(len(batch))}
-            return Receipt(self.ledger.next_offset, [], refusals, ())
+            return {row: Refused(str(error)) for row in range(len(originals))}
+
+
+def _asks(waiters: Mapping[int, Any]) -> bool:
+    """Whether the first who waits asks for something special."""
+    waiter = next(iter(waiters.values()))
+    return bool(waiter.newest) or waiter.clear_after != "none"
+
+
+def _headers(messages: Messages, row: int) -> Mapping[str, str]:
+    found: Mapping[str, str] = cell(messages.headers, row)
+    return found
+
+
+def _correlated(messages: Messages) -> Messages:
+    headers: list[Mapping[str, str]] = [
+        {**_headers(messages, row), CORRELATION: messages.id(row)} for row in range(len(messages))
+    ]
+    return msgspec.structs.replace(messages, headers=headers[0] if len(headers) == 1 else headers)
 
 
 def _column(routes: list[tuple[str, ...]], unchanged: list[bool] | None) -> Column[tuple[str, ...]]:

@@ -7,25 +7,28 @@ decides writes an event, and the event is played. So a queue rebuilt from the lo
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from remuda.core.extensions import Consumer, DeliveryHandler, Strategy
-from remuda.core.lane import NEVER, Lane, Run
-from remuda.core.pieces import Piece, Pieces
+from remuda.core.credit import Consumer, room
+from remuda.core.extensions import ContainedHandler, Strategy
+from remuda.core.ranges import MessageRange, RangeMap
+from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.model.durations import MINUTE
-from remuda.model.options import QueueOptions, Status
+from remuda.model.options import Acknowledge, AutoDestroy, CommitWhen, Persistence, QueueOptions, Status
 from remuda.model.records import Event
 from remuda.model.state import LIVE, State
 
 _STALE: Final = 1000
+_AT_ONCE: Final = frozenset({CommitWhen.NONE, CommitWhen.RECEIVED})
+CONSUMING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
+ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH})
 
 
 class Lease(msgspec.Struct):
-    """A delivery that awaits its answer."""
+    """A delivery that awaits its answer, or its hand-over."""
 
     token: int
     consumers: tuple[str, ...]
@@ -37,28 +40,31 @@ class Lease(msgspec.Struct):
     declined: set[str]
     needed: int = 1
     """Confirmations that complete its message."""
+    answered: bool = False
+    """Whether some consumer has answered for some of it."""
+    awaits_hand_over: bool = False
 
 
 class Waiter(msgspec.Struct, frozen=True):
     """A pull request that found nothing and waits."""
 
     consumer: str
+    tag: int
     count: int
     newest: bool
     until: int
-    request: int
     clear_after: str = "none"
 
 
 class Queue:
-    """Columns over the log: lanes of waiting messages, pieces of those in flight, delayed or parked."""
+    """Columns over the log: runs of waiting messages, ranges of those in flight, delayed or parked."""
 
     def __init__(
         self,
         name: str,
         options: QueueOptions,
         strategy: Strategy,
-        handler: DeliveryHandler | None = None,
+        handler: ContainedHandler | None = None,
         status: Status = Status.RUNNING,
     ) -> None:
         self.name = name
@@ -66,14 +72,14 @@ class Queue:
         self.strategy = strategy
         self.handler = handler
         self.status = status
-        self.high = Lane()
-        self.returned = Lane()
-        self.normal = Lane()
-        self.flights = Pieces()
-        self.delayed = Pieces()
-        self.parked = Pieces()
+        self.named: frozenset[str] = frozenset()
+        """Options that the first subscriber of a queue not yet initialized asked for by name (Q13)."""
+        self.ready = ReadyMessages()
+        self.flights = RangeMap()
+        self.delayed = RangeMap()
+        self.parked = RangeMap()
         self.attempts: dict[int, int] = {}
-        """Attempts made so far of messages that came back."""
+        """Attempts that count, of waiting messages that were delivered before."""
         self.offset_of: dict[str, int] = {}
         self.id_of: dict[int, str] = {}
         self.topic_counts: dict[int, int] = {}
@@ -81,8 +87,11 @@ class Queue:
         self.counts_confirmations = options.confirmations != 1
         """Also after the option was changed: deliveries from before still await theirs."""
         self.leases: dict[int, Lease] = {}
+        self.unanswered = 0
+        """Deliveries that no consumer has answered yet."""
         self.consumers: dict[str, Consumer] = {}
-        self.waiters: deque[Waiter] = deque()
+        self.waiters: dict[int, Waiter] = {}
+        """Pull requests that wait, by tag, the oldest first."""
         self.watched: dict[int, int] = {}
         """Offsets whose fate a producer waits for, with the watch's number."""
         self.counts: dict[State, int] = {}
@@ -94,79 +103,130 @@ class Queue:
         self.wake = NEVER
         """When the queue next needs attention, as far as its owner knows."""
         self.serving = 0
+        self._ready_consumers: list[tuple[int, int, str]] = []
         self._dues: list[tuple[int, int]] = []
-        self._releases: list[tuple[int, int]] = []
+        self._overdue: list[int] = []
         self._lease_ends: list[tuple[int, int]] = []
+        self._waiter_ends: list[tuple[int, int]] = []
+        self.note_rules()
+
+    def note_rules(self) -> None:
+        """The options, the status or the handler have changed: which short cuts are still right."""
+        options = self.options
+        usual = (
+            self.status is Status.RUNNING
+            and self.handler is None
+            and options.auto_destroy is AutoDestroy.DISABLED
+            and not self.counts_confirmations
+        )
+        self.persistent = options.persistence is Persistence.PERSISTENT
+        self.waits = options.acknowledge is Acknowledge.WAIT
+        self.plain_in = usual and not (
+            options.message_limit
+            or options.message_size_limit
+            or options.message_timeout
+            or options.unique_ids
+            or options.commit_when not in _AT_ONCE
+        )
+        self.durable_in = self.persistent and options.commit_when is not CommitWhen.NONE
+        self.plain_out = (
+            usual and options.acknowledge is not Acknowledge.NONE and not options.delay_between_messages
+        )
 
     # What a strategy sees
 
     @property
     def waiting(self) -> int:
-        return self.high.size + self.returned.size + self.normal.size
-
-    @property
-    def unanswered(self) -> int:
-        return sum(1 for lease in self.leases.values() if not lease.confirmed and not lease.declined)
+        return self.ready.size
 
     @property
     def members(self) -> Sequence[Consumer]:
         return list(self.consumers.values())
 
+    def next_ready(self) -> Consumer | None:
+        """Of the consumers that can take a message, the one served longest ago, then who came first."""
+        heap = self._ready_consumers
+        while heap:
+            served, _, name = heap[0]
+            consumer = self.consumers.get(name)
+            if consumer is not None and consumer.queued and consumer.served == served:
+                if room(consumer, self.waits) > 0:
+                    return consumer
+                consumer.queued = False
+            heapq.heappop(heap)
+        return None
+
+    # Consumers
+
+    def join(self, consumer: Consumer) -> None:
+        self.consumers[consumer.name] = consumer
+        self.had_consumers = True
+        consumer.credit.members.append((self.name, consumer))
+        self.offer(consumer)
+
+    def leave(self, name: str) -> Consumer | None:
+        consumer = self.consumers.pop(name, None)
+        if consumer is not None:
+            consumer.queued = False
+            consumer.credit.used -= consumer.unanswered
+            consumer.unanswered = 0
+            consumer.credit.members.remove((self.name, consumer))
+        return consumer
+
+    def offer(self, consumer: Consumer) -> None:
+        """A consumer may be able to take a message."""
+        if not consumer.queued and room(consumer, self.waits) > 0:
+            consumer.queued = True
+            heapq.heappush(self._ready_consumers, (consumer.served, consumer.joined, consumer.name))
+
+    def offer_all(self) -> None:
+        for consumer in self.consumers.values():
+            self.offer(consumer)
+
+    def served(self, consumer: Consumer) -> None:
+        """A consumer was just given messages."""
+        self.serving += 1
+        consumer.served = self.serving
+        consumer.queued = False
+        self.offer(consumer)
+
     # What others ask
-
-    @property
-    def remaining(self) -> tuple[int, int]:
-        """Messages that wait: of high priority, and others."""
-        return self.high.size, self.returned.size + self.normal.size
-
-    @property
-    def soonest(self) -> int:
-        """No waiting message expires before this."""
-        return min(self.high.soonest, self.returned.soonest, self.normal.soonest)
 
     @property
     def size(self) -> int:
         """Everything not settled: waiting, delayed and in flight."""
-        return self.waiting + self.delayed.size + self.flights.size
-
-    def lanes(self) -> tuple[Lane, Lane, Lane]:
-        return self.high, self.returned, self.normal
-
-    def peek(self, count: int) -> list[Run]:
-        """The next messages to go out."""
-        found: list[Run] = []
-        for lane in self.lanes():
-            if count <= 0:
-                break
-            if lane.size:
-                found += lane.peek(count)
-                count -= min(count, lane.size)
-        return found
+        return self.ready.size + self.delayed.size + self.flights.size
 
     def live(self) -> Iterator[tuple[int, int]]:
         """Runs of every message the queue may still need, parked ones included, in no order."""
-        for lane in self.lanes():
-            for first, count, _ in lane.runs():
+        for _, _, level in self.ready.levels():
+            for first, count, _ in level.runs():
                 yield first, count
-        for pieces in (self.flights, self.delayed, self.parked):
-            for piece in pieces:
+        for ranges in (self.flights, self.delayed, self.parked):
+            for piece in ranges:
                 yield piece.first, piece.count
 
     # Time
 
     def next_wake(self) -> int:
         """When time alone will change something here."""
-        soonest = self.soonest
-        if self._dues:
-            soonest = min(soonest, self._dues[0][0])
-        while self._lease_ends and self._lease_ends[0][1] not in self.leases:
-            heapq.heappop(self._lease_ends)
-        if self._lease_ends:
-            soonest = min(soonest, self._lease_ends[0][0])
-        for waiter in self.waiters:
-            soonest = min(soonest, waiter.until)
-        if self.next_send and self.waiting and self.consumers:
-            soonest = min(soonest, self.next_send)
+        soonest = self.ready.soonest
+        if self._overdue:
+            return 0
+        if self._dues and self._dues[0][0] < soonest:
+            soonest = self._dues[0][0]
+        ends = self._lease_ends
+        while ends and ends[0][1] not in self.leases:
+            heapq.heappop(ends)
+        if ends and ends[0][0] < soonest:
+            soonest = ends[0][0]
+        pulls = self._waiter_ends
+        while pulls and pulls[0][1] not in self.waiters:
+            heapq.heappop(pulls)
+        if pulls and pulls[0][0] < soonest:
+            soonest = pulls[0][0]
+        if self.next_send and self.ready.size and (self.consumers or self.waiters) and self.next_send < soonest:
+            soonest = self.next_send
         return soonest
 
     def overdue_leases(self, now: int) -> Iterator[Lease]:
@@ -176,20 +236,41 @@ class Queue:
             if lease is not None and lease.deadline <= now:
                 yield lease
 
-    def due_pieces(self, now: int) -> Iterator[Piece]:
-        """Delayed messages whose time, or deadline, has come."""
-        while self._dues and self._dues[0][0] <= now:
-            piece = self.delayed.holding(heapq.heappop(self._dues)[1])
+    def due_ranges(self, now: int) -> Iterator[MessageRange]:
+        """Delayed messages that time alone does not put in line: those to be retried, and those that expire."""
+        self.release_due(now)
+        overdue, self._overdue = self._overdue, []
+        for first in overdue:
+            piece = self.delayed.holding(first)
             # What was settled or cleared while it waited is no longer here, or waits for another time.
             if piece is not None and min(piece.due, piece.deadline) <= now:
                 yield piece
 
+    def ended_waiters(self, now: int) -> None:
+        """Pull requests whose time is up wait no longer."""
+        while self._waiter_ends and self._waiter_ends[0][0] <= now:
+            self.waiters.pop(heapq.heappop(self._waiter_ends)[1], None)
+
+    def wait(self, waiter: Waiter) -> None:
+        self.waiters[waiter.tag] = waiter
+        heapq.heappush(self._waiter_ends, (waiter.until, waiter.tag))
+        if len(self._waiter_ends) > 2 * len(self.waiters) + _STALE:
+            self._waiter_ends = [(one.until, one.tag) for one in self.waiters.values()]
+            heapq.heapify(self._waiter_ends)
+
+    # Leases
+
     def grant(self, lease: Lease) -> None:
         self.leases[lease.token] = lease
+        self.unanswered += 1
         self._note_end(lease)
         for name in lease.consumers:
-            if name in self.consumers:
-                self.consumers[name].unanswered += 1
+            consumer = self.consumers.get(name)
+            if consumer is not None:
+                consumer.unanswered += lease.open
+                consumer.credit.used += lease.open
+                if lease.awaits_hand_over:
+                    consumer.under_way += lease.open
 
     def extend(self, lease: Lease, deadline: int) -> None:
         lease.deadline = deadline
@@ -202,31 +283,57 @@ class Queue:
             self._lease_ends = [(held.deadline, token) for token, held in self.leases.items()]
             heapq.heapify(self._lease_ends)
 
-    def revoke(self, lease: Lease) -> None:
-        if self.leases.pop(lease.token, None) is not None:
+    def handed_over(self, lease: Lease) -> None:
+        """The messages of a delivery are in their consumers' hands."""
+        if lease.awaits_hand_over:
+            lease.awaits_hand_over = False
             for name in lease.consumers:
-                if name not in lease.confirmed and name not in lease.declined:
-                    self.answered_by(name)
+                consumer = self.consumers.get(name)
+                if consumer is not None:
+                    consumer.under_way -= lease.open
+                    self.offer(consumer)
 
-    def answered_by(self, consumer: str) -> None:
-        member = self.consumers.get(consumer)
-        if member is not None and member.unanswered:
-            member.unanswered -= 1
+    def answered(self, lease: Lease) -> None:
+        if not lease.answered:
+            lease.answered = True
+            self.unanswered -= 1
+
+    def give_back(self, lease: Lease, names: Sequence[str], count: int) -> None:
+        """These consumers have `count` messages of a delivery less to answer for."""
+        for name in names:
+            consumer = self.consumers.get(name)
+            if consumer is not None:
+                consumer.unanswered -= count
+                consumer.credit.used -= count
+                if lease.awaits_hand_over:
+                    consumer.under_way -= count
+                self.offer(consumer)
+
+    def revoke(self, lease: Lease) -> None:
+        """A delivery is over."""
+        if self.leases.pop(lease.token, None) is None:
+            return
+        self.answered(lease)
+        if lease.open > 0:
+            silent = [name for name in lease.consumers if name not in lease.confirmed and name not in lease.declined]
+            self.give_back(lease, silent, lease.open)
+            lease.open = 0
 
     # How records change it
 
-    def admit(self, first: int, count: int, created: int, high: bool, expires: int | None, due: int | None) -> None:
+    def admit(self, first: int, count: int, created: int, priority: int, expires: int | None, due: int | None) -> None:
         """Messages enter the queue."""
-        self.release_due(created)
+        if self._dues:
+            self.release_due(created)
         self._count(State.QUEUED, count)
         self.had_messages = True
         deadline = self._deadline(created, expires)
         if due is not None and due > created:
-            self.delay(Piece(first, count, State.QUEUED, deadline=deadline, high=high, due=due))
+            self.delay(MessageRange(first, count, State.QUEUED, deadline, priority, due=due))
         else:
-            (self.high if high else self.normal).append(first, count, deadline)
+            self.ready.add(priority, False, first, count, deadline)
 
-    def _claim_ids(self, piece: Piece) -> None:
+    def _claim_ids(self, piece: MessageRange) -> None:
         if self.id_of:
             for offset in range(piece.first, piece.end):
                 if offset in self.id_of:
@@ -236,19 +343,24 @@ class Queue:
         self.offset_of[identity] = offset
         self.id_of[offset] = identity
 
-    def evolve(self, event: Event, time: int, lease: int, lifted: list[Piece] | None = None) -> None:
-        """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the messages, if at hand."""
+    def evolve(self, event: Event, time: int, lease: int, lifted: Sequence[ReadyRun] | None = None) -> None:
+        """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if they
+        were taken out of the line already."""
         first, count, state = event.first, event.count, event.state
-        self.release_due(time)
+        if self._dues:
+            self.release_due(time)
         self._count(state, count)
         match state:
             case State.FETCHED:
-                for piece in self._leave_lanes(first, count):
-                    self._forget_attempts(piece)
-                    fetched = msgspec.structs.replace(
-                        piece, state=State.FETCHED, attempt=event.attempt, lease=lease, time=time
-                    )
-                    self.flights.add(fetched)
+                for run in self.ready.remove(first, count) if lifted is None else lifted:
+                    if self.attempts:
+                        self._forget_attempts(run.first, run.count)
+                    self.flights.add(
+                        MessageRange(
+                            run.first, run.count, State.FETCHED, run.deadline, run.priority, event.attempt, lease,
+                            time=time,
+                        )
+                    )  # fmt: skip
             case State.SUCCESS:
                 if self.counts_confirmations:
                     for piece in self.flights.remove(first, count):
@@ -258,45 +370,53 @@ class Queue:
                 self._free(first, count)
             case State.RETRY:
                 for piece in self.flights.remove(first, count):
-                    back = msgspec.structs.replace(
-                        piece,
-                        state=State.RETRY,
-                        lease=-1,
-                        attempt=event.attempt,
-                        due=event.due or time,
-                        ahead=event.ahead,
-                    )
-                    self.delay(back)
+                    self.delay(
+                        MessageRange(
+                            piece.first, piece.count, State.RETRY, piece.deadline, piece.priority, event.attempt,
+                            due=event.due or time, front=event.ahead, redelivered=True,
+                        )
+                    )  # fmt: skip
             case State.QUEUED:
                 self._enqueue(event, time)
             case State.DEAD | State.INVALID | State.NOT_INTERESTED:
-                for piece in self._leave(first, count) if lifted is None else lifted:
-                    self._forget_attempts(piece)
-                    ended = msgspec.structs.replace(
-                        piece, state=state, reason=event.reason, time=time, lease=-1, due=0, deadline=NEVER
-                    )
-                    self.parked.add_merged(ended, within=MINUTE)
-                self._free(first, count, parked=True)
+                self._end(event, time, lifted)
             case _:
                 raise AssertionError(f"no event carries state {state}")
+
+    def _end(self, event: Event, time: int, lifted: Sequence[ReadyRun] | None) -> None:
+        left = self._leave(event.first, event.count) if lifted is None else [_waiting(run) for run in lifted]
+        for piece in left:
+            if self.attempts:
+                self._forget_attempts(piece.first, piece.count)
+            if event.to is None:
+                ended = MessageRange(
+                    piece.first, piece.count, event.state, priority=piece.priority, reason=event.reason, time=time
+                )
+                self.parked.add_merged(ended, within=MINUTE)
+        self._free(event.first, event.count, parked=event.to is None)
 
     def release_due(self, time: int) -> None:
         """Delayed messages whose time has come join the line. They were queued all along, so no event tells of it.
 
         Every record first does this for its own time: played back, it finds the line as it was when it was written.
         """
-        while self._releases and self._releases[0][0] <= time:
-            piece = self.delayed.holding(heapq.heappop(self._releases)[1])
-            if piece is not None and piece.state is State.QUEUED and piece.due <= time:
+        dues = self._dues
+        while dues and dues[0][0] <= time:
+            first = heapq.heappop(dues)[1]
+            piece = self.delayed.holding(first)
+            if piece is None or min(piece.due, piece.deadline) > time:
+                continue
+            if piece.state is State.QUEUED and piece.due <= time:
                 self._release(piece)
+            else:
+                self._overdue.append(first)
 
-    def _release(self, piece: Piece) -> None:
+    def _release(self, piece: MessageRange) -> None:
         self.delayed.remove(piece.first, piece.count)
-        if piece.attempt:
+        if piece.redelivered:
             for offset in range(piece.first, piece.end):
                 self.attempts[offset] = piece.attempt
-        lane = self.high if piece.high else self.returned if piece.ahead else self.normal
-        lane.append(piece.first, piece.count, piece.deadline)
+        self.ready.add(piece.priority, piece.front, piece.first, piece.count, piece.deadline)
 
     def forget(self, first: int, count: int) -> int:
         """Parked messages go for good."""
@@ -312,76 +432,70 @@ class Queue:
                 if piece.lease == lease.token and piece.state is State.SUCCESS:
                     self.let_go(piece)
 
-    def let_go(self, piece: Piece) -> None:
+    def let_go(self, piece: MessageRange) -> None:
         """Messages in flight that nobody will answer for any more."""
         self.flights.remove(piece.first, piece.count)
         self._free(piece.first, piece.count)
 
     def _count(self, state: State, count: int) -> None:
-        self.counts[state] = self.counts.get(state, 0) + count
+        counts = self.counts
+        counts[state] = counts.get(state, 0) + count
 
     def _enqueue(self, event: Event, time: int) -> None:
         self.had_messages = True
         here = self._leave(event.first, event.count)
         if not here:
-            here = [Piece(event.first, event.count, State.LOGGED, high=event.high)]
+            here = [MessageRange(event.first, event.count, State.LOGGED, priority=event.priority)]
         for piece in here:
-            if piece.state not in LIVE:
-                piece = msgspec.structs.replace(piece, deadline=self._deadline(time, None))
+            deadline = piece.deadline
+            returned = piece.state in LIVE
+            if not returned:
+                deadline = self._deadline(time, None)
                 self._claim_ids(piece)
-            if event.attempt:
-                for offset in range(piece.first, piece.end):
-                    self.attempts[offset] = event.attempt
             if event.due is not None and event.due > time:
                 self.delay(
-                    msgspec.structs.replace(
-                        piece, state=State.QUEUED, lease=-1, attempt=event.attempt, due=event.due, ahead=event.ahead
+                    MessageRange(
+                        piece.first, piece.count, State.QUEUED, deadline, piece.priority, event.attempt,
+                        due=event.due, front=event.ahead, redelivered=returned and event.attempt >= 0,
                     )
-                )
+                )  # fmt: skip
             else:
-                lane = self.high if piece.high else self.returned if event.ahead else self.normal
-                lane.append(piece.first, piece.count, piece.deadline)
+                if returned:
+                    for offset in range(piece.first, piece.end):
+                        self.attempts[offset] = event.attempt
+                self.ready.add(piece.priority, event.ahead, piece.first, piece.count, deadline)
 
-    def delay(self, piece: Piece) -> None:
+    def delay(self, piece: MessageRange) -> None:
         self.delayed.add(piece)
         self._plan(piece)
 
-    def _plan(self, piece: Piece) -> None:
+    def _plan(self, piece: MessageRange) -> None:
         heapq.heappush(self._dues, (min(piece.due, piece.deadline), piece.first))
-        if piece.state is State.QUEUED:
-            heapq.heappush(self._releases, (piece.due, piece.first))
+        if piece.deadline < piece.due:
+            heapq.heappush(self._dues, (piece.due, piece.first))
 
-    def _leave_lanes(self, first: int, count: int) -> list[Piece]:
-        found: list[Piece] = []
-        for lane in self.lanes():
-            if lane.size:
-                high = lane is self.high
-                for start, size, deadline in lane.remove(first, count):
-                    found.append(Piece(start, size, State.QUEUED, deadline=deadline, high=high))
-                if sum(piece.count for piece in found) == count:
-                    break
-        return found
-
-    def _leave(self, first: int, count: int) -> list[Piece]:
-        found: list[Piece] = []
-        for pieces in (self.flights, self.delayed, self.parked):
-            if pieces.size:
-                found += pieces.remove(first, count)
-        rest = self.delayed.holding(first + count)
-        if rest is not None and rest.first == first + count:
-            self._plan(rest)
+    def _leave(self, first: int, count: int) -> list[MessageRange]:
+        found: list[MessageRange] = []
+        for ranges in (self.flights, self.delayed, self.parked):
+            if ranges.size:
+                found += ranges.remove(first, count)
+        if self.delayed.size:
+            rest = self.delayed.holding(first + count)
+            if rest is not None and rest.first == first + count:
+                self._plan(rest)
         if sum(piece.count for piece in found) < count:
-            found += self._leave_lanes(first, count)
+            found += [_waiting(run) for run in self.ready.remove(first, count)]
         return found
 
     def _deadline(self, since: int, expires: int | None) -> int:
-        own = since + self.options.message_timeout if self.options.message_timeout else NEVER
-        return own if expires is None else min(own, expires)
+        timeout = self.options.message_timeout
+        if not timeout:
+            return NEVER if expires is None else expires
+        return since + timeout if expires is None else min(since + timeout, expires)
 
-    def _forget_attempts(self, piece: Piece) -> None:
-        if self.attempts:
-            for offset in range(piece.first, piece.end):
-                self.attempts.pop(offset, None)
+    def _forget_attempts(self, first: int, count: int) -> None:
+        for offset in range(first, first + count):
+            self.attempts.pop(offset, None)
 
     def _free(self, first: int, count: int, *, parked: bool = False) -> None:
         """Others may have the ids of these messages. A parked message remembers its own, for when it comes back."""
@@ -393,3 +507,7 @@ class Queue:
                 identity = self.id_of.get(offset) if parked else self.id_of.pop(offset, None)
                 if identity is not None and self.offset_of.get(identity) == offset:
                     del self.offset_of[identity]
+
+
+def _waiting(run: ReadyRun) -> MessageRange:
+    return MessageRange(run.first, run.count, State.QUEUED, run.deadline, run.priority)

@@ -1,41 +1,30 @@
-"""The queues and routers of one broker: how they come, change and go, and what time does to them."""
+"""The queues of one broker: how they come, change and go, and when time next has something to do for each."""
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from remuda.core import admission, delivery, operators, settling
-from remuda.core.compacter import Compacter
-from remuda.core.distributor import Distributor
-from remuda.core.effects import Effects, NoticeKind
-from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
-from remuda.core.info import QueueInfo, describe
-from remuda.core.lane import NEVER
-from remuda.core.ledger import Ledger
-from remuda.core.pieces import Piece
+import msgspec
+
+from remuda.core import admission, delivering
+from remuda.core.credit import Credit
+from remuda.core.extensions import ContainedHandler, HandlerFor, StrategyFor, no_handler
 from remuda.core.queue import Queue
-from remuda.core.receipts import Declared, Differences
-from remuda.core.routers import Router
-from remuda.core.spool import Spool
-from remuda.core.strategies import by_type
+from remuda.core.ranges import MessageRange
+from remuda.core.ready import NEVER
+from remuda.core.recorder import Recorder
+from remuda.core.routing import Routing
+from remuda.core.strategies import by_type, contained
+from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, RemoveQueue, SetStatus
 from remuda.model.errors import Conflict, InvalidOption, NotFound
-from remuda.model.ids import Snowflakes
-from remuda.model.options import AutoDestroy, QueueOptions, QueueType, Status
-from remuda.model.records import (
-    CONFIGURED,
-    CREATED,
-    REMOVED,
-    STATUS,
-    Binding,
-    Event,
-    QueueChange,
-    RouterChange,
-    RouterKind,
-)
-from remuda.model.state import State
+from remuda.model.notices import NoticeKind
+from remuda.model.options import AutoDestroy, QueueOptions, Status
+from remuda.model.records import CONFIGURED, CREATED, REMOVED, STATUS, Event, QueueChange
+from remuda.model.results import Declared, Differences, QueueInfo
+from remuda.model.state import PARKED, State
+from remuda.model.texts import read_name
 
 
 class Registry:
@@ -43,79 +32,68 @@ class Registry:
 
     def __init__(
         self,
-        snowflakes: Snowflakes,
+        recorder: Recorder,
+        routing: Routing,
         *,
         auto_queue_creation: bool = True,
-        default_queue: str | None = None,
         default_options: QueueOptions | None = None,
-        compacter: Compacter | None = None,
         strategy_for: StrategyFor = by_type,
         handler_for: HandlerFor = no_handler,
     ) -> None:
-        self.snowflakes = snowflakes
+        self.recorder = recorder
+        self.routing = routing
         self.auto_queue_creation = auto_queue_creation
         self.default_options = default_options or QueueOptions()
-        self.compacter = compacter or Compacter()
-        self.distributor = Distributor(default_queue)
-        self.ledger = Ledger()
         self.queues: dict[str, Queue] = {}
-        self.known_routes: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
-        self.routers: dict[str, Router] = {}
-        self.spool = Spool()
+        self.credits: dict[str, Credit] = {}
+        """Of consumers that share one, by group."""
         self._strategy_for = strategy_for
         self._handler_for = handler_for
+        self.closing = False
+        """Whether consumers leave because the broker closes: then queues do not end with them."""
         self._wakes: list[tuple[int, str]] = []
-        self._joined = 0
+        self._touched: dict[str, None] = {}
 
-    # Queues
+    # Commands
 
-    def declare(self, name: str, options: QueueOptions | Mapping[str, Any] | None, now: int) -> Declared:
-        """Create a queue, or say how the one that exists differs from what is asked. The creator's options stand."""
-        self.ledger.at(now)
-        asked = self._options(options)
-        queue = self.queues.get(name)
+    def declare(self, command: DeclareQueue) -> Declared:
+        name, queue = command.queue, self.queues.get(command.queue)
         if queue is None:
-            self._create(name, asked, Status.RUNNING)
+            self.create(name, self.options(command.options), Status.RUNNING)
             return Declared(True, {})
         if queue.status is Status.NOT_INITIALIZED:
-            self._initialize(queue, asked)
-            self._after(queue)
+            self.initialize(queue, command.options)
+            self.after(queue)
             return Declared(True, {})
-        if options is None:
-            return Declared(False, {})
-        return Declared(False, differences(asked, queue.options))
+        return Declared(False, self.differences(command.options, queue))
 
-    def configure(self, name: str, changes: Mapping[str, Any], now: int, who: str | None = None) -> QueueOptions:
-        """Change options of a live queue; its type stays."""
-        self.ledger.at(now)
-        queue = self.queue(name)
-        options = queue.options.changed(changes)
+    def configure(self, command: ConfigureQueue) -> QueueOptions:
+        queue = self.queue(command.queue)
+        options = queue.options.with_values(command.options)
         if options.type is not queue.options.type and queue.status is not Status.NOT_INITIALIZED:
             raise InvalidOption(
-                f"queue {name!r} is a {queue.options.type.value} queue and stays one; "
+                f"queue {queue.name!r} is a {queue.options.type.value} queue and stays one; "
                 "create another queue for another type"
             )
-        self.ledger.change(QueueChange(CONFIGURED, name, self.ledger.now, options, who=who))
-        self._configure(queue, options)
-        admission.evict(self.ledger, queue)
-        self._after(queue)
+        self.recorder.change(QueueChange(CONFIGURED, queue.name, self.recorder.now, options, who=command.who))
+        self.apply_options(queue, options)
+        self.evict(queue)
+        self.after(queue)
         return options
 
-    def set_status(self, name: str, status: Status, now: int, who: str | None = None) -> None:
-        self.ledger.at(now)
-        queue = self.queue(name)
+    def set_status(self, command: SetStatus) -> None:
+        queue, status = self.queue(command.queue), command.status
         if status is Status.NOT_INITIALIZED or queue.status is Status.NOT_INITIALIZED:
             raise Conflict(
-                f"queue {name!r} is {queue.status.value} and cannot be set to {status.value}; "
+                f"queue {queue.name!r} is {queue.status.value} and cannot be set to {status.value}; "
                 "the first publish, or creating it with a type, initializes a queue"
             )
-        self._set_status(queue, status, who)
-        self._after(queue)
+        self._set_status(queue, status, command.who)
+        self.after(queue)
 
-    def remove(self, name: str, now: int, who: str | None = None) -> None:
-        """Remove a queue; whatever it still holds ends."""
-        self.ledger.at(now)
-        self._remove(self.queue(name), who)
+    def remove(self, command: RemoveQueue) -> None:
+        self.remove_queue(self.queue(command.queue), command.who)
+        self.settle_down()
 
     def queue(self, name: str) -> Queue:
         try:
@@ -126,35 +104,211 @@ class Registry:
             ) from None
 
     def info(self, name: str) -> QueueInfo:
-        return describe(self.queue(name))
+        return _describe(self.queue(name))
 
-    # Routers
+    # Options
 
-    def set_router(self, name: str, kind: RouterKind, bindings: Iterable[Binding], now: int) -> None:
-        self.ledger.at(now)
-        targets = tuple(bindings)
-        for binding in targets:
-            if (binding.queue is None) == (binding.topic is None):
-                raise InvalidOption(
-                    f"a binding of router {name!r} must name either a queue or a topic, not {binding!r}"
-                )
-        change = RouterChange(name, self.ledger.now, kind, targets)
-        self.ledger.change(change)
-        self.routers[name] = Router(kind, targets)
+    def options(self, named: NamedOptions) -> QueueOptions:
+        return self.default_options if named is None else self.default_options.with_values(named)
 
-    def remove_router(self, name: str, now: int) -> None:
-        self.ledger.at(now)
-        if name not in self.routers:
-            raise NotFound(f"there is no router {name!r}")
-        self.ledger.change(RouterChange(name, self.ledger.now))
-        del self.routers[name]
+    def differences(self, named: NamedOptions, queue: Queue) -> Differences:
+        """Where a queue's options are not those that were named."""
+        if named is None:
+            return {}
+        standing = queue.options
+        return {
+            name: (value, getattr(standing, name)) for name, value in named.items() if value != getattr(standing, name)
+        }
+
+    # How queues come, change and go
+
+    def check_creation(self, name: str) -> None:
+        if not self.auto_queue_creation:
+            raise NotFound(
+                f"there is no queue {name!r} and auto_queue_creation is off; nothing was stored or created. "
+                f"Create it first: broker.create_queue({name!r})"
+            )
+
+    def create(self, name: str, options: QueueOptions, status: Status) -> Queue:
+        read_name("a queue's name", name)
+        self.recorder.change(QueueChange(CREATED, name, self.recorder.now, options, status))
+        queue = self.open(name, options, status)
+        self.recorder.notice(NoticeKind.QUEUE_CREATED, queue)
+        return queue
+
+    def open(self, name: str, options: QueueOptions, status: Status) -> Queue:
+        """A queue that is already on record."""
+        queue = Queue(name, options, contained(self._strategy_for(name, options), name, options), None, status)
+        queue.handler = self._handler(name, options)
+        queue.note_rules()
+        self.queues[name] = queue
+        self.routing.changed()
+        if options.is_channel:
+            self.routing.open_channel(name, options.topics, options.patterns)
+        return queue
+
+    def apply_options(self, queue: Queue, options: QueueOptions) -> None:
+        queue.counts_confirmations |= options.confirmations != 1
+        queue.options = options
+        queue.strategy = contained(self._strategy_for(queue.name, options), queue.name, options)
+        queue.handler = self._handler(queue.name, options)
+        queue.note_rules()
+        queue.offer_all()
+        self.routing.changed()
+        self.routing.close_channel(queue.name)
+        if options.is_channel:
+            self.routing.open_channel(queue.name, options.topics, options.patterns)
+
+    def initialize(self, queue: Queue, named: NamedOptions) -> None:
+        """A queue that was only subscribed to so far gets its type: what its subscriber named stands (Q13)."""
+        options = queue.options
+        if named is not None:
+            values = {name: value for name, value in named.items() if name not in queue.named}
+            options = queue.options.with_values(values)
+        self.recorder.change(QueueChange(CONFIGURED, queue.name, self.recorder.now, options))
+        self.apply_options(queue, options)
+        self._set_status(queue, Status.RUNNING, None)
+
+    def drop(self, name: str) -> None:
+        self.queues.pop(name, None)
+        self.routing.changed()
+        self.routing.close_channel(name)
+
+    def remove_queue(self, queue: Queue, who: str | None) -> None:
+        for piece in queue.flights:
+            if piece.state is State.SUCCESS:
+                queue.let_go(piece)
+        for source, first, count, _ in list(whereabouts(queue)):
+            dead = Event(queue.name, State.DEAD, first, count, reason="queue removed", who=who)
+            self.recorder.event(queue, source, dead)
+        self.recorder.change(QueueChange(REMOVED, queue.name, self.recorder.now, who=who))
+        for consumer in list(queue.consumers):
+            left = queue.leave(consumer)
+            if left is not None:
+                self.recorder.close(left.tag)
+        for tag in queue.waiters:
+            self.recorder.close(tag)
+        self.drop(queue.name)
+        self.recorder.notice(NoticeKind.QUEUE_REMOVED, queue)
+
+    def _handler(self, name: str, options: QueueOptions) -> ContainedHandler | None:
+        handler = self._handler_for(name, options)
+        return None if handler is None else ContainedHandler(handler)
+
+    def _set_status(self, queue: Queue, status: Status, who: str | None) -> None:
+        if status is queue.status:
+            return
+        self.recorder.change(QueueChange(STATUS, queue.name, self.recorder.now, status=status, who=who))
+        queue.status = status
+        queue.note_rules()
+        self.recorder.notice(NoticeKind.STATUS_CHANGED, queue, detail=status.value)
+
+    # Messages that end, or go on elsewhere
+
+    def end(
+        self, queue: Queue, source: State, first: int, count: int, reason: str, *, state: State = State.DEAD,
+        priority: int = 0, to: str | None = None, consumer: str | None = None, attempt: int = 0, who: str | None = None,
+        detail: str | None = None, lifted: Any = None,
+    ) -> None:  # fmt: skip
+        """Messages end here: they are parked, or move on to another queue as far as it takes them."""
+        moving = 0
+        if to is not None and to != queue.name:
+            moving = min(self._room_in(to), count)
+        if moving:
+            self._end_part(
+                queue, source, first, moving, reason, state, priority, to, consumer, attempt, who, detail, lifted
+            )
+        if moving < count:
+            if moving:
+                lifted = None if lifted is None else _rest(lifted, first + moving)
+                first, count = first + moving, count - moving
+            self._end_part(
+                queue, source, first, count, reason, state, priority, None, consumer, attempt, who, detail, lifted
+            )
+
+    def _end_part(
+        self, queue: Queue, source: State, first: int, count: int, reason: str, state: State, priority: int,
+        to: str | None, consumer: str | None, attempt: int, who: str | None, detail: str | None, lifted: Any,
+    ) -> None:  # fmt: skip
+        event = Event(
+            queue.name, state, first, count, consumer, attempt, reason, who=who, detail=detail, to=to
+        )  # fmt: skip
+        if lifted is not None and to is not None:
+            lifted = [run for run in lifted if run.first < first + count]
+        self.recorder.event(queue, source, event, lifted=lifted)
+        if to is not None:
+            arrived = Event(
+                to, State.QUEUED, first, count, reason=f"{reason} in {queue.name}", priority=priority, who=who
+            )
+            self.enter(self.queues[to], arrived)
+
+    def _room_in(self, name: str) -> int:
+        """How many messages another queue will take; it is created where it must be, before anything moves."""
+        target = self.queues.get(name)
+        if target is None:
+            if not self.auto_queue_creation:
+                return 0
+            target = self.create(name, self.default_options, Status.RUNNING)
+        elif target.status is Status.NOT_INITIALIZED:
+            self.initialize(target, None)
+        return admission.room(target)
+
+    def enter(self, queue: Queue, event: Event) -> None:
+        """Messages come from another queue. Those that are live here already, having come by two ways, stay as they
+        are."""
+        at, end = event.first, event.first + event.count
+        known = [(piece.state, piece.first, piece.count) for piece in queue.parked.find(event.first, event.count)]
+        known += [(state, first, count) for state, first, count, _ in whereabouts(queue, event.first, event.count)]
+        for state, first, count in sorted(known, key=lambda found: found[1]):
+            if first > at:
+                self._enter_part(queue, State.LOGGED, event, at, first - at)
+            if state in PARKED:
+                self._enter_part(queue, state, event, first, count)
+            at = first + count
+        if at < end:
+            self._enter_part(queue, State.LOGGED, event, at, end - at)
+        self.evict(queue)
+        self.touch(queue.name)
+
+    def _enter_part(self, queue: Queue, source: State, event: Event, first: int, count: int) -> None:
+        self.recorder.event(queue, source, msgspec.structs.replace(event, first=first, count=count))
+
+    def evict(self, queue: Queue, before: int = 1 << 62) -> None:
+        """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last of all."""
+        while (oldest := admission.surplus(queue, before)) is not None:
+            first, count, source, priority = oldest
+            to = queue.options.dead_letter_queue
+            self.end(queue, source, first, count, "evicted", priority=priority, to=to)
+
+    def clear(
+        self, queue: Queue, lanes: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None = None,
+        to: str | None = None,
+    ) -> int:  # fmt: skip
+        """End messages that wait: those with a priority, the regular ones, or all, delayed ones included."""
+        queue.release_due(self.recorder.now)
+        chosen = [
+            (State.QUEUED, first, count, priority)
+            for priority, _, level in queue.ready.levels()
+            if lanes == "all" or (lanes == "priority") == (priority > 0)
+            for first, count, _ in level.runs()
+        ]
+        if lanes == "all":
+            chosen += [(piece.state, piece.first, piece.count, piece.priority) for piece in queue.delayed]
+        if offsets is not None:
+            chosen = list(_within(chosen, offsets))
+        cleared = 0
+        for source, first, count, priority in chosen:
+            reason = "cleared" if to is None else "moved"
+            self.end(queue, source, first, count, reason, priority=priority, who=who, to=to)
+            cleared += count
+        return cleared
 
     # Time
 
-    def tick(self, now: int) -> None:
+    def tick(self) -> None:
         """Do what has become due."""
-        self.ledger.at(now)
-        while self._wakes and self._wakes[0][0] <= self.ledger.now:
+        now = self.recorder.now
+        while self._wakes and self._wakes[0][0] <= now:
             at, name = heapq.heappop(self._wakes)
             queue = self.queues.get(name)
             if queue is None or queue.wake != at:
@@ -164,150 +318,131 @@ class Registry:
 
     def next_wake(self) -> int:
         """When `tick` will next have something to do."""
-        while self._wakes and (
-            self._wakes[0][1] not in self.queues or self.queues[self._wakes[0][1]].wake != self._wakes[0][0]
-        ):
-            heapq.heappop(self._wakes)
+        wakes = self._wakes
+        while wakes:
+            at, name = wakes[0]
+            queue = self.queues.get(name)
+            if queue is not None and queue.wake == at:
+                return at
+            heapq.heappop(wakes)
+        return NEVER
+
+    @property
+    def soonest(self) -> int:
+        """No later than `next_wake`, and found at once."""
         return self._wakes[0][0] if self._wakes else NEVER
 
-    def drain(self) -> Effects:
-        return self.ledger.drain()
-
-    # Inside
-
-    def _options(self, options: QueueOptions | Mapping[str, Any] | None) -> QueueOptions:
-        if isinstance(options, QueueOptions):
-            options.check()
-            return options
-        return self.default_options if options is None else self.default_options.changed(options)
-
-    def _check_creation(self, name: str) -> None:
-        if not self.auto_queue_creation:
-            raise NotFound(
-                f"there is no queue {name!r} and auto_queue_creation is off; nothing was stored or created. "
-                f"Create it first: broker.create_queue({name!r})"
-            )
-
-    def _create(self, name: str, options: QueueOptions, status: Status) -> Queue:
-        if not name or not name.isprintable() or len(name.encode()) > 255:
-            raise InvalidOption(f"a queue's name must be 1 to 255 bytes of printable text, not {name!r}")
-        self.ledger.change(QueueChange(CREATED, name, self.ledger.now, options, status))
-        queue = self.open(name, options, status)
-        self.ledger.notice(NoticeKind.QUEUE_CREATED, queue)
-        return queue
-
-    def open(self, name: str, options: QueueOptions, status: Status) -> Queue:
-        """A queue that is already on record."""
-        queue = Queue(name, options, self._strategy_for(name, options), self._handler_for(name, options), status)
-        self.queues[name] = queue
-        self.known_routes.clear()
-        if options.is_channel:
-            self.distributor.open_channel(name, options.topics, options.patterns)
-        return queue
-
-    def _configure(self, queue: Queue, options: QueueOptions) -> None:
-        queue.counts_confirmations |= options.confirmations != 1
-        queue.options = options
-        queue.strategy = self._strategy_for(queue.name, options)
-        queue.handler = self._handler_for(queue.name, options)
-        self.known_routes.clear()
-        self.distributor.close_channel(queue.name)
-        if options.is_channel:
-            self.distributor.open_channel(queue.name, options.topics, options.patterns)
-
-    def _initialize(self, queue: Queue, options: QueueOptions) -> None:
-        self.ledger.change(QueueChange(CONFIGURED, queue.name, self.ledger.now, options))
-        self._configure(queue, options)
-        if options.type is not QueueType.PULL:
-            queue.waiters.clear()
-        self._set_status(queue, Status.RUNNING, None)
-
-    def _set_status(self, queue: Queue, status: Status, who: str | None) -> None:
-        if status is queue.status:
-            return
-        self.ledger.change(QueueChange(STATUS, queue.name, self.ledger.now, status=status, who=who))
-        queue.status = status
-        self.ledger.notice(NoticeKind.STATUS_CHANGED, queue, detail=status.value)
-
-    def _remove(self, queue: Queue, who: str | None) -> None:
-        operators.end_everything(self.ledger, queue, "queue removed", who)
-        self.ledger.change(QueueChange(REMOVED, queue.name, self.ledger.now, who=who))
-        self._drop(queue.name)
-        self.ledger.notice(NoticeKind.QUEUE_REMOVED, queue)
-
-    def _drop(self, name: str) -> None:
-        self.queues.pop(name, None)
-        self.known_routes.clear()
-        self.distributor.close_channel(name)
-
     def _attend(self, queue: Queue) -> None:
-        now = self.ledger.now
+        now = self.recorder.now
         for lease in queue.overdue_leases(now):
-            settling.time_out(self.ledger, queue, lease)
-        for piece in queue.due_pieces(now):
+            delivering.time_out(self, queue, lease)
+        for piece in queue.due_ranges(now):
             self._come_due(queue, piece)
-        delivery.expire(self.ledger, queue)
-        if queue.waiters:
-            queue.waiters = deque(waiter for waiter in queue.waiters if waiter.until > now)
-        self._after(queue)
+        delivering.expire(self, queue)
+        queue.ended_waiters(now)
+        self.after(queue)
 
-    def _come_due(self, queue: Queue, piece: Piece) -> None:
-        if piece.deadline <= self.ledger.now:
-            delivery.end_expired(self.ledger, queue, piece)
+    def _come_due(self, queue: Queue, piece: MessageRange) -> None:
+        if piece.deadline <= self.recorder.now:
+            delivering.end_expired(self, queue, piece.state, piece.first, piece.count, piece.priority)
         elif piece.state is State.RETRY:
-            again = Event(queue.name, State.QUEUED, piece.first, piece.count, attempt=piece.attempt, ahead=piece.ahead)
-            self.ledger.event(queue, State.RETRY, again)
-        else:
-            queue.release_due(self.ledger.now)
+            again = Event(
+                queue.name, State.QUEUED, piece.first, piece.count, attempt=piece.attempt, ahead=piece.front
+            )
+            self.recorder.event(queue, State.RETRY, again)
 
-    def _after(self, queue: Queue) -> None:
-        """What may follow any change of a queue: deliveries, its end, the next time to look."""
-        delivery.dispatch(self.ledger, queue)
-        if self.ledger.forwards:
-            self._forward()
-        if self._is_over(queue):
-            self._remove(queue, None)
-            return
+    def touch(self, name: str) -> None:
+        """A queue is to be looked at before the command is done."""
+        self._touched[name] = None
+
+    def after(self, queue: Queue) -> None:
+        """What may follow any change of a queue: deliveries, its end, the next time to look; also of those it touched."""
+        self._touched[queue.name] = None
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        while self._touched:
+            queue = self.queues.get(next(iter(self._touched)))
+            self._touched.pop(next(iter(self._touched)))
+            if queue is None:
+                continue
+            delivering.dispatch(self, queue)
+            if self._is_over(queue):
+                self.remove_queue(queue, None)
+                continue
+            self.plan(queue)
+
+    def plan(self, queue: Queue) -> None:
+        """Note when to look at a queue next."""
         wake = queue.next_wake()
         if wake < queue.wake:
             queue.wake = wake
             heapq.heappush(self._wakes, (wake, queue.name))
 
-    def _forward(self) -> None:
-        forwards, self.ledger.forwards = self.ledger.forwards, []
-        for target, event in forwards:
-            if target not in self.queues and self.auto_queue_creation:
-                self._create(target, self.default_options, Status.RUNNING)
-            elif target in self.queues and self.queues[target].status is Status.NOT_INITIALIZED:
-                self._initialize(self.queues[target], self.queues[target].options)
-            if target in self.queues:
-                operators.enter(self.ledger, self.queues[target], event)
-                admission.evict(self.ledger, self.queues[target])
-        for target in dict.fromkeys(target for target, _ in forwards):
-            if target in self.queues:
-                self._after(self.queues[target])
-
     def _is_over(self, queue: Queue) -> bool:
-        if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues:
+        if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues or self.closing:
             return False
-        nobody = queue.had_consumers and not queue.consumers
-        nothing = queue.had_messages and not queue.size
+        kept = queue.size or queue.parked.size
         match queue.options.auto_destroy:
             case AutoDestroy.NO_MESSAGES:
-                return nothing
+                return queue.had_messages and not kept
             case AutoDestroy.NO_CONSUMERS:
-                return nobody
+                return queue.had_consumers and not queue.consumers
             case AutoDestroy.EMPTY:
-                return not queue.size and not queue.consumers and (queue.had_messages or queue.had_consumers)
+                return not kept and not queue.consumers and (queue.had_messages or queue.had_consumers)
             case _:
                 return False
 
 
-def differences(asked: QueueOptions, standing: QueueOptions) -> Differences:
-    if asked == standing:
-        return {}
-    return {
-        field: (getattr(asked, field), getattr(standing, field))
-        for field in QueueOptions.__struct_fields__
-        if getattr(asked, field) != getattr(standing, field)
-    }
+def whereabouts(queue: Queue, first: int = 0, count: int = NEVER) -> list[tuple[State, int, int, int]]:
+    """Which of these messages are live in a queue: state, first offset, count and priority."""
+    found = [
+        (piece.state, piece.first, piece.count, piece.priority)
+        for ranges in (queue.flights, queue.delayed)
+        for piece in ranges.find(first, count)
+    ]
+    found += [(State.QUEUED, run.first, run.count, run.priority) for run in queue.ready.overlap(first, count)]
+    return found
+
+
+def _within(
+    found: list[tuple[State, int, int, int]], offsets: Sequence[tuple[int, int]]
+) -> Iterator[tuple[State, int, int, int]]:
+    """The parts of what was found that lie in these runs of offsets."""
+    for state, first, count, priority in found:
+        for start, size in offsets:
+            low, high = max(first, start), min(first + count, start + size)
+            if low < high:
+                yield state, low, high - low, priority
+
+
+def _rest(lifted: Any, first: int) -> Any:
+    """Of runs that were taken out of the line, the part from `first` on."""
+    return [
+        run if run.first >= first else run._replace(first=first, count=run.first + run.count - first)
+        for run in lifted
+        if run.first + run.count > first
+    ]
+
+
+def _describe(queue: Queue) -> QueueInfo:
+    parked = {State.DEAD: 0, State.INVALID: 0, State.NOT_INTERESTED: 0}
+    for piece in queue.parked:
+        parked[piece.state] += piece.count
+    high, normal = queue.ready.by_rank
+    return QueueInfo(
+        name=queue.name,
+        status=queue.status,
+        options=queue.options,
+        high=high,
+        normal=normal,
+        delayed=queue.delayed.size,
+        in_flight=queue.flights.size,
+        dead=parked[State.DEAD],
+        invalid=parked[State.INVALID],
+        not_interested=parked[State.NOT_INTERESTED],
+        consumers=tuple(queue.consumers),
+        counts=dict(queue.counts),
+        pulls=len(queue.waiters),
+        late_answers=queue.late_answers,
+    )

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 import msgspec
 
 from remuda.core.core import Core
-from remuda.core.lane import Lane
-from remuda.core.pieces import Piece, Pieces
 from remuda.core.queue import Queue
-from remuda.core.routers import Router
+from remuda.core.ranges import MessageRange
+from remuda.core.ready import NEVER
+from remuda.core.routing import Exchange
 from remuda.core.spool import Progress
 from remuda.model.options import QueueOptions, Status
-from remuda.model.records import Binding, RouterKind
+from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import State
+
+_VERSION: Final = b"remuda snapshot 2\n"
 
 
 class _QueueState(msgspec.Struct, array_like=True):
     name: str
     options: QueueOptions
     status: Status
-    lanes: tuple[bytes, bytes, bytes]
-    flights: list[Piece]
-    delayed: list[Piece]
-    parked: list[Piece]
+    ready: list[tuple[int, bool, bytes]]
+    """Priority, whether put back to the front, and the runs."""
+    flights: list[MessageRange]
+    delayed: list[MessageRange]
+    parked: list[MessageRange]
     attempts: dict[int, int]
     ids: dict[int, str]
     topic_counts: dict[int, int]
     counts: dict[State, int]
     had: tuple[bool, bool]
+    named: list[str] = []
 
 
 class _CoreState(msgspec.Struct, array_like=True):
@@ -37,10 +42,11 @@ class _CoreState(msgspec.Struct, array_like=True):
     next_position: int
     last_id: int
     queues: list[_QueueState]
-    routers: dict[str, tuple[RouterKind, tuple[Binding, ...]]]
+    exchanges: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]
     history: dict[bytes, bytes]
     last_settled: dict[int, int]
     spool: dict[str, Progress] = {}
+    producers: dict[str, tuple[int, int, int]] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -49,30 +55,36 @@ _decoder = msgspec.msgpack.Decoder(_CoreState)
 
 def save(core: Core) -> bytes:
     state = _CoreState(
-        core.ledger.next_offset,
-        core.ledger.next_position,
+        core.recorder.next_offset,
+        core.recorder.next_position,
         core.snowflakes.last,
         [_save_queue(queue) for queue in core.queues.values()],
-        {name: (router.kind, router.bindings) for name, router in core.routers.items()},
+        {name: (exchange.kind, exchange.bindings) for name, exchange in core.routing.exchanges.items()},
         core.compacter.history,
-        core.ledger.last_settled,
+        core.recorder.last_settled,
         core.spool.taken,
+        core.publishing.producers,
     )
-    return _encoder.encode(state)
+    return _VERSION + _encoder.encode(state)
 
 
 def load(core: Core, snapshot: bytes) -> None:
     """Bring a fresh core to the saved state."""
-    state = _decoder.decode(snapshot)
-    core.ledger.next_offset = state.next_offset
-    core.ledger.next_position = state.next_position
+    if snapshot.startswith(_VERSION):
+        state = _decoder.decode(memoryview(snapshot)[len(_VERSION) :])
+    else:
+        state = _upgraded(_first_decoder.decode(snapshot))
+    core.recorder.next_offset = state.next_offset
+    core.recorder.next_position = state.next_position
     core.snowflakes.resume(state.last_id)
     core.compacter.history = state.history
-    core.ledger.last_settled = state.last_settled
+    core.recorder.last_settled = state.last_settled
     core.spool.taken = state.spool
-    core.routers = {name: Router(kind, bindings) for name, (kind, bindings) in state.routers.items()}
+    core.publishing.producers = state.producers
+    for name, (kind, bindings) in state.exchanges.items():
+        core.routing.exchanges[name] = Exchange(kind, bindings)
     for saved in state.queues:
-        _load_queue(core.open(saved.name, saved.options, saved.status), saved)
+        _load_queue(core.registry.open(saved.name, saved.options, saved.status), saved)
 
 
 def _save_queue(queue: Queue) -> _QueueState:
@@ -80,7 +92,7 @@ def _save_queue(queue: Queue) -> _QueueState:
         queue.name,
         queue.options,
         queue.status,
-        (_save_lane(queue.high), _save_lane(queue.returned), _save_lane(queue.normal)),
+        [(priority, front, level.columns()) for priority, front, level in queue.ready.levels() if level.size],
         list(queue.flights),
         list(queue.delayed),
         list(queue.parked),
@@ -89,14 +101,20 @@ def _save_queue(queue: Queue) -> _QueueState:
         queue.topic_counts,
         queue.counts,
         (queue.had_messages, queue.had_consumers),
+        sorted(queue.named),
     )
 
 
 def _load_queue(queue: Queue, saved: _QueueState) -> None:
-    for lane, data in zip(queue.lanes(), saved.lanes, strict=True):
-        _load_lane(lane, data)
-    _load_pieces(queue.flights, saved.flights)
-    _load_pieces(queue.parked, saved.parked)
+    for priority, front, data in saved.ready:
+        columns = array("q")
+        columns.frombytes(data)
+        for at in range(0, len(columns), 3):
+            queue.ready.add(priority, front, columns[at], columns[at + 1], columns[at + 2])
+    for piece in saved.flights:
+        queue.flights.add(piece)
+    for piece in saved.parked:
+        queue.parked.add(piece)
     for piece in saved.delayed:
         queue.delay(piece)
     queue.attempts = saved.attempts
@@ -108,19 +126,75 @@ def _load_queue(queue: Queue, saved: _QueueState) -> None:
     queue.topic_counts = saved.topic_counts
     queue.counts = saved.counts
     queue.had_messages, queue.had_consumers = saved.had
+    queue.named = frozenset(saved.named)
 
 
-def _save_lane(lane: Lane) -> bytes:
-    return b"".join(lane.columns())
+# The first version: three lines of waiting messages, and a flag for high priority.
 
 
-def _load_lane(lane: Lane, data: bytes) -> None:
-    columns = array("q")
-    columns.frombytes(data)
-    for at in range(0, len(columns), 3):
-        lane.append(columns[at], columns[at + 1], columns[at + 2])
+class _FirstRange(msgspec.Struct, array_like=True):
+    first: int
+    count: int
+    state: State
+    deadline: int = NEVER
+    high: bool = False
+    attempt: int = 0
+    lease: int = -1
+    due: int = 0
+    ahead: bool = False
+    reason: str | None = None
+    time: int = 0
 
 
-def _load_pieces(pieces: Pieces, saved: list[Piece]) -> None:
-    for piece in saved:
-        pieces.add(piece)
+class _FirstQueue(msgspec.Struct, array_like=True):
+    name: str
+    options: QueueOptions
+    status: Status
+    lanes: tuple[bytes, bytes, bytes]
+    flights: list[_FirstRange]
+    delayed: list[_FirstRange]
+    parked: list[_FirstRange]
+    attempts: dict[int, int]
+    ids: dict[int, str]
+    topic_counts: dict[int, int]
+    counts: dict[State, int]
+    had: tuple[bool, bool]
+
+
+class _FirstCore(msgspec.Struct, array_like=True):
+    next_offset: int
+    next_position: int
+    last_id: int
+    queues: list[_FirstQueue]
+    routers: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]
+    history: dict[bytes, bytes]
+    last_settled: dict[int, int]
+    spool: dict[str, Progress] = {}
+
+
+_first_decoder = msgspec.msgpack.Decoder(_FirstCore)
+
+
+def _upgraded(old: _FirstCore) -> _CoreState:
+    queues = [
+        _QueueState(
+            queue.name, queue.options, queue.status,
+            [(1, False, queue.lanes[0]), (0, True, queue.lanes[1]), (0, False, queue.lanes[2])],
+            _ranges(queue.flights), _ranges(queue.delayed), _ranges(queue.parked),
+            queue.attempts, queue.ids, queue.topic_counts, queue.counts, queue.had,
+        )
+        for queue in old.queues
+    ]  # fmt: skip
+    return _CoreState(
+        old.next_offset, old.next_position, old.last_id, queues, old.routers, old.history, old.last_settled, old.spool
+    )
+
+
+def _ranges(old: list[_FirstRange]) -> list[MessageRange]:
+    return [
+        MessageRange(
+            one.first, one.count, one.state, one.deadline, int(one.high), one.attempt, one.lease, one.due, one.ahead,
+            one.reason, one.time, redelivered=one.state is State.RETRY or one.attempt > 0,
+        )
+        for one in old
+    ]  # fmt: skip

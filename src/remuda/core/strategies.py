@@ -1,53 +1,97 @@
-"""How messages find consumers (Q1, Q2): push, round-robin, pull."""
+"""How messages find consumers (Q1, Q2): push to all, or round-robin; a pull queue's subscribers ask again by themselves."""
 
 from __future__ import annotations
 
-from remuda.core.extensions import Assignment, Line, Strategy
+import logging
+
+from remuda.core.credit import WINDOW
+from remuda.core.extensions import Assignment, QueueView, Strategy
 from remuda.model.options import Acknowledge, QueueOptions, QueueType
+
+_log = logging.getLogger("remuda.extensions")
 
 
 class Push:
     """Every online consumer gets each message. While answers are awaited, one delivery at a time."""
 
-    def next(self, line: Line) -> Assignment | None:
-        members = line.members
+    def next(self, queue: QueueView) -> Assignment | None:
+        members = queue.members
         if not members:
             return None
-        waits = line.options.acknowledge is Acknowledge.WAIT
-        if waits and line.unanswered:
-            return None
+        if queue.options.acknowledge is Acknowledge.WAIT:
+            if queue.unanswered:
+                return None
+            window = min(member.batch for member in members)
+        else:
+            window = min(min(member.batch, WINDOW - member.under_way) for member in members)
+            if window <= 0:
+                return None
         # Confirmations are counted per delivery, so a message that needs several travels alone.
-        alone = line.options.confirmations != 1
-        count = 1 if alone else min(member.batch for member in members)
-        return Assignment(tuple(member.name for member in members), count)
+        alone = queue.options.confirmations != 1
+        return Assignment(tuple(member.name for member in members), 1 if alone else window)
 
 
 class RoundRobin:
     """One consumer gets each message: of those who can take one, who was served longest ago, then who came first."""
 
-    def next(self, line: Line) -> Assignment | None:
-        waits = line.options.acknowledge is Acknowledge.WAIT
-        free = [member for member in line.members if not (waits and member.unanswered)]
-        if not free:
+    def next(self, queue: QueueView) -> Assignment | None:
+        chosen = queue.next_ready()
+        if chosen is None:
             return None
-        chosen = min(free, key=lambda member: (member.served, member.joined))
-        return Assignment((chosen.name,), chosen.batch)
-
-
-class Pull:
-    """Nobody gets anything without asking."""
-
-    def next(self, line: Line) -> Assignment | None:
-        return None
+        waits = queue.options.acknowledge is Acknowledge.WAIT
+        left = chosen.credit.left if waits else WINDOW - chosen.under_way
+        return Assignment((chosen.name,), min(chosen.batch, left))
 
 
 _BY_TYPE: dict[QueueType, Strategy] = {
     QueueType.PUSH: Push(),
     QueueType.ROUND_ROBIN: RoundRobin(),
-    QueueType.PULL: Pull(),
+    QueueType.PULL: RoundRobin(),
 }
 
 
 def by_type(queue: str, options: QueueOptions) -> Strategy:
     """The strategy of a queue that names none of its own."""
     return _BY_TYPE[options.type]
+
+
+class ContainedStrategy:
+    """A strategy from outside, whose mistakes make the queue fall back to its type's own way."""
+
+    def __init__(self, strategy: Strategy, queue: str, options: QueueOptions) -> None:
+        self._strategy = strategy
+        self._usual = by_type(queue, options)
+        self._queue = queue
+        self._failed = False
+
+    def next(self, queue: QueueView) -> Assignment | None:
+        if not self._failed:
+            try:
+                chosen = self._strategy.next(queue)
+                if chosen is None or self._makes_sense(chosen, queue):
+                    return chosen
+                problem = f"it chose {chosen!r}"
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            self._failed = True
+            _log.error(
+                "queue %s: its delivery strategy failed (%s); from now on it is served as any %s queue",
+                self._queue, problem, queue.options.type.value,
+            )  # fmt: skip
+        return self._usual.next(queue)
+
+    def _makes_sense(self, chosen: Assignment, queue: QueueView) -> bool:
+        names = {member.name for member in queue.members}
+        return (
+            isinstance(chosen, Assignment)
+            and type(chosen.count) is int
+            and chosen.count > 0
+            and isinstance(chosen.consumers, tuple)
+            and bool(chosen.consumers)
+            and set(chosen.consumers) <= names
+            and len(set(chosen.consumers)) == len(chosen.consumers)
+        )
+
+
+def contained(strategy: Strategy, queue: str, options: QueueOptions) -> Strategy:
+    return strategy if isinstance(strategy, Push | RoundRobin) else ContainedStrategy(strategy, queue, options)

@@ -11,16 +11,24 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from remuda.model.errors import InvalidMessage, StorageError
-from remuda.model.message import NO_HEADERS, Message, Priority
+from remuda.model.errors import StorageError
+from remuda.model.message import NO_HEADERS, Message
 from remuda.model.messages import Column, Messages
-from remuda.model.records import Appended, Events, QueueChange, Record, RouterChange, SpoolTaken
+from remuda.model.records import CREATED, REMOVED, Appended, Event, Events, ExchangeChange, QueueChange, Record, SpoolTaken
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.state import State
 
-MESSAGES: Final = 1
-EVENTS: Final = 2
 CHANGE: Final = 3
-ROUTER: Final = 4
 SPOOL: Final = 5
+MESSAGES: Final = 6
+EVENTS: Final = 7
+EXCHANGE: Final = 8
+FIRST_MESSAGES: Final = 1
+FIRST_EVENTS: Final = 2
+FIRST_ROUTER: Final = 4
+"""Kinds of the first version, which are still read."""
+MESSAGE_KINDS: Final = frozenset({MESSAGES, FIRST_MESSAGES})
+EVENT_KINDS: Final = frozenset({EVENTS, FIRST_EVENTS})
 
 _MIME_TYPE: Final = Message(name="", body=b"").mime_type
 _Tuples = list[str | tuple[str, ...]]
@@ -57,26 +65,68 @@ class _Columns(_Head, array_like=True):
     timestamp: Time | list[Time | None] | None
     mime_type: str | list[str] | None
     headers: dict[str, str] | list[dict[str, str]] | None
-    priority: Priority | list[Priority]
+    priority: int | list[int]
     expires: Time | list[Time | None] | None
     due: Time | list[Time | None] | None
     digest: bytes | list[bytes | None] | None
     stamps: Time | list[Time] | None
 
 
-class _Whole(_Columns, array_like=True):
+class _FirstWhole(_Columns, array_like=True):
     bodies: list[bytes]
+
+
+class _MoreColumns(_Columns, array_like=True):
+    wire: bytes | list[bytes | None] | None
+    producer: str | None
+    sequence: int
+
+
+class _Whole(_MoreColumns, array_like=True):
+    bodies: list[bytes]
+
+
+class _FirstEvent(msgspec.Struct, array_like=True, gc=False):
+    queue: str
+    state: State
+    first: int
+    count: int = 1
+    consumer: str | None = None
+    attempt: int = 0
+    reason: str | None = None
+    due: int | None = None
+    ahead: bool = False
+    who: str | None = None
+    high: bool = False
+    detail: str | None = None
+
+
+class _FirstEvents(msgspec.Struct, array_like=True):
+    first: int
+    time: int
+    rows: list[_FirstEvent]
+
+
+class _FirstRouter(msgspec.Struct, array_like=True):
+    router: str
+    time: int
+    kind: ExchangeKind | None = None
+    bindings: tuple[Binding, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
-_decode_columns = msgspec.msgpack.Decoder(_Columns).decode
+_decode_columns = msgspec.msgpack.Decoder(_MoreColumns).decode
+_decode_first_columns = msgspec.msgpack.Decoder(_Columns).decode
+_decode_first_whole = msgspec.msgpack.Decoder(_FirstWhole).decode
+_decode_first_events = msgspec.msgpack.Decoder(tuple[int, _FirstEvents]).decode
+_decode_first_router = msgspec.msgpack.Decoder(tuple[int, int, _FirstRouter]).decode
 _decode_whole = msgspec.msgpack.Decoder(_Whole).decode
 _decode_events = msgspec.msgpack.Decoder(tuple[int, Events]).decode
 _decode_change = msgspec.msgpack.Decoder(tuple[int, int, QueueChange]).decode
-_decode_router = msgspec.msgpack.Decoder(tuple[int, int, RouterChange]).decode
+_decode_exchange = msgspec.msgpack.Decoder(tuple[int, int, ExchangeChange]).decode
 _decode_spool = msgspec.msgpack.Decoder(tuple[int, int, SpoolTaken]).decode
-_CHANGES: Final = {QueueChange: CHANGE, RouterChange: ROUTER, SpoolTaken: SPOOL}
+_CHANGES: Final = {QueueChange: CHANGE, ExchangeChange: EXCHANGE, SpoolTaken: SPOOL}
 
 
 def encode(record: Record, offset: int, position: int) -> tuple[int, bytes]:
@@ -91,11 +141,12 @@ def encode(record: Record, offset: int, position: int) -> tuple[int, bytes]:
 def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
     """The record of a payload. Without bodies each stands as `b""`; raises `Damaged` when it is no record."""
     try:
-        if kind == MESSAGES:
+        if kind in MESSAGE_KINDS:
+            first_version = kind == FIRST_MESSAGES
             if bodies:
-                whole = _decode_whole(payload)
+                whole = _decode_first_whole(payload) if first_version else _decode_whole(payload)
                 return Decoded(whole.first, whole.position, _appended(whole, whole.bodies))
-            columns = _decode_columns(payload)
+            columns = _decode_first_columns(payload) if first_version else _decode_columns(payload)
             if columns.count > len(payload):
                 raise ValueError(f"{columns.count} messages in {len(payload)} bytes")
             return Decoded(columns.first, columns.position, _appended(columns, [b""] * columns.count))
@@ -104,8 +155,16 @@ def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
             return Decoded(offset, events.first, events)
         if kind == CHANGE:
             return Decoded(*_decode_change(payload))
-        if kind == ROUTER:
-            return Decoded(*_decode_router(payload))
+        if kind == EXCHANGE:
+            return Decoded(*_decode_exchange(payload))
+        if kind == FIRST_EVENTS:
+            offset, old = _decode_first_events(payload)
+            return Decoded(offset, old.first, Events(old.first, old.time, [_event(row) for row in old.rows]))
+        if kind == FIRST_ROUTER:
+            offset, position, router = _decode_first_router(payload)
+            action = REMOVED if router.kind is None else CREATED
+            change = ExchangeChange(action, router.router, router.time, router.kind, router.bindings)
+            return Decoded(offset, position, change)
         if kind == SPOOL:
             return Decoded(*_decode_spool(payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError, MemoryError) as error:
@@ -122,13 +181,11 @@ def message_range(payload: bytes) -> range:
     return range(head.first, head.first + head.count)
 
 
-def check(messages: Messages) -> None:
-    """Raise `InvalidMessage` for values of a wrong type, which could be written but never read back."""
-    try:
-        columns = _decode_columns(_encode_appended(Appended(0, 0, messages, ()), 0, []))
-        _ids(columns.ids, columns.count)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidMessage(f"a message holds a value that cannot be stored: {error}; nothing was stored") from error
+def _event(old: _FirstEvent) -> Event:
+    return Event(
+        old.queue, old.state, old.first, old.count, old.consumer, old.attempt, old.reason, old.due, old.ahead, old.who,
+        int(old.high), old.detail,
+    )  # fmt: skip
 
 
 def _encode_appended(record: Appended, position: int, bodies: list[bytes]) -> bytes:
@@ -157,6 +214,9 @@ def _encode_appended(record: Appended, position: int, bodies: list[bytes]) -> by
             messages.due,
             record.digest,
             None if type(stamps) is int and (stamps == 0 or stamps == record.created) else stamps,
+            messages.wire,
+            record.producer,
+            record.sequence,
             bodies,
         )
     )
@@ -188,8 +248,14 @@ def _appended(columns: _Columns, bodies: list[bytes]) -> Appended:
         created=columns.created if columns.stamps is None else columns.stamps,
         expires=columns.expires,
         due=columns.due,
+        wire=columns.wire if isinstance(columns, _MoreColumns) else None,
     )
-    return Appended(columns.first, columns.created, messages, _tuples(columns.queues), columns.digest)
+    queues = _tuples(columns.queues)
+    if isinstance(columns, _MoreColumns):
+        return Appended(
+            columns.first, columns.created, messages, queues, columns.digest, columns.producer, columns.sequence
+        )
+    return Appended(columns.first, columns.created, messages, queues, columns.digest)
 
 
 def _ids(ids: list[int | str] | None, count: int) -> range | list[str] | None:

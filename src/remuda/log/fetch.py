@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from remuda.log.codec import MESSAGES, Damaged, decode, message_range
+from remuda.log.codec import MESSAGE_KINDS, Damaged, decode, message_range
 from remuda.log.columns import join_messages
 from remuda.log.disk import Disk
 from remuda.log.frames import Frame, scan, scan_file
@@ -172,18 +172,18 @@ class TailBlock:
         self.end = start
         self.bytes = 0
         self._firsts: list[int] = []
-        self._frames: list[bytes | Messages] = []
+        self._frames: list[tuple[int, bytes] | Messages] = []
 
     def grow(self, disk: Disk, end: int) -> None:
         """Read on to `end`."""
         data = disk.read(self._segment.name, self.end, end - self.end)
         for item in scan(data, self._segment.marker):
-            if isinstance(item, Frame) and item.kind == MESSAGES:
+            if isinstance(item, Frame) and item.kind in MESSAGE_KINDS:
                 try:
                     self._firsts.append(message_range(item.payload).start)
                 except Damaged:
                     continue
-                self._frames.append(item.payload)
+                self._frames.append((item.kind, item.payload))
                 self.bytes += len(item.payload)
         self.end = end
 
@@ -199,9 +199,9 @@ class TailBlock:
 
     def _messages(self, entry: int) -> Messages:
         frame = self._frames[entry]
-        if isinstance(frame, bytes):
+        if isinstance(frame, tuple):
             try:
-                record = decode(MESSAGES, frame).record
+                record = decode(*frame).record
             except Damaged:
                 record = None
             frame = record.messages if isinstance(record, Appended) else Messages(bodies=[], name="")
@@ -213,7 +213,7 @@ def build_index(disk: Disk, segment: TailSegment) -> SparseIndex:
     """The index of a segment that was written before this log was opened."""
     index = SparseIndex()
     for item in scan_file(partial(disk.read, segment.name), segment.marker, HEADER_BYTES, segment.written):
-        if isinstance(item, Frame) and item.kind == MESSAGES:
+        if isinstance(item, Frame) and item.kind in MESSAGE_KINDS:
             try:
                 index.add(message_range(item.payload).start, item.start)
             except Damaged:

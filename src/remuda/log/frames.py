@@ -16,7 +16,7 @@ import google_crc32c
 HEADER: Final = struct.Struct("<8sQIIB")
 FRAME_BYTES: Final = HEADER.size
 """What a frame takes beside its payload."""
-_NUMBERED: Final = struct.Struct("<QB")
+NUMBERED: Final = struct.Struct("<QB")
 MARKER_BYTES: Final = 8
 MAX_PAYLOAD: Final = (1 << 32) - 1
 WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -55,7 +55,7 @@ def new_marker() -> bytes:
 
 
 def checksum(number: int, kind: int, payload: bytes) -> int:
-    crc: int = google_crc32c.extend(google_crc32c.value(_NUMBERED.pack(number, kind)), payload)
+    crc: int = google_crc32c.extend(google_crc32c.value(NUMBERED.pack(number, kind)), payload)
     return crc
 
 

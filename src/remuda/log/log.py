@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import Any, Final
+
+import google_crc32c
 
 from remuda.log import checkpoint as checkpoints
 from remuda.log import history
@@ -12,7 +15,7 @@ from remuda.log.checkpoint import KEPT, Checkpoint, Mark
 from remuda.log.codec import encode
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
-from remuda.log.frames import FRAME_BYTES, MAX_PAYLOAD, new_marker, pack_header
+from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, new_marker
 from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
 from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, SparseIndex, TailSegment, list_files
 from remuda.log.tail import Batch, Part, TailWriter, broken
@@ -20,6 +23,10 @@ from remuda.log.tail import LogOptions as LogOptions
 from remuda.model.errors import StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
+
+_SMALL: Final = 32 * 1024
+_crc: Any = google_crc32c.value
+_extend_crc: Any = google_crc32c.extend
 
 
 class Log:
@@ -40,6 +47,9 @@ class Log:
         self._recovered = False
         self._failure: BaseException | None = None
         self._closed = False
+        self._usable = False
+        """Whether `_check` would find nothing."""
+        self._half = options.segment_bytes // 2
         self._writer = TailWriter(disk, options)
         self._fetcher = Fetcher(disk, self.catalog)
         self._active: TailSegment | None = None
@@ -113,22 +123,20 @@ class Log:
         report.damages = replay.damages
         report.next_offset, report.next_position = self.next_offset, self.next_position
         self._recovered = True
+        self._usable = self._failure is None and not self._closed
 
     def append(self, record: Record) -> int:
         """Add a record to what is pending; gives how many bytes it takes. Nothing is written yet."""
-        self._check()
-        offset, position = self.next_offset, self.next_position
-        if type(record) is Appended:
-            _check_begin(record.first, offset)
-            offset += len(record.messages.bodies)
-        elif type(record) is Events:
-            _check_begin(record.first, position)
-            position += len(record.rows)
+        if not self._usable:
+            self._check()
+        offset, position = self._after(record)
         kind, payload = encode(record, self.next_offset, self.next_position)
         size = len(payload) + FRAME_BYTES
         if len(payload) > MAX_PAYLOAD:
             raise StorageError(f"a batch of {size} bytes is too large for one frame; nothing was stored")
-        segment = self._segment()
+        segment = self._active
+        if segment is None or self._byte >= self.options.segment_bytes:
+            segment = self._segment()
         if not self._pending or self._pending[-1].segment is not segment:
             self._pending.append(Part(segment))
         chunks = self._pending[-1].chunks
@@ -138,20 +146,84 @@ class Log:
             self._grow(len(begin))
         if segment.index is not None and type(record) is Appended:
             segment.index.add(record.first, self._byte)
-        chunks.append(pack_header(segment.marker, self._number, kind, payload))
+        chunks.append(self._header(segment, kind, payload))
         chunks.append(payload)
         self.next_offset, self.next_position = offset, position
         self._number += 1
         self._grow(size)
         return size
 
+    def append_now(self, record: Record) -> int:
+        """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
+        does not hold."""
+        segment = self._active
+        byte = self._byte
+        if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
+            return 0
+        offset, position = self._after(record)
+        kind, payload = encode(record, self.next_offset, self.next_position)
+        size = len(payload) + FRAME_BYTES
+        if size > _SMALL:
+            return 0
+        if segment.index is not None and type(record) is Appended:
+            segment.index.add(record.first, byte)
+        data = self._header(segment, kind, payload) + payload
+        self.next_offset, self.next_position = offset, position
+        self._number += 1
+        self._byte = byte + size
+        self._total += size
+        try:
+            self._writer.write(segment, data)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        return size
+
+    def write_now(self) -> bool:
+        """Write what is pending at once, under the caller's lock; False, and nothing is done, where it is more than a
+        small write to one segment. No batch that was taken may still have to be written."""
+        if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
+            return False
+        part = self._pending[0]
+        data = b"".join(part.chunks)
+        if len(data) > _SMALL:
+            return False
+        self._pending = []
+        try:
+            self._writer.write(part.segment, data)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        return True
+
+    def _after(self, record: Record) -> tuple[int, int]:
+        """The counters after a record, which must begin where the log stands."""
+        offset, position = self.next_offset, self.next_position
+        if type(record) is Appended:
+            if record.first != offset:
+                _check_begin(record.first, offset)
+            offset += len(record.messages.bodies)
+        elif type(record) is Events:
+            if record.first != position:
+                _check_begin(record.first, position)
+            position += len(record.rows)
+        return offset, position
+
+    def _header(self, segment: TailSegment, kind: int, payload: bytes) -> bytes:
+        number = self._number
+        crc = _extend_crc(_crc(NUMBERED.pack(number, kind)), payload)
+        return HEADER.pack(segment.marker, number, len(payload), crc, kind)
+
     def reserve(self, extra_bytes: int, *, use_spare: bool = False) -> None:
         """Make room for what is pending and `extra_bytes` more, or raise `DiskFull` and change nothing.
 
         Answers to deliveries may `use_spare` room that publishing leaves free.
         """
-        self._check()
-        segment = self._segment()
+        if not self._usable:
+            self._check()
+        segment = self._active
+        if segment is None or self._byte >= self.options.segment_bytes:
+            segment = self._segment()
         needed = self._byte + extra_bytes + HEADER_BYTES
         if not use_spare:
             needed += self.options.spare_bytes
@@ -224,6 +296,7 @@ class Log:
         finally:
             self._writer.close()
             self._closed = True
+            self._usable = False
             self.disk.unlock()
 
     def _segment(self) -> TailSegment:
@@ -259,6 +332,7 @@ class Log:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
+        self._usable = False
 
 
 def _check_begin(first: int, expected: int) -> None:

@@ -80,7 +80,7 @@ def _write(file: AppendFile, batches: Iterable[pa.RecordBatch], schema: pa.Schem
         compression="zstd",
         compression_level=1,
         use_dictionary=_LOW_CARDINALITY[table],
-        write_statistics=[name for name in schema.names if name != "body"] + _LISTED,
+        write_statistics=[name for name in schema.names if name not in ("body", "wire")] + _LISTED,
     ) as writer:
         sink.pass_on()
         for batch in batches:

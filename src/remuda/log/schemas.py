@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ MESSAGES_SCHEMA: Final = pa.schema(
         ("queues", TEXTS),
         ("digest", pa.binary()),
         ("body", pa.binary()),
+        ("wire", pa.binary()),
     ]
 )
 
@@ -45,7 +47,25 @@ EVENTS_SCHEMA: Final = pa.schema(
         ("due", TIME),
         ("ahead", pa.bool_()),
         ("who", pa.string()),
-        ("high", pa.bool_()),
+        ("priority", pa.int8()),
         ("detail", pa.string()),
+        ("to", pa.string()),
     ]
 )
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[str] | None) -> pa.RecordBatch:
+    """Rows of a file that an earlier version wrote, with the columns of today."""
+    wanted = [field for field in schema if columns is None or field.name in columns]
+    if batch.schema.names == [field.name for field in wanted]:
+        return batch
+    present = set(batch.schema.names)
+    arrays = []
+    for field in wanted:
+        if field.name in present:
+            arrays.append(batch.column(field.name))
+        elif field.name == "priority" and "high" in present:
+            arrays.append(batch.column("high").cast(field.type))
+        else:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in wanted])

@@ -12,6 +12,7 @@ import pyarrow as pa
 from remuda.log.disk import Disk
 from remuda.log.fetch import Piece
 from remuda.log.parquet import SealedParquet, Unreadable
+from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA, conform
 from remuda.log.segments import SealedFile
 from remuda.log.tables import to_messages
 from remuda.model.messages import Messages
@@ -22,9 +23,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Table:
     """A sealed file, row group by row group. `column` is what its rows are ordered by."""
 
-    def __init__(self, disk: Disk, file: SealedFile, column: str) -> None:
+    def __init__(self, disk: Disk, file: SealedFile, column: str, schema: pa.Schema) -> None:
         self.file = file
         self.column = column
+        self.schema = schema
         self._parquet: SealedParquet | None = None
         self._bounds: list[tuple[int, int]] = []
         try:
@@ -86,7 +88,8 @@ class Table:
     def read(self, group: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """The rows of a group; raises `Unreadable`."""
         assert self._parquet is not None
-        return self._parquet.read(group, columns)
+        wanted = columns if columns is None or "priority" not in columns else [*columns, "high"]
+        return conform(self._parquet.read(group, wanted), self.schema, columns)
 
     def _bound(self, group: int) -> tuple[int, int]:
         known = self.statistics(group, self.column)
@@ -95,7 +98,7 @@ class Table:
 
 class MessageTable(Table):
     def __init__(self, disk: Disk, file: SealedFile) -> None:
-        super().__init__(disk, file, "offset")
+        super().__init__(disk, file, "offset", MESSAGES_SCHEMA)
 
     def messages(self, group: int) -> MessageRows:
         batch = self.batch(group)
@@ -106,7 +109,7 @@ class MessageTable(Table):
 
 class EventTable(Table):
     def __init__(self, disk: Disk, file: SealedFile) -> None:
-        super().__init__(disk, file, "position")
+        super().__init__(disk, file, "position", EVENTS_SCHEMA)
 
 
 class MessageRows:

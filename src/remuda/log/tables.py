@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
-from remuda.model.message import NO_HEADERS, Priority
+from remuda.model.message import NO_HEADERS
 from remuda.model.messages import Column, Messages, fold
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State
@@ -78,7 +78,6 @@ def to_appended(batch: pa.RecordBatch) -> Appended:
 
 
 def to_messages(batch: pa.RecordBatch) -> Messages:
-    priority = _plain(batch.column("priority"))
     return Messages(
         bodies=batch.column("body").to_pylist(),
         ids=batch.column("id").to_pylist(),
@@ -89,10 +88,11 @@ def to_messages(batch: pa.RecordBatch) -> Messages:
         timestamp=_times(batch.column("timestamp")),
         mime_type=_plain(batch.column("mime_type")),
         headers=_headers(batch.column("headers")),
-        priority=[Priority(value) for value in priority] if isinstance(priority, list) else Priority(priority),
+        priority=_plain(batch.column("priority")),
         created=_times(batch.column("created")),
         expires=_times(batch.column("expires")),
         due=_times(batch.column("due")),
+        wire=_plain(batch.column("wire")),
     )
 
 
@@ -103,7 +103,7 @@ def to_events(batch: pa.RecordBatch) -> list[Events]:
     due = EVENTS_SCHEMA.get_field_index("due")
     for row in columns.set_column(due, "due", batch.column("due").cast(pa.int64())).to_pylist():
         position, time = row.pop("position"), row.pop("time")
-        event = Event(**{**row, "state": State(row["state"])})
+        event = Event(**{**row, "state": State(row["state"]), "priority": row["priority"] or 0})
         if records and records[-1].time == time and records[-1].first + len(records[-1]) == position:
             records[-1].rows.append(event)
         else:

@@ -1,4 +1,4 @@
-"""Lengths of time, written as people write them: `250ms`, `30s`, `1.5h`; kept as whole microseconds."""
+"""Durations, written as people write them: `250ms`, `30s`, `1.5h`; kept as whole microseconds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
+_LONGEST: Final = 36_600 * DAY
+
 Duration = int | float | str | timedelta
 
 _UNITS: Final = {"us": 1, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
@@ -28,15 +30,21 @@ def micros(value: Duration, unit: int = SECOND) -> int:
     elif isinstance(value, str):
         match = _TEXT.fullmatch(value)
         if not match:
-            raise InvalidOption(f"{value!r} is no length of time; write it like '250ms', '30s', '5m', '4h' or '1d'")
+            raise _not_a_duration(value)
         result = round(float(match[1]) * (_UNITS[match[2]] if match[2] else unit))
     elif isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise InvalidOption(f"{value!r} is no length of time; write it like '250ms', '30s', '5m', '4h' or '1d'")
+        raise _not_a_duration(value)
     else:
         result = round(value * unit)
+    if result > _LONGEST:
+        raise InvalidOption(f"{value!r} is too long; the longest duration is about 100 years")
     if result < 0:
-        raise InvalidOption(f"{value!r} is negative; a length of time is zero or more")
+        raise InvalidOption(f"{value!r} is negative; a duration is zero or more")
     return result
+
+
+def _not_a_duration(value: object) -> InvalidOption:
+    return InvalidOption(f"{value!r} is not a duration; write it like 250ms, 30s, 5m, 4h or 1d")
 
 
 def text(duration: int) -> str:

@@ -15,6 +15,14 @@ class InvalidMessage(RemudaError, ValueError):
     """A message cannot be published as it is. Nothing was stored."""
 
 
+class Unsupported(RemudaError):
+    """This broker cannot do what was asked. Nothing was changed. `feature` names what it cannot do."""
+
+    def __init__(self, text: str, feature: str = "") -> None:
+        super().__init__(text)
+        self.feature = feature
+
+
 class IllegalMove(RemudaError):
     """A message was asked to change to a state it cannot reach from the one it is in."""
 

@@ -15,6 +15,7 @@ WORKER_BITS: Final = 10
 SEQUENCE_BITS: Final = 12
 STEP: Final = 1 << WORKER_BITS
 WORKERS: Final = 1 << WORKER_BITS
+_TICK_BITS: Final = SEQUENCE_BITS + WORKER_BITS
 
 
 class Snowflakes:
@@ -32,6 +33,14 @@ class Snowflakes:
         first = max(self._next, self._from_tick(tick))
         self._next = first + count * STEP
         return range(first, self._next, STEP)
+
+    def take_one(self, now: int) -> range:
+        """As `take`, for one."""
+        first = ((now // 1000 - EPOCH_MS) << _TICK_BITS) | self.worker
+        if first < self._next:
+            first = self._next
+        self._next = following = first + STEP
+        return range(first, following, STEP)
 
     def resume(self, last: int) -> None:
         """Give only ids above `last` from now on."""

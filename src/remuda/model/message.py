@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+
+from remuda.model.errors import InvalidMessage
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
 CORRELATION: Final = "cap-corr-id"
 """The header that names the message this one was made from."""
+MAX_PRIORITY: Final = 31
 
 
 class Priority(IntEnum):
+    """The two priorities that have names; any number from 0 to 31 will do."""
+
     NORMAL = 0
-    HIGH = 1
+    HIGH = 10
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -30,7 +35,20 @@ class Message(msgspec.Struct, frozen=True):
     timestamp: int | None = None
     mime_type: str = "application/octet-stream"
     headers: Mapping[str, str] = NO_HEADERS
-    priority: Priority = Priority.NORMAL
+    priority: int = 0
     created: int = 0
     expires: int | None = None
     due: int | None = None
+    wire: bytes | None = None
+    """Properties and headers exactly as a foreign protocol brought them, for when the message leaves by it again."""
+
+
+def read_priority(value: Any) -> int:
+    """A priority as people write it: 0 to 31, `normal` or `high`."""
+    if type(value) is int and 0 <= value <= MAX_PRIORITY:
+        return value
+    if isinstance(value, str) and value.upper() in Priority.__members__:
+        return int(Priority[value.upper()])
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_PRIORITY:
+        return int(value)
+    raise InvalidMessage(f"priority must be 0 to {MAX_PRIORITY}, 'normal' or 'high', not {value!r}; nothing was stored")

@@ -6,20 +6,19 @@ under one name then cost one name, and the work per message is the body alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from remuda.model.errors import InvalidMessage
-from remuda.model.message import NO_HEADERS, Message, Priority
+from remuda.model.message import MAX_PRIORITY, NO_HEADERS, Message, read_priority
+from remuda.model.texts import is_storable
 
 T = TypeVar("T")
 Column: TypeAlias = T | list[T]
 
 MAX_ID_BYTES: Final = 255
-_LONG: Final = frozenset({list, range})
-"""Types of a column that has a value for each message."""
 
 
 def cell(column: Column[T], row: int) -> T:
@@ -53,10 +52,11 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: Column[int | None] = None
     mime_type: Column[str] = "application/octet-stream"
     headers: Column[Mapping[str, str]] = NO_HEADERS
-    priority: Column[Priority] = Priority.NORMAL
+    priority: Column[int] = 0
     created: Column[int] = 0
     expires: Column[int | None] = None
     due: Column[int | None] = None
+    wire: Column[bytes | None] = None
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Messages:
@@ -65,7 +65,7 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
         if not rows:
             return cls(bodies=[], name="")
         if len(rows) == 1:
-            return cls._of_one(rows[0])
+            return cls.of_one(rows[0])
         ids = [row.id for row in rows]
         return cls(
             bodies=[row.body for row in rows],
@@ -74,7 +74,8 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def _of_one(cls, message: Message) -> Messages:
+    def of_one(cls, message: Message) -> Messages:
+        """Columns of one message."""
         return cls(
             bodies=[message.body],
             name=message.name,
@@ -89,6 +90,7 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
             created=message.created,
             expires=message.expires,
             due=message.due,
+            wire=message.wire,
         )
 
     def __len__(self) -> int:
@@ -105,6 +107,17 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
         bodies, name, _, *rest = msgspec.structs.astuple(self)
         values = [column[row] if type(column) is list else column for column in rest]
         return Message(cell(name, row), bodies[row], self.id(row), *values)
+
+    def rows(self) -> Iterator[Message]:
+        """As iterating, but what all share is looked at once."""
+        bodies, name, ids, *values = msgspec.structs.astuple(self)
+        long = [(at, column) for at, column in enumerate(values) if type(column) is list]
+        names = name if type(name) is list else None
+        for row, body in enumerate(bodies):
+            for at, column in long:
+                values[at] = column[row]
+            own = "" if ids is None else str(ids[row])
+            yield Message(name if names is None else names[row], body, own, *values)
 
     def id(self, row: int) -> str:
         return "" if self.ids is None else str(self.ids[row])
@@ -127,32 +140,195 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
         ids = None if self.ids is None else self.ids[start:stop]
         return Messages(bodies=self.bodies[start:stop], ids=ids, **columns)
 
-    def check(self) -> None:
-        """Raise `InvalidMessage` for columns of differing lengths and values that cannot be stored."""
-        count = len(self.bodies)
-        if not set(map(type, self.bodies)) <= {bytes}:
-            wrong = next(body for body in self.bodies if type(body) is not bytes)
+    def is_plain(self) -> bool:
+        """Whether this is one message whose every value is of exactly the type it should be, and can be stored: then
+        there is nothing to check. What is not so may be right all the same."""
+        bodies, name, topics, headers = self.bodies, self.name, self.topics, self.headers
+        return (
+            type(bodies) is list
+            and len(bodies) == 1
+            and type(bodies[0]) is bytes
+            and type(name) is str
+            and name.isascii()
+            and self.ids is None
+            and type(topics) is tuple
+            and not topics
+            and type(self.priority) is int
+            and 0 <= self.priority <= MAX_PRIORITY
+            and self.object is None
+            and self.key is None
+            and self.timestamp is None
+            and self.expires is None
+            and self.due is None
+            and self.wire is None
+            and type(self.mime_type) is str
+            and self.mime_type.isascii()
+            and type(headers) is dict
+            and (not headers or _plain_texts(headers))
+        )
+
+    def checked(self) -> Messages:
+        """The same messages with every value of its proper type, or `InvalidMessage` that names the column and row."""
+        if self.is_plain():
+            return self
+        return _check_columns(self)
+
+
+def _plain_texts(headers: Mapping[str, str]) -> bool:
+    for name, value in headers.items():
+        if type(name) is not str or type(value) is not str or not name.isascii() or not value.isascii():
+            return False
+    return True
+
+
+def _check_columns(messages: Messages) -> Messages:
+    bodies = messages.bodies
+    if not isinstance(bodies, list):
+        raise InvalidMessage(f"bodies must be a list of bytes, not {type(bodies).__name__}; nothing was stored")
+    for row, body in enumerate(bodies):
+        if type(body) is not bytes:
             raise InvalidMessage(
-                f"a body must be bytes, not {type(wrong).__name__}; encode it first. Nothing of the batch was stored"
+                f"row {row}: a body must be bytes, not {type(body).__name__}; encode it first. "
+                "Nothing of the batch was stored"
             )
-        columns = msgspec.structs.astuple(self)[1:]
-        if _LONG.isdisjoint(map(type, columns)):
-            return
-        for name, column in zip(self.__struct_fields__[1:], columns, strict=True):
-            if type(column) in _LONG and len(column) != count:
+    count = len(bodies)
+    changed: dict[str, Any] = {"ids": _checked_ids(messages.ids, count)}
+    for name, read in _READERS.items():
+        column = getattr(messages, name)
+        if isinstance(column, list):
+            if len(column) != count:
                 raise InvalidMessage(f"column {name!r} has {len(column)} values for {count} bodies; nothing was stored")
-        if isinstance(self.ids, list):
-            for own in self.ids:
-                _check_id(own)
+            changed[name] = _checked_column(name, column, read)
+        else:
+            changed[name] = _checked_cell(name, None, column, read)
+    return msgspec.structs.replace(messages, **changed)
 
 
-def _check_id(own: str) -> None:
+def _checked_column(name: str, column: list[Any], read: Callable[[Any], Any]) -> list[Any]:
+    known: dict[Any, Any] = {}
+    result = []
+    for row, value in enumerate(column):
+        # Values repeat, and equal ones of the same type read alike.
+        key = (type(value), value) if isinstance(value, str | int | bytes | None) else None
+        if key is None:
+            result.append(_checked_cell(name, row, value, read))
+        else:
+            if key not in known:
+                if len(known) > _MOST_KNOWN:
+                    known.clear()
+                known[key] = _checked_cell(name, row, value, read)
+            result.append(known[key])
+    return result
+
+
+def _checked_cell(name: str, row: int | None, value: Any, read: Callable[[Any], Any]) -> Any:
+    try:
+        return read(value)
+    except (InvalidMessage, TypeError, ValueError) as error:
+        where = "" if row is None else f"row {row}: "
+        text = str(error).removesuffix("; nothing was stored")
+        raise InvalidMessage(f"{where}{name}: {text}; nothing was stored") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidMessage(f"must be a text, not {value!r}")
+    if not is_storable(value):
+        raise InvalidMessage(f"cannot be stored as UTF-8: {value!r}")
+    return value if type(value) is str else str.__str__(value)
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _name(value: Any) -> str:
+    # A mime type, for example, may be an enum's member.
+    return str(_text(value))
+
+
+def _topics(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, tuple):
+        raise InvalidMessage(f"must be a tuple of texts, not {value!r}")
+    return tuple(_text(topic) for topic in value)
+
+
+def _time(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidMessage(f"must be microseconds since 1970 as a whole number, not {value!r}")
+    if not -(2**63) <= value < 2**63:
+        raise InvalidMessage(f"{value!r} microseconds are outside of what can be stored")
+    return int(value)
+
+
+def _stamp(value: Any) -> int:
+    time = _time(value)
+    return 0 if time is None else time
+
+
+def _headers(value: Any) -> Mapping[str, str]:
+    if type(value) is dict and _plain_texts(value):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidMessage(f"must map texts to texts, not {value!r}")
+    return {_text(name): _header_value(name, text) for name, text in value.items()}
+
+
+def _header_value(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidMessage(f"header {name!r} must be a text, not {value!r}")
+    return _text(value)
+
+
+def _wire(value: Any) -> bytes | None:
+    if value is not None and type(value) is not bytes:
+        raise InvalidMessage(f"must be bytes or None, not {value!r}")
+    return value
+
+
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "name": _name,
+    "topics": _topics,
+    "object": _optional_text,
+    "key": _optional_text,
+    "timestamp": _time,
+    "mime_type": _name,
+    "headers": _headers,
+    "priority": read_priority,
+    "created": _stamp,
+    "expires": _time,
+    "due": _time,
+    "wire": _wire,
+}
+_MOST_KNOWN: Final = 10_000
+
+
+def _checked_ids(ids: Any, count: int) -> range | list[str] | None:
+    if ids is None:
+        return None
+    if not isinstance(ids, list | range):
+        raise InvalidMessage(f"ids must be a list of texts, not {ids!r}; nothing was stored")
+    if len(ids) != count:
+        raise InvalidMessage(f"column 'ids' has {len(ids)} values for {count} bodies; nothing was stored")
+    if isinstance(ids, list):
+        for row, own in enumerate(ids):
+            _check_id(row, own)
+    elif ids and not (ids.step > 0 and 0 <= ids[0] and ids[-1] < 1 << 63):
+        raise InvalidMessage(f"ids {ids!r} are not snowflakes; nothing was stored")
+    return ids
+
+
+def _check_id(row: int, own: Any) -> None:
     if not isinstance(own, str):
-        raise InvalidMessage(f"an id must be a text, not {own!r}; nothing was stored")
-    size = len(own.encode("utf-8", "surrogatepass"))
+        raise InvalidMessage(f"row {row}: an id must be a text, not {own!r}; nothing was stored")
+    if not is_storable(own):
+        raise InvalidMessage(f"row {row}: id {own!r} cannot be stored as UTF-8; nothing was stored")
+    size = len(own.encode())
     if size > MAX_ID_BYTES:
         raise InvalidMessage(
-            f"id {own[:40]!r}… has {size} bytes, at most {MAX_ID_BYTES} are allowed; nothing was stored"
+            f"row {row}: id {own[:40]!r}… has {size} bytes, at most {MAX_ID_BYTES} are allowed; nothing was stored"
         )
 
 

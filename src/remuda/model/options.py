@@ -11,6 +11,7 @@ import msgspec
 
 from remuda.model.durations import SECOND, micros
 from remuda.model.errors import InvalidOption
+from remuda.model.texts import is_storable
 
 
 class QueueType(StrEnum):
@@ -94,6 +95,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Prefixes: messages under these topics come here, beside the queue of their root."""
     patterns: tuple[str, ...] = ()
     """The same by pattern: `*` is one word, `#` zero or more."""
+    delivery_limit: int = 0
+    """How often a message may come back before it ends; 0 = as often as it likes."""
+    dead_letter_queue: str | None = None
+    """Where messages go on that expired, were evicted, or ended by a consumer's answer; None parks them here."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None = None, /, **more: Any) -> QueueOptions:
@@ -102,8 +107,11 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def changed(self, options: Mapping[str, Any]) -> QueueOptions:
         """These options with some of them set anew."""
-        values = {name: _read(name, value) for name, value in options.items()}
-        result = msgspec.structs.replace(self, **values)
+        return self.with_values(read_options(options) or {})
+
+    def with_values(self, values: Mapping[str, Any]) -> QueueOptions:
+        """These options with some values, as `read_options` gives them, set anew."""
+        result = msgspec.structs.replace(self, **values) if values else self
         result.check()
         return result
 
@@ -129,15 +137,26 @@ _DURATIONS: Final = frozenset({"acknowledge_timeout", "message_timeout", "delay_
 E_ = TypeVar("E_", bound=Enum)
 
 
+def read_options(options: QueueOptions | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The options that are named, each checked and of its proper type; None where none are given."""
+    if options is None:
+        return None
+    if isinstance(options, QueueOptions):
+        return {name: _read(name, getattr(options, name)) for name in _HINTS}
+    if not isinstance(options, Mapping):
+        raise InvalidOption(f"options must be QueueOptions or a mapping of names to values, not {options!r}")
+    return {name: _read(name, value) for name, value in options.items()}
+
+
 def _read(name: str, value: Any) -> Any:
     if name not in _HINTS:
-        near = difflib.get_close_matches(name, _HINTS, n=1)
+        near = difflib.get_close_matches(name, _HINTS, n=1) if isinstance(name, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(sorted(_HINTS))}"
         raise InvalidOption(f"unknown queue option {name!r}{hint}")
     wanted = _HINTS[name]
     if name in _DURATIONS:
         return read_duration(name, value)
-    if name == "confirmations" and value == "per-topic":
+    if name == "confirmations" and isinstance(value, str) and value == "per-topic":
         return PER_TOPIC
     if name in ("topics", "patterns"):
         return _topics(name, value)
@@ -148,25 +167,25 @@ def _read(name: str, value: Any) -> Any:
             raise InvalidOption(f"{name} must be true or false, not {value!r}")
         return value
     if wanted is int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
             raise InvalidOption(f"{name} must be a whole number, zero or more, not {value!r}")
-        return value
-    if value is not None and not isinstance(value, get_args(wanted)):
+        return int(value)
+    if value is not None and not (isinstance(value, str) and isinstance(None, get_args(wanted)) and is_storable(value)):
         raise InvalidOption(f"{name} must be a text, not {value!r}")
-    return value or None
+    return str(value) if value else None
 
 
 def read_enum(name: str, value: Any, wanted: type[E_]) -> E_:
     """The member that `value` names, or an error that lists them."""
     try:
         return wanted(value.replace("_", "-") if type(value) is str else value)
-    except ValueError:
+    except (ValueError, TypeError):
         choices = ", ".join(member.value for member in wanted)
         raise InvalidOption(f"{name} must be one of {choices}; not {value!r}") from None
 
 
 def read_duration(name: str, value: Any) -> int:
-    """A length of time, or an error that names the option."""
+    """A duration, or an error that names the option."""
     try:
         return micros(value)
     except InvalidOption as error:
@@ -174,7 +193,7 @@ def read_duration(name: str, value: Any) -> int:
 
 
 def _topics(name: str, value: Any) -> tuple[str, ...]:
-    items = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
-    if not all(isinstance(item, str) and item for item in items):
+    items = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else (None,)
+    if not all(isinstance(item, str) and item and is_storable(item) for item in items):
         raise InvalidOption(f"{name} must be a list of topics, not {value!r}")
     return items

@@ -5,13 +5,13 @@ Messages and events are numbered separately, each without gaps: a message's *off
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from remuda.model.messages import Column, Messages
 from remuda.model.options import QueueOptions, Status
+from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import State
 
 
@@ -24,6 +24,9 @@ class Appended(msgspec.Struct, frozen=True):
     queues: Column[tuple[str, ...]]
     digest: Column[bytes | None] = None
     """Hash of the body where object and key are given, for the compacter and the history."""
+    producer: str | None = None
+    """Who sent the batch and may have to send it again under the same `sequence`; then it is not stored twice."""
+    sequence: int = 0
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -45,10 +48,12 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A put-back that goes before all regular messages."""
     who: str | None = None
     """The person behind an operator's move."""
-    high: bool = False
-    """Of messages that come from another queue: they have high priority."""
+    priority: int = 0
+    """Of messages that come from another queue."""
     detail: str | None = None
     """More than the reason says, such as a traceback; kept in the log only."""
+    to: str | None = None
+    """The queue in which messages that ended here go on: they moved, and are not parked here."""
 
 
 class Events(msgspec.Struct, frozen=True, array_like=True):
@@ -75,28 +80,13 @@ class QueueChange(msgspec.Struct, frozen=True, array_like=True):
     who: str | None = None
 
 
-class RouterKind(StrEnum):
-    """How a router chooses among its bindings."""
+class ExchangeChange(msgspec.Struct, frozen=True, array_like=True):
+    """An exchange was declared with its bindings, removed, bound or unbound."""
 
-    DISTRIBUTE = "distribute"
-    ROUND_ROBIN = "round-robin"
-    FIRST = "first"
-
-
-class Binding(msgspec.Struct, frozen=True, array_like=True):
-    """Where a router may send a message: a queue, or a topic. The highest priority is tried first."""
-
-    queue: str | None = None
-    topic: str | None = None
-    priority: int = 0
-
-
-class RouterChange(msgspec.Struct, frozen=True, array_like=True):
-    """A router was set, or removed when it has no kind."""
-
-    router: str
+    action: str
+    exchange: str
     time: int
-    kind: RouterKind | None = None
+    kind: ExchangeKind | None = None
     bindings: tuple[Binding, ...] = ()
 
 
@@ -121,5 +111,7 @@ REMOVED: Final = "removed"
 CONFIGURED: Final = "configured"
 STATUS: Final = "status"
 FORGOTTEN: Final = "forgotten"
+BOUND: Final = "bound"
+UNBOUND: Final = "unbound"
 
-Record = Appended | Events | QueueChange | RouterChange | SpoolTaken
+Record = Appended | Events | QueueChange | ExchangeChange | SpoolTaken

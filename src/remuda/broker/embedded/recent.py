@@ -15,7 +15,7 @@ _PER_BATCH: Final = 1024
 _DROPPED: Final = 1024
 
 
-class Recent:
+class RecentMessages:
     """Batches by their first offset, the oldest let go first."""
 
     def __init__(self, limit: int = _LIMIT) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
-from remuda.core.effects import Commit, Effects, Notice, NoticeKind, Sending
-from remuda.core.pieces import Piece
+from remuda.core.effects import Confirmation, Dispatch, Effects
 from remuda.core.queue import Queue
+from remuda.core.ready import ReadyRun
 from remuda.model.messages import Column, Messages
-from remuda.model.options import CommitWhen, Persistence
-from remuda.model.records import Appended, Event, Events, QueueChange, RouterChange, SpoolTaken
+from remuda.model.notices import Notice, NoticeKind
+from remuda.model.options import CommitWhen
+from remuda.model.records import Appended, Event, Events, ExchangeChange, QueueChange, SpoolTaken
 from remuda.model.state import PARKED, State, check_move
 
 BLOCK_BITS: Final = 14
@@ -27,7 +27,7 @@ class _Watch:
         self.reason: str | None = None
 
 
-class Ledger:
+class Recorder:
     """The core's one pen. `now` never goes back while the process lives, whatever the clock does."""
 
     def __init__(self) -> None:
@@ -37,42 +37,73 @@ class Ledger:
         self.wants_notices = False
         self.late_answers = 0
         self.forwards: list[tuple[str, Event]] = []
+        """Messages that left one queue and shall enter another."""
+        self.freed: set[str] = set()
+        """Queues whose consumers got credit back by an answer in another queue."""
         self.last_settled: dict[int, int] = {}
         """When a message of each block of offsets last came in or came to its end, for retention."""
-        self._effects = Effects([], [], [], [])
+        self._effects = Effects([], [], [], [], [])
         self._rows: list[Event] = []
         self._watches: dict[int, _Watch] = {}
         self._next_watch = 1
 
     def at(self, now: int) -> None:
         if now > self.now:
-            self._close_rows()
+            if self._rows:
+                self._close_rows()
             self.now = now
 
     def drain(self) -> Effects:
         """What has come of the commands since the last drain."""
-        self._close_rows()
-        effects, self._effects = self._effects, Effects([], [], [], [])
+        if self._rows:
+            self._close_rows()
+        effects, self._effects = self._effects, Effects([], [], [], [], [])
         return effects
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing waits to be drained."""
+        effects = self._effects
+        return not (self._rows or effects.records or effects.concerns_others)
 
     # Records
 
-    def append(self, messages: Messages, queues: Column[tuple[str, ...]], digest: Column[bytes | None]) -> Appended:
+    def append(
+        self,
+        messages: Messages,
+        queues: Column[tuple[str, ...]],
+        digest: Column[bytes | None],
+        producer: str | None = None,
+        sequence: int = 0,
+    ) -> Appended:
         first, count = self.next_offset, len(messages.bodies)
-        record = Appended(first, self.now, messages, queues, digest)
+        record = Appended(first, self.now, messages, queues, digest, producer, sequence)
         self.next_offset = first + count
         self._close_rows()
         self._effects.records.append(record)
         self.note_block(first, count, self.now)
         return record
 
-    def change(self, change: QueueChange | RouterChange | SpoolTaken) -> None:
+    def keep(self, record: Appended | Events, durable: bool) -> None:
+        """A record that was numbered and played by whoever made it."""
+        if self._rows:
+            self._close_rows(len(record.rows) if type(record) is Events else 0)
+        self._effects.records.append(record)
+        if durable:
+            self._effects.durable = True
+
+    def change(self, change: QueueChange | ExchangeChange | SpoolTaken) -> None:
         self._close_rows()
         self._effects.records.append(change)
         self._effects.durable = True
 
     def event(
-        self, queue: Queue, source: State, event: Event, lease: int | None = None, lifted: list[Piece] | None = None
+        self,
+        queue: Queue,
+        source: State,
+        event: Event,
+        lease: int | None = None,
+        lifted: Sequence[ReadyRun] | None = None,
     ) -> None:
         """A move of some messages from the state `source`."""
         check_move(source, event.state)
@@ -95,25 +126,24 @@ class Ledger:
 
     def touch(self, queue: Queue) -> None:
         """What happens to a persistent queue is to be kept before it is told. A fetch need not be: it may repeat."""
-        if queue.options.persistence is Persistence.PERSISTENT:
+        if queue.persistent:
             self._effects.durable = True
 
-    def send(self, sending: Sending) -> None:
-        self._effects.sendings.append(sending)
+    def send(self, dispatch: Dispatch) -> None:
+        self._effects.dispatches.append(dispatch)
 
-    def claim(self, request: int) -> list[Sending]:
+    def claim(self, tag: int) -> Dispatch | None:
         """Take over the answer to a pull request that was served at once."""
-        claimed = [sending for sending in self._effects.sendings if sending.request == request]
-        if claimed:
-            self._effects.sendings = [sending for sending in self._effects.sendings if sending.request != request]
-        return claimed
+        dispatches = self._effects.dispatches
+        for at, dispatch in enumerate(dispatches):
+            if dispatch.tag == tag:
+                del dispatches[at]
+                return dispatch
+        return None
 
-    def recount(self, request: int, queue: Queue) -> None:
-        """What a pull is told of the messages that remain, after some were cleared."""
-        self._effects.sendings = [
-            msgspec.structs.replace(sending, remaining=queue.remaining) if sending.request == request else sending
-            for sending in self._effects.sendings
-        ]
+    def close(self, tag: int) -> None:
+        """A subscription or a pull ends with its queue."""
+        self._effects.closed.append(tag)
 
     def notice(
         self, kind: NoticeKind, queue: Queue, *, first: int = 0, count: int = 0, consumer: str | None = None,
@@ -122,9 +152,9 @@ class Ledger:
         if self.wants_notices:
             self._effects.notices.append(Notice(kind, queue.name, self.now, first, count, consumer, detail))
 
-    def forward(self, target: str, first: int, count: int, high: bool, reason: str) -> None:
+    def forward(self, target: str, first: int, count: int, priority: int, reason: str) -> None:
         """Messages that left one queue shall enter another."""
-        self.forwards.append((target, Event(target, State.QUEUED, first, count, reason=reason, high=high)))
+        self.forwards.append((target, Event(target, State.QUEUED, first, count, reason=reason, priority=priority)))
 
     def note_end(self, event: Event, time: int) -> None:
         if event.state in _ENDS:
@@ -175,10 +205,11 @@ class Ledger:
             watch.reason = watch.reason or reason
             if not watch.left:
                 del self._watches[number]
-                self._effects.commits.append(Commit(number, watch.reason))
+                self._effects.confirmations.append(Confirmation(number, watch.reason))
 
-    def _close_rows(self) -> None:
+    def _close_rows(self, after: int = 0) -> None:
+        """Rows so far become a record; `after` are those numbered since."""
         if self._rows:
-            first = self.next_position - len(self._rows)
+            first = self.next_position - after - len(self._rows)
             self._effects.records.append(Events(first, self.now, self._rows))
             self._rows = []

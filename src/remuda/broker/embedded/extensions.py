@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from remuda.broker.window import Window
+from remuda.broker.embedded.window import Window
 from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
 from remuda.core.strategies import by_type
 from remuda.model.messages import Messages

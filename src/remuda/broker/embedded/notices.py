@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from remuda.core.effects import Notice
+from remuda.model.errors import InvalidOption
+from remuda.model.notices import Notice
 
 _LIMIT: Final = 100_000
 _log = logging.getLogger("remuda.notices")
@@ -29,6 +31,8 @@ class NoticeBoard:
         self._busy = False
 
     def add(self, handler: Handler) -> None:
+        if not callable(handler) or inspect.iscoroutinefunction(handler):
+            raise InvalidOption(f"a notice handler must be a plain function, not {handler!r}")
         with self._ready:
             self._handlers = (*self._handlers, handler)
             if self._thread is None:
@@ -77,5 +81,5 @@ class NoticeBoard:
             for handler in handlers:
                 try:
                     handler(notice)
-                except Exception:
+                except BaseException:  # also SystemExit: a handler may end itself, never those beside it
                     _log.exception("a handler failed on %s of queue %s; the others go on", notice.kind, notice.queue)

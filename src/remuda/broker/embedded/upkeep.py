@@ -5,21 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from remuda.broker.intake import Intake
+from remuda.broker.embedded.intake import Intake
 from remuda.core import snapshot
-from remuda.core.operators import Selection
+from remuda.model.commands import Forget
+from remuda.model.filters import MessageFilter
 from remuda.log.collect import Collected, collect, drop_settled
 from remuda.log.seal import seal
 from remuda.model.durations import SECOND
 from remuda.model.errors import RemudaError
+from remuda.model.results import Removed
 from remuda.model.state import PARKED
 
 if TYPE_CHECKING:
-    from remuda.broker.host import Host
+    from remuda.broker.embedded.runtime import Runtime
 
 _log = logging.getLogger("remuda.upkeep")
 _PAUSE: Final = 0.5
@@ -27,28 +28,20 @@ _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
 
 
-class Removed(msgspec.Struct, frozen=True):
-    """What a round of retention let go (L6)."""
-
-    forgotten: int
-    """Dead, invalid and unwanted messages past their time."""
-    messages: int
-    events: int
-    bytes_freed: int
-
-
 class Upkeep:
     """One thread that wakes now and then."""
 
-    def __init__(self, host: Host, *, volatile: bool) -> None:
-        self._host = host
+    def __init__(self, runtime: Runtime, *, volatile: bool) -> None:
+        self._runtime = runtime
         self._volatile = volatile
+        self.troubles: dict[str, str] = {}
+        """Duties that failed when they were last tried, with the reason."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
         self._snapshot_bytes = 0
-        self._next_collect = host.clock() + host.options.collect_interval
-        self._intake = Intake(host)
+        self._next_collect = runtime.clock() + runtime.options.collect_interval
+        self._intake = Intake(runtime)
 
     def start(self) -> None:
         self._thread.start()
@@ -60,33 +53,37 @@ class Upkeep:
 
     def checkpoint(self) -> None:
         """Make the next restart begin here."""
-        host = self._host
+        runtime = self._runtime
         with self._turn:
-            with host.lock:
-                mark, state = host.engine.log.mark(), snapshot.save(host.engine.core)
-            host.sync()
-            host.engine.log.write_checkpoint(mark, state)
+            with runtime.lock:
+                mark, state = runtime.engine.log.mark(), snapshot.save(runtime.engine.core)
+            runtime.sync()
+            runtime.engine.log.write_checkpoint(mark, state)
             self._snapshot_bytes = len(state)
 
     def seal(self) -> None:
         """Turn full tail segments into Parquet, or let them go where nothing outlives the process."""
         with self._turn:
             if self._volatile:
-                drop_settled(self._host.engine.log, _Kept(self._host, 0))
+                drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
                 return
-            for sealed in seal(self._host.engine.log):
+            for sealed in seal(self._runtime.engine.log):
                 for damage in sealed.damages:
                     _log.error("while sealing: %s", damage.describe())
 
     def collect(self) -> Removed:
         """Let go what has outlived its retention."""
-        host, options = self._host, self._host.options
-        expired = Selection(states=PARKED, until=host.clock() - options.dead_retention)
-        forgotten = sum(host.forget(info.name, expired, "retention").result for info in host.queues())
+        runtime, options = self._runtime, self._runtime.options
+        expired = MessageFilter(states=PARKED, until=runtime.clock() - options.dead_retention)
+        forgotten = sum(
+            runtime.submit(Forget(info.name, expired, "retention")).result
+            for info in runtime.queues()
+            if info.dead or info.invalid or info.not_interested
+        )
         # What is forgotten must be on record before its messages go, or a crash would bring back their shells.
-        host.sync()
+        runtime.sync()
         with self._turn:
-            gone: Collected = collect(host.engine.log, _Kept(host, options.success_retention))
+            gone: Collected = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)
         if forgotten or gone.messages or gone.events:
             _log.info(
@@ -97,32 +94,47 @@ class Upkeep:
 
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE):
-            try:
-                self._round()
-            except RemudaError as error:
-                if not self._stop.is_set():
-                    _log.error("upkeep failed and will try again: %s", error)
+            for duty in (self._take_in, self._checkpoint_when_due, self._collect_when_due):
+                self._try(duty)
 
-    def _round(self) -> None:
-        host = self._host
+    def _try(self, duty: Callable[[], None]) -> None:
+        """One duty that fails costs a report; the others go on."""
+        name = duty.__name__.strip("_").replace("_", " ")
+        try:
+            duty()
+            self.troubles.pop(name, None)
+        except Exception as error:
+            if self._stop.is_set():
+                return
+            if self.troubles.get(name) != str(error):
+                known = isinstance(error, RemudaError)
+                _log.error("upkeep: %s failed and will be tried again: %s", name, error, exc_info=not known)
+            self.troubles[name] = str(error)
+
+    def _take_in(self) -> None:
         self._intake.run(self._stop.is_set)
-        due = max(host.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
-        if host.engine.log.bytes_since_checkpoint >= due:
+
+    def _checkpoint_when_due(self) -> None:
+        due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
+        if self._runtime.engine.log.bytes_since_checkpoint >= due:
             self.checkpoint()
             self.seal()
-        if host.clock() >= self._next_collect:
-            self._next_collect = host.clock() + max(host.options.collect_interval, SECOND)
+
+    def _collect_when_due(self) -> None:
+        runtime = self._runtime
+        if runtime.clock() >= self._next_collect:
+            self._next_collect = runtime.clock() + max(runtime.options.collect_interval, SECOND)
             self.collect()
 
 
 class _Kept:
     """Says which messages must stay: those that a queue may need, and those settled too lately."""
 
-    def __init__(self, host: Host, retention: int) -> None:
-        with host.lock:
-            core = host.engine.core
+    def __init__(self, runtime: Runtime, retention: int) -> None:
+        with runtime.lock:
+            core = runtime.engine.core
             live = sorted(run for queue in core.queues.values() for run in queue.live())
-            self._recent = core.ledger.settled_since(host.clock() - retention)
+            self._recent = core.recorder.settled_since(runtime.clock() - retention)
         self._runs = _merged(live)
         self._starts = [first for first, _ in self._runs]
 

@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from remuda.log import spool
 from remuda.log.spool import SpoolBatch
+from remuda.model.commands import Publish, SkipSpooled
 from remuda.model.errors import InvalidMessage, NotFound, StorageError
-from remuda.model.message import NO_HEADERS, Message, Priority
+from remuda.model.message import NO_HEADERS, Message
 from remuda.model.messages import Messages, fold
 from remuda.model.records import SpoolTaken
 
 if TYPE_CHECKING:
-    from remuda.broker.host import Host
+    from remuda.broker.embedded.runtime import Runtime
 
 _log = logging.getLogger("remuda.intake")
 _ROWS: Final = 2048
@@ -30,9 +31,9 @@ _MIME_TYPE: Final = Message(name="", body=b"").mime_type
 class Intake:
     """Publishes the batches of one directory's spool."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        place = host.engine.log.disk.path(spool.SPOOL)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        place = runtime.engine.log.disk.path(spool.SPOOL)
         self._spool = None if place is None else Path(place)
         self._swept = False
         self._turn = threading.Lock()
@@ -43,7 +44,7 @@ class Intake:
             return 0
         with self._turn:
             if not self._swept:
-                spool.sweep(self._spool, self._host.clock() / 1_000_000 - _STALE_SECONDS)
+                spool.sweep(self._spool, self._runtime.clock() / 1_000_000 - _STALE_SECONDS)
                 self._forget()
                 self._swept = True
             return sum(self._take_or_report(batch, stopping) for batch in spool.waiting(self._spool))
@@ -59,8 +60,8 @@ class Intake:
             raise StorageError(f"{batch.path.name} cannot be read or removed: {error}; check the disk") from error
 
     def _take(self, batch: SpoolBatch, stopping: Callable[[], bool]) -> int:
-        with self._host.lock:
-            progress = self._host.engine.core.spool.progress(batch.app, batch.number)
+        with self._runtime.lock:
+            progress = self._runtime.engine.core.spool.progress(batch.app, batch.number)
         taken = progress.rows
         if not progress.done:
             total = spool.count_rows(batch)
@@ -70,17 +71,17 @@ class Intake:
                 self._publish(batch, rows, taken, total)
                 taken += rows.num_rows
             if not total:
-                self._skip(SpoolTaken(batch.app, batch.number, 0, self._host.clock(), done=True))
+                self._skip(SpoolTaken(batch.app, batch.number, 0, self._runtime.clock(), done=True))
         self._finish(batch)
         return taken - progress.rows
 
     def _publish(self, batch: SpoolBatch, rows: pa.RecordBatch, before: int, total: int) -> None:
-        host = self._host
+        runtime = self._runtime
         queue = rows.column("queue")[0].as_py()
         upto = before + rows.num_rows
-        mark = SpoolTaken(batch.app, batch.number, upto, host.clock(), done=upto == total)
+        mark = SpoolTaken(batch.app, batch.number, upto, runtime.clock(), done=upto == total)
         try:
-            pending = host.publish(to_messages(rows), queue=queue, spooled=mark)
+            pending = runtime.submit(Publish(to_messages(rows).checked(), queue=queue, spooled=mark))
         except (InvalidMessage, NotFound) as error:
             # One row that can be no message must not keep the others waiting.
             if rows.num_rows > 1:
@@ -89,31 +90,31 @@ class Intake:
                 self._publish(batch, rows.slice(half), before + half, total)
             else:
                 refused = {before: str(error)}
-                self._skip(SpoolTaken(batch.app, batch.number, upto, host.clock(), mark.done, None, refused))
+                self._skip(SpoolTaken(batch.app, batch.number, upto, runtime.clock(), mark.done, None, refused))
             return
-        host.wait(pending.ticket)
+        runtime.wait(pending.ticket)
 
     def _skip(self, mark: SpoolTaken) -> None:
-        self._host.wait(self._host.skip_spooled(mark).ticket)
+        self._runtime.wait(self._runtime.submit(SkipSpooled(mark)).ticket)
 
     def _finish(self, batch: SpoolBatch) -> None:
         """All rows are on record: set aside what was refused, then let the batch go."""
-        with self._host.lock:
-            refused = self._host.engine.core.spool.progress(batch.app, batch.number).refused
+        with self._runtime.lock:
+            refused = self._runtime.engine.core.spool.progress(batch.app, batch.number).refused
         if refused:
             path = spool.set_aside(batch, refused)
             _log.warning("%d rows of %s were refused; they are kept in %s", len(refused), batch.path.name, path)
         spool.remove(batch)
         if batch.app.startswith(spool.ONCE):
-            with self._host.lock:
-                self._host.engine.core.spool.forget(batch.app)
+            with self._runtime.lock:
+                self._runtime.engine.core.spool.forget(batch.app)
 
     def _forget(self) -> None:
         """Single batches that were let go just before a crash."""
         assert self._spool is not None
         here = {batch.app for batch in spool.waiting(self._spool)}
-        with self._host.lock:
-            known = self._host.engine.core.spool
+        with self._runtime.lock:
+            known = self._runtime.engine.core.spool
             for app in [app for app in known.taken if app.startswith(spool.ONCE) and app not in here]:
                 known.forget(app)
 
@@ -129,7 +130,7 @@ def to_messages(rows: pa.RecordBatch) -> Messages:
     columns["topics"] = [tuple(topics or ()) for topics in columns["topics"]]
     columns["mime_type"] = [kind or _MIME_TYPE for kind in rows.column("mime_type").to_pylist()]
     columns["headers"] = [dict(row) if row else NO_HEADERS for row in rows.column("headers").to_pylist()]
-    columns["priority"] = [Priority.HIGH if value else Priority.NORMAL for value in rows.column("priority").to_pylist()]
+    columns["priority"] = [value or 0 for value in rows.column("priority").to_pylist()]
     folded = {name: fold(values) for name, values in columns.items()}
     return Messages(bodies=rows.column("body").to_pylist(), ids=ids if any(ids) else None, **folded)
 

@@ -33,7 +33,7 @@ class Delivered(NamedTuple):
     ranges: list[Run]
 
 
-class Begun:
+class AttemptMarks:
     """Room for the newest deliveries; those that find none left over from older ones are simply not known."""
 
     def __init__(self, path: str | None) -> None:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from remuda.broker.begun import FILE as BEGUN_FILE
-from remuda.broker.begun import Begun
-from remuda.broker.extensions import Extensions, MessageStore
+from remuda.broker.embedded.attempts import FILE as ATTEMPTS_FILE
+from remuda.broker.embedded.attempts import AttemptMarks
+from remuda.broker.embedded.extensions import Extensions, MessageStore
+from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.options import BrokerOptions
-from remuda.broker.recent import Recent
 from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
-from remuda.core.effects import Effects, Sending
+from remuda.core.effects import Dispatch, Effects
 from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
@@ -24,7 +24,7 @@ from remuda.model.document import Document, document
 from remuda.model.errors import InvalidMessage
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
-from remuda.model.records import REMOVED, Appended, Events, QueueChange
+from remuda.model.records import REMOVED, Appended, Event, Events, QueueChange
 from remuda.model.state import PARKED
 
 MAX_BATCH_BYTES: Final = 1 << 30
@@ -49,7 +49,7 @@ class Engine:
             handler_for=extensions.handler_for,
         )
         self._stores: dict[str, MessageStore] = {}
-        self._recent = Recent()
+        self._recent = RecentMessages()
         self.log, recovery = Log.open(disk, LogOptions(segment_bytes=options.segment_bytes))
         try:
             if recovery.snapshot is not None:
@@ -57,10 +57,10 @@ class Engine:
             for record in recovery.records:
                 self.core.replay(record)
             self.report: RecoveryReport = recovery.report
-            self.core.ledger.next_offset = self.log.next_offset
-            self.core.ledger.next_position = self.log.next_position
-            self.begun = Begun(disk.path(BEGUN_FILE))
-            self.core.resume(now, self.begun.runs)
+            self.core.recorder.next_offset = self.log.next_offset
+            self.core.recorder.next_position = self.log.next_position
+            self.attempts = AttemptMarks(disk.path(ATTEMPTS_FILE))
+            self.core.resume(now, self.attempts.runs)
             self.record()
             self.commit(sync=True)
         except BaseException:
@@ -70,7 +70,10 @@ class Engine:
     def make_room(self, messages: Messages) -> None:
         """Refuse a batch that the disk cannot take, before anything changes."""
         bodies = messages.bodies
-        size = sum(map(len, bodies)) + _PER_BATCH + _PER_MESSAGE * len(bodies)
+        if len(bodies) == 1:
+            size = len(bodies[0]) + _PER_BATCH + _PER_MESSAGE
+        else:
+            size = sum(map(len, bodies)) + _PER_BATCH + _PER_MESSAGE * len(bodies)
         if size > MAX_BATCH_BYTES:
             raise InvalidMessage(
                 f"a batch of {size} bytes is over the {MAX_BATCH_BYTES} that are written at once; nothing was stored. "
@@ -80,13 +83,15 @@ class Engine:
 
     def record(self) -> Effects:
         """Hand what the core decided to the log. Nothing of it counts before the next commit."""
-        effects = self.core.drain()
+        effects = self.core.recorder.drain()
         for record in effects.records:
             size = self.log.append(record)
             if isinstance(record, Appended):
-                self._store(record, size)
+                self.store(record, size)
             elif isinstance(record, Events):
-                self._discard(record)
+                for event in record.rows:
+                    if event.state in PARKED:
+                        self._discard(event)
             elif isinstance(record, QueueChange) and record.action == REMOVED:
                 self._stores.pop(record.queue, None)
         return effects
@@ -102,11 +107,11 @@ class Engine:
         if sync:
             batch.sync()
 
-    def held(self, sending: Sending) -> Messages | None:
+    def held(self, dispatch: Dispatch) -> Messages | None:
         """The messages of a delivery, if they wait in memory."""
-        store = self._stores.get(sending.queue)
-        held = None if store is None else store.take(sending.runs)
-        return self._recent.take(sending.runs) if held is None else held
+        store = self._stores.get(dispatch.queue)
+        held = None if store is None else store.take(dispatch.runs)
+        return self._recent.take(dispatch.runs) if held is None else held
 
     def checkpoint(self) -> None:
         """Make the next restart begin here."""
@@ -125,25 +130,26 @@ class Engine:
     def close(self) -> None:
         self.log.close()
 
-    def _store(self, record: Appended, size: int) -> None:
+    def store(self, record: Appended, size: int) -> None:
+        """Keep messages at hand for those who follow close behind."""
         self._recent.put(record.first, record.messages, size)
-        if isinstance(record.queues, list):
-            for row, names in enumerate(record.queues):
-                for name in names:
-                    self._store_of(name).put(record.first + row, record.messages.slice(row, row + 1))
-        else:
+        if type(record.queues) is tuple:
             for name in record.queues:
-                self._store_of(name).put(record.first, record.messages)
+                (self._stores.get(name) or self._store_of(name)).put(record.first, record.messages)
+            return
+        for row, names in enumerate(record.queues):
+            for name in names:
+                self._store_of(name).put(record.first + row, record.messages.slice(row, row + 1))
 
     def _store_of(self, name: str) -> MessageStore:
         store = self._stores.get(name)
         if store is None:
             queue = self.core.queues.get(name)
-            options = queue.options if queue is not None else self.core.default_options
+            options = queue.options if queue is not None else self.core.registry.default_options
             store = self._stores[name] = self.extensions.store_for(name, options)
         return store
 
-    def _discard(self, record: Events) -> None:
-        for event in record.rows:
-            if event.state in PARKED and (store := self._stores.get(event.queue)) is not None:
-                store.discard(event.first, event.count)
+    def _discard(self, event: Event) -> None:
+        store = self._stores.get(event.queue)
+        if store is not None:
+            store.discard(event.first, event.count)

@@ -1,0 +1,357 @@
+"""The door: what callers pass is checked here, once, before anything changes, and becomes a command.
+
+Every error names the argument. Behind it the types are true.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from remuda.model.commands import (
+    Bind,
+    Clear,
+    ConfigureQueue,
+    DeclareExchange,
+    DeclareQueue,
+    Forget,
+    Move,
+    Publish,
+    Pull,
+    RemoveExchange,
+    RemoveQueue,
+    Reprocess,
+    SetStatus,
+    Settle,
+    Subscribe,
+    Unbind,
+)
+from remuda.model.durations import Duration, micros
+from remuda.model.errors import InvalidMessage, InvalidOption, PartlyRefused
+from remuda.model.filters import MessageFilter
+from remuda.model.message import Message
+from remuda.model.messages import Messages
+from remuda.model.options import QueueOptions, Status, read_enum, read_options
+from remuda.model.results import Receipt
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import PARKED, State
+from remuda.model.texts import read_count, read_flag, read_name, read_optional_text, read_text
+
+Publishable = Message | Messages | Sequence[Message]
+Options = QueueOptions | Mapping[str, Any] | None
+LANES: Final = ("all", "priority", "regular")
+CLEAR_AFTER: Final = ("none", *LANES)
+_FAILED: Final = PARKED | {State.RETRY}
+
+_numbers = itertools.count(1)
+_own = threading.local()
+
+
+# Publishing
+
+
+def as_batch(messages: Publishable) -> Messages:
+    """Messages as columns, every value of its proper type."""
+    if type(messages) is Message:
+        return Messages.of_one(_with_tuple(messages)).checked()
+    if isinstance(messages, Messages):
+        return messages.checked()
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidMessage(f"publish takes messages, not {type(messages).__name__}; nothing was stored")
+    rows = list(messages)
+    for at, row in enumerate(rows):
+        if not isinstance(row, Message):
+            raise InvalidMessage(f"row {at}: publish takes messages, not {type(row).__name__}; nothing was stored")
+        rows[at] = _with_tuple(row)
+    return Messages.of(rows).checked()
+
+
+def _with_tuple(message: Message) -> Message:
+    """A list of topics is as good as a tuple; in a batch it would be taken for a column."""
+    if type(message.topics) is list:
+        return msgspec.structs.replace(message, topics=tuple(message.topics))
+    for name in _SINGLE:
+        if type(getattr(message, name)) is list:
+            raise InvalidMessage(f"{name} must be a single value, not {getattr(message, name)!r}; nothing was stored")
+    return message
+
+
+_SINGLE: Final = tuple(name for name in Message.__struct_fields__ if name not in ("topics", "body", "id"))
+
+
+def publish(
+    messages: Publishable, queue: str | None, unbound: str | None, exchange: str | None, options: Options
+) -> Publish:
+    batch = as_batch(messages)
+    if queue is not None:
+        queue = read_name("queue", queue)
+    if unbound is not None:
+        unbound = read_name("unbound", unbound)
+    if exchange is not None:
+        exchange = read_name("router", exchange)
+    return Publish(batch, queue, unbound, exchange, None if options is None else read_options(options))
+
+
+def report_refusals(receipt: Receipt) -> None:
+    """Raise the refusal of a single message as it is, of a batch as one error that says how many."""
+    refusals = receipt.refusals
+    if not refusals:
+        return
+    row, first = next(iter(refusals.items()))
+    if len(receipt) == 1:
+        raise first
+    text = (
+        f"{len(refusals)} of {len(receipt)} messages were refused, the others are stored. "
+        f"The first, in row {row}: {first}"
+    )
+    raise PartlyRefused(text, receipt)
+
+
+# Consuming
+
+
+def consumer_name(given: str | None) -> str:
+    """The name given, or one that no other consumer of this machine has."""
+    if given is None:
+        return f"{os.getpid()}-{threading.current_thread().name}-{next(_numbers)}"
+    name = read_name("consumer", given)
+    if ", " in name:
+        raise InvalidOption(f"consumer must be a text without ', ', not {given!r}")
+    return name
+
+
+def puller_name(given: str | None) -> str:
+    """The name given, or one for this thread: a pull needs no name of its own, only one to be known by."""
+    if given is not None:
+        return consumer_name(given)
+    try:
+        name: str = _own.name
+    except AttributeError:
+        name = _own.name = f"{os.getpid()}-{threading.current_thread().name}"
+    return name
+
+
+def _forget_own_names() -> None:
+    """In a fork, names are made anew."""
+    global _own
+    _own = threading.local()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_own_names)
+
+
+def subscribe(
+    tag: int, queue: str, consumer: str | None, batch: int, credit: int | None, group: str | None, options: Options
+) -> Subscribe:
+    size = read_count("batch", batch, 1)
+    held = size if credit is None else read_count("credit", credit, 1)
+    name = read_name("queue", queue)
+    return Subscribe(
+        name, consumer_name(consumer), tag, size, held, read_optional_text("group", group), read_options(options)
+    )
+
+
+def channel_options(topics: Iterable[str], options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A channel is a queue that is fed by topic prefixes and belongs to one subscriber, unless it says otherwise."""
+    if not isinstance(topics, Iterable) or isinstance(topics, bytes | Mapping):
+        raise InvalidOption(f"topics must be a list of topic prefixes, not {topics!r}")
+    prefixes = [topics] if isinstance(topics, str) else list(topics)
+    if not prefixes:
+        raise InvalidOption("a channel needs at least one topic prefix; '*' takes everything")
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidOption(f"options must be a mapping of names to values, not {options!r}")
+    return {"type": "round-robin", "client_limit": 1, **(options or {}), "topics": prefixes}
+
+
+def pull(
+    tag: int, queue: str, consumer: str | None, count: int, newest: bool, clear_after: str, timeout: Duration
+) -> Pull:
+    if type(count) is not int or count < 1:
+        count = read_count("count", count, 1)
+    if type(queue) is not str or not queue.isascii():
+        queue = read_name("queue", queue)
+    if newest is not False:
+        newest = read_flag("newest", newest)
+    if clear_after != "none":
+        clear_after = _choice("clear_after", clear_after, CLEAR_AFTER)
+    wait = micros(timeout) if timeout or type(timeout) is not int else 0
+    return Pull(queue, puller_name(consumer), tag, count, newest, wait, clear_after)
+
+
+def settle(queue: str, lease: int, settlement: Settlement, runs: list[tuple[int, int]] | None) -> Settle:
+    return Settle(queue, lease, settlement, runs)
+
+
+def settlement(
+    outcome: Outcome,
+    consumer: str,
+    *,
+    reason: str | None = None,
+    after: Duration | None = None,
+    detail: str | None = None,
+    to: str | None = None,
+    front: bool | None = None,
+    counted: bool | None = None,
+) -> Settlement:
+    """An answer as a value."""
+    return Settlement(
+        outcome,
+        read_optional_text("reason", reason),
+        None if after is None else micros(after),
+        consumer,
+        detail=read_optional_text("detail", detail),
+        to=None if to is None else read_name("to", to),
+        front=None if front is None else read_flag("front", front),
+        counted=None if counted is None else read_flag("counted", counted),
+    )
+
+
+def checked_settlement(given: Settlement, consumer: str) -> Settlement:
+    """A settlement that a caller made itself."""
+    if not isinstance(given, Settlement):
+        raise InvalidOption(f"an answer must be a Settlement, not {given!r}")
+    outcome = read_enum("outcome", given.outcome, Outcome)
+    if given.to is not None and outcome is not Outcome.DEAD:
+        raise InvalidOption(f"only a message given up can go to another queue, not one answered {outcome.value}")
+    delay = None if given.delay is None else read_count("delay", given.delay)
+    made = settlement(
+        outcome, consumer, reason=given.reason, detail=given.detail, to=given.to, front=given.front,
+        counted=given.counted,
+    )  # fmt: skip
+    return msgspec.structs.replace(made, delay=delay, who=read_optional_text("who", given.who))
+
+
+# Administering and operating
+
+
+def queue_options(options: Options, more: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Options as they may be given to create a queue: an object, a mapping, or names."""
+    named = read_options(options)
+    return {**(named or {}), **(read_options(more) or {})} if more else named
+
+
+def declare_queue(name: str, options: Options, more: Mapping[str, Any]) -> DeclareQueue:
+    return DeclareQueue(read_name("queue", name), queue_options(options, more))
+
+
+def configure_queue(name: str, changes: Mapping[str, Any], who: str | None) -> ConfigureQueue:
+    return ConfigureQueue(read_name("queue", name), read_options(changes) or {}, read_optional_text("who", who))
+
+
+def set_status(name: str, status: Status | str, who: str | None) -> SetStatus:
+    return SetStatus(
+        read_name("queue", name), read_enum("status", status, Status), read_optional_text("who", who)
+    )
+
+
+def remove_queue(name: str, who: str | None) -> RemoveQueue:
+    return RemoveQueue(read_name("queue", name), read_optional_text("who", who))
+
+
+def clear(name: str, lanes: str, offsets: Iterable[tuple[int, int]] | None, who: str | None) -> Clear:
+    runs = None if offsets is None else _runs(offsets)
+    return Clear(read_name("queue", name), _choice("lanes", lanes, LANES), runs, read_optional_text("who", who))
+
+
+def reprocess(name: str, chosen: MessageFilter | None, who: str | None) -> Reprocess:
+    """Without a filter, all that failed: what is parked, and what waits for a retry."""
+    wanted = MessageFilter(states=_FAILED) if chosen is None else message_filter(chosen)
+    return Reprocess(read_name("queue", name), wanted, read_optional_text("who", who))
+
+
+def forget(name: str, chosen: MessageFilter | None, who: str | None) -> Forget:
+    return Forget(read_name("queue", name), message_filter(chosen), read_optional_text("who", who))
+
+
+def move(name: str, to: str, chosen: MessageFilter | None, who: str | None) -> Move:
+    """Without a filter, all messages that wait."""
+    source, target = read_name("queue", name), read_name("to", to)
+    if source == target:
+        raise InvalidOption(f"messages of {name!r} cannot be moved to their own queue")
+    wanted = MessageFilter(states=frozenset({State.QUEUED})) if chosen is None else message_filter(chosen)
+    return Move(source, target, wanted, read_optional_text("who", who))
+
+
+def message_filter(chosen: MessageFilter | None) -> MessageFilter:
+    if chosen is None:
+        return MessageFilter()
+    if not isinstance(chosen, MessageFilter):
+        raise InvalidOption(f"a filter must be a MessageFilter, not {chosen!r}")
+    if not isinstance(chosen.states, Iterable):
+        raise InvalidOption(f"states must be a set of states, not {chosen.states!r}")
+    return MessageFilter(
+        states=frozenset(read_enum("states", state, State) for state in chosen.states),
+        reason=read_optional_text("reason", chosen.reason),
+        since=read_count("since", chosen.since),
+        until=None if chosen.until is None else read_count("until", chosen.until),
+        offsets=None if chosen.offsets is None else _runs(chosen.offsets),
+    )
+
+
+def declare_exchange(name: str, kind: ExchangeKind | str, bindings: Iterable[Binding]) -> DeclareExchange:
+    if isinstance(bindings, str | bytes | Mapping | Binding) or not isinstance(bindings, Iterable):
+        raise InvalidOption(f"bindings must be a list of Bindings, not {bindings!r}")
+    targets = tuple(binding(name, one) for one in bindings)
+    return DeclareExchange(read_name("router", name), read_enum("kind", kind, ExchangeKind), targets)
+
+
+def remove_exchange(name: str) -> RemoveExchange:
+    return RemoveExchange(read_name("router", name))
+
+
+def bind(name: str, target: Binding) -> Bind:
+    return Bind(read_name("router", name), binding(name, target))
+
+
+def unbind(name: str, target: Binding) -> Unbind:
+    return Unbind(read_name("router", name), binding(name, target))
+
+
+def binding(router: str, given: Binding) -> Binding:
+    if not isinstance(given, Binding):
+        raise InvalidOption(f"a binding of router {router!r} must be a Binding, not {given!r}")
+    targets = [target for target in (given.queue, given.topic, given.exchange) if target is not None]
+    if len(targets) != 1:
+        raise InvalidOption(
+            f"a binding of router {router!r} must name either a queue or a topic or an exchange, not {given!r}"
+        )
+    for name in ("queue", "topic", "exchange"):
+        if getattr(given, name) is not None:
+            read_name(f"a binding's {name}", getattr(given, name))
+    read_text("a binding's key", given.key)
+    if isinstance(given.priority, bool) or not isinstance(given.priority, int) or abs(given.priority) >= 1 << 62:
+        raise InvalidOption(f"a binding's priority must be a whole number, not {given.priority!r}")
+    if not isinstance(given.arguments, Mapping):
+        raise InvalidOption(f"a binding's arguments must be a mapping, not {given.arguments!r}")
+    for argument, value in given.arguments.items():
+        read_text("the name of a binding's argument", argument)
+        if value is not None and not isinstance(value, str | int | float | bytes):
+            raise InvalidOption(f"a binding's argument {argument!r} must be a text or a number, not {value!r}")
+    return given
+
+
+def message_name(message: str | int) -> str | int:
+    """An id or an offset."""
+    if isinstance(message, bool) or not isinstance(message, str | int):
+        raise InvalidOption(f"a message is named by its id or its offset, not {message!r}")
+    return message
+
+
+def _runs(offsets: Any) -> tuple[tuple[int, int], ...]:
+    try:
+        return tuple((read_count("offsets", first), read_count("offsets", count, 1)) for first, count in offsets)
+    except (TypeError, ValueError):
+        raise InvalidOption(f"offsets must be pairs of a first offset and a count, not {offsets!r}") from None
+
+
+def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidOption(f"{name} must be one of {', '.join(choices)}; not {value!r}")
+    return value

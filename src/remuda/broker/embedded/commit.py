@@ -1,0 +1,136 @@
+"""Group commit: whoever waits first writes for all, and while it syncs the next group gathers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from remuda.model.errors import StorageError
+
+
+class _Place:
+    """Where one thread waits for its turn."""
+
+    __slots__ = ("gate", "leads", "ticket")
+
+    def __init__(self, ticket: int) -> None:
+        self.ticket = ticket
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.leads = False
+
+
+class GroupCommit:
+    """Turns many waits into few writes. `work` writes everything up to the ticket it gives back.
+
+    Nobody is woken in vain: whoever has written wakes those for whom it has, and one more, who writes next.
+    """
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._places: deque[_Place] = deque()
+        self._done = 0
+        self._company = False
+        """Whether others waited along last time: then the next ones are likely to be on their way."""
+        self._leading = False
+        self._failure: BaseException | None = None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing can be kept any more: a write failed, or was interrupted half-way."""
+        return self._failure
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody writes. Stays so for whoever holds the lock without which the work cannot be taken."""
+        return not self._leading and self._failure is None
+
+    def fail(self, error: BaseException) -> None:
+        """Keep nothing more."""
+        with self._lock:
+            self._failure = self._failure or error
+            self._wake_all()
+
+    def note(self, ticket: int) -> None:
+        """Somebody wrote everything up to `ticket` while this was idle."""
+        if ticket > self._done:
+            self._done = ticket
+
+    def stopped(self) -> StorageError:
+        """The error of everyone who waits, or comes, after a failure."""
+        failure = self._failure
+        cause = str(failure) or type(failure).__name__
+        error = StorageError(
+            f"the broker stopped: {cause}. Whatever was confirmed is kept; fix the cause, then open the broker again"
+        )
+        error.__cause__ = failure
+        return error
+
+    def wait(self, ticket: int) -> None:
+        """Return when everything up to `ticket` is kept; raise if it cannot be."""
+        while self._done < ticket:
+            place = _Place(ticket)
+            reached, failure = 0, None
+            # An interrupt may land between any two lines: whoever was made the leader passes that on, come what may.
+            try:
+                self._take_place(place)
+                if place.leads:
+                    if self._company:
+                        time.sleep(0)
+                    try:
+                        reached = self._work()
+                    except BaseException as error:
+                        failure = error
+                        raise
+            finally:
+                with self._lock:
+                    if place.leads:
+                        place.leads = False
+                        self._done = max(self._done, reached)
+                        self._failure = self._failure or failure
+                        self._pass_on()
+                    elif place in self._places:
+                        self._places.remove(place)
+
+    def _take_place(self, place: _Place) -> None:
+        """Lead, or wait until it is done or ours to lead."""
+        with self._lock:
+            if self._done >= place.ticket:
+                return
+            if self._failure is not None:
+                raise self.stopped()
+            if not self._leading:
+                self._leading = place.leads = True
+                return
+            self._places.append(place)
+        place.gate.acquire()
+
+    def _pass_on(self) -> None:
+        """Wake those for whom all is done, and the first of the others, who leads from here on."""
+        if self._failure is not None:
+            self._leading = False
+            self._wake_all()
+            return
+        left: deque[_Place] = deque()
+        next_leader = None
+        self._company = bool(self._places)
+        for place in self._places:
+            if place.ticket <= self._done:
+                place.gate.release()
+            elif next_leader is None:
+                next_leader = place
+            else:
+                left.append(place)
+        self._places = left
+        self._leading = next_leader is not None
+        if next_leader is not None:
+            next_leader.leads = True
+            next_leader.gate.release()
+
+    def _wake_all(self) -> None:
+        for place in self._places:
+            place.gate.release()
+        self._places.clear()

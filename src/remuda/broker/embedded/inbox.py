@@ -1,0 +1,92 @@
+"""Deliveries on their way to one consumer, taken by a thread or by a coroutine."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from remuda.core.effects import Dispatch
+
+Wake = Callable[[], None]
+
+
+class Inbox:
+    """First in, first out. Closing it wakes everyone who waits; failing it makes them raise."""
+
+    def __init__(self) -> None:
+        self._items: deque[Dispatch] = deque()
+        self._ready = threading.Condition(threading.Lock())
+        self._wakes: deque[Wake] = deque()
+        self._waiting = 0
+        self._elsewhere: Callable[[Dispatch], None] | None = None
+        self._failure: Exception | None = None
+        self.closed = False
+
+    def put(self, dispatch: Dispatch) -> None:
+        with self._ready:
+            elsewhere = self._elsewhere
+            if elsewhere is None:
+                self._items.append(dispatch)
+                if self._waiting:
+                    self._ready.notify()
+                elif self._wakes:
+                    self._wakes.popleft()()
+        if elsewhere is not None:
+            elsewhere(dispatch)
+
+    def close(self, failure: Exception | None = None) -> None:
+        with self._ready:
+            self.closed = True
+            self._failure = self._failure or failure
+            self._ready.notify_all()
+            while self._wakes:
+                self._wakes.popleft()()
+
+    def put_back(self, dispatch: Dispatch) -> None:
+        """A delivery that was taken but not used comes first again."""
+        with self._ready:
+            self._items.appendleft(dispatch)
+
+    def divert(self, elsewhere: Callable[[Dispatch], None]) -> None:
+        """Nobody will come for what is here, or still arrives."""
+        with self._ready:
+            self._elsewhere = elsewhere
+            items, self._items = self._items, deque()
+        for dispatch in items:
+            elsewhere(dispatch)
+
+    def get(self, timeout: float | None) -> Dispatch | None:
+        """The next delivery; None when the time is up or the inbox is closed."""
+        with self._ready:
+            if not self._items and not self.closed and timeout != 0:
+                self._waiting += 1
+                try:
+                    self._ready.wait_for(lambda: self._items or self.closed, timeout)
+                finally:
+                    self._waiting -= 1
+            return self._take()
+
+    def poll(self, wake: Wake) -> tuple[Dispatch | None, bool]:
+        """The next delivery, and whether there is none yet: then `wake` is called when that changes."""
+        with self._ready:
+            if self._items or self.closed:
+                return self._take(), False
+            self._wakes.append(wake)
+            return None, True
+
+    def retire(self, wake: Wake) -> None:
+        """Whoever gave up in the moment it was woken passes the wake-up on."""
+        with self._ready:
+            if wake in self._wakes:
+                self._wakes.remove(wake)
+            elif self._items and self._wakes:
+                self._wakes.popleft()()
+
+    def _take(self) -> Dispatch | None:
+        if self.closed:
+            self._items.clear()
+            if self._failure is not None:
+                raise self._failure
+            return None
+        return self._items.popleft() if self._items else None

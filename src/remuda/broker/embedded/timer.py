@@ -1,0 +1,70 @@
+"""The thread that lets time pass: timeouts, delays and deadlines happen when they are due, not when someone calls."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from remuda.broker.options import Sync
+from remuda.core.ready import NEVER
+from remuda.model.durations import SECOND
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded.runtime import Runtime
+
+_log = logging.getLogger("remuda.broker")
+
+
+class Timer:
+    """Sleeps until the core's next wake, or the next sync."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._change = threading.Condition(threading.Lock())
+        self.planned = NEVER
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="remuda-timer", daemon=True)
+
+    def start(self) -> None:
+        self.planned = self._runtime.engine.core.next_wake()
+        self._thread.start()
+
+    def nudge(self, wake: int) -> None:
+        """Something will be due at `wake`."""
+        if wake < self.planned:
+            with self._change:
+                self.planned = min(self.planned, wake)
+                self._change.notify()
+
+    def stop(self) -> None:
+        with self._change:
+            self._stopped = True
+            self._change.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        interval = self._runtime.options.sync_interval if self._runtime.options.sync is Sync.INTERVAL else 0
+        next_sync = self._runtime.clock() + interval if interval else NEVER
+        while True:
+            with self._change:
+                if self._stopped:
+                    return
+                pause = min(self.planned, next_sync) - self._runtime.clock()
+                if pause > 0:
+                    self._change.wait(min(pause / 1e6, 3600))
+                    continue
+                self.planned = NEVER
+            try:
+                if next_sync <= self._runtime.clock():
+                    self._runtime.sync()
+                    next_sync = self._runtime.clock() + interval
+                self.nudge(self._runtime.tick())
+            except Exception as error:
+                if self._runtime.failure is not None:
+                    _log.error("the broker's timer stopped: %s", error)
+                    return
+                # As when the disk is full: what is due stays due.
+                _log.error("the broker's timer failed and will try again: %s", error)
+                self.planned = self._runtime.clock() + SECOND

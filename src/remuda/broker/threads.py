@@ -1,0 +1,300 @@
+"""A broker for threads: commands are built, submitted, and waited for."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from remuda.broker import checks
+from remuda.broker.checks import Options, Publishable
+from remuda.broker.delivery import BaseDelivery, Delivery, Runs
+from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.pending import Pending
+from remuda.broker.spectator import Spectator
+from remuda.core.effects import Dispatch
+from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
+from remuda.model.document import Document
+from remuda.model.durations import SECOND, Duration, micros
+from remuda.model.errors import CommitTimeout
+from remuda.model.filters import MessageFilter
+from remuda.model.notices import Notice
+from remuda.model.options import QueueOptions, Status
+from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt, Removed
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.settlement import Settlement
+from remuda.model.texts import read_count, read_name
+
+if TYPE_CHECKING:
+    from remuda.broker.coroutines import AsyncEmbeddedBroker
+    from remuda.broker.embedded.runtime import Runtime
+    from remuda.log.recovery import RecoveryReport
+
+NOT_YET = "no consumer has answered yet; the message is kept and will be delivered"
+
+
+class EmbeddedBroker:
+    """The port for threads, on a `Runtime`. Safe to use from any thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._aio: AsyncEmbeddedBroker | None = None
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What was cut or lost when the log was opened."""
+        return self.runtime.engine.report
+
+    @property
+    def aio(self) -> AsyncEmbeddedBroker:
+        """The same broker for coroutines."""
+        if self._aio is None:
+            from remuda.broker.coroutines import AsyncEmbeddedBroker
+
+            self._aio = AsyncEmbeddedBroker(self.runtime)
+        return self._aio
+
+    # Publishing
+
+    def publish(
+        self,
+        messages: Publishable,
+        *,
+        queue: str | None = None,
+        unbound: str | None = None,
+        options: Options = None,
+        timeout: Duration | None = None,
+        raise_refusals: bool = True,
+    ) -> Receipt:
+        pending = self.runtime.submit(checks.publish(messages, queue, unbound, None, options))
+        if pending.ticket or pending.confirmed is not None:
+            self._finish(pending, timeout)
+        receipt: Receipt = pending.result
+        if receipt.refusals and raise_refusals:
+            checks.report_refusals(receipt)
+        return receipt
+
+    def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
+        receipt: Receipt = self._finish(
+            self.runtime.submit(checks.publish(messages, None, None, read_name("router", router), None)), timeout
+        )
+        return receipt
+
+    # Consuming
+
+    def subscribe(
+        self,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        batch: int = 1,
+        credit: int | None = None,
+        group: str | None = None,
+        options: Options = None,
+    ) -> EmbeddedSubscription:
+        tag, inbox = self.runtime.new_tag(), Inbox()
+        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
+        differs = self._finish(self.runtime.submit(command, inbox))
+        return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
+
+    def channel(
+        self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
+    ) -> EmbeddedSubscription:
+        return self.subscribe(name, consumer=name, batch=batch, options=checks.channel_options(topics, options))
+
+    def pull(
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        consumer: str | None = None,
+        newest: bool = False,
+        clear_after: str = "none",
+        timeout: Duration = 0,
+    ) -> Delivery | None:
+        runtime = self.runtime
+        tag = runtime.new_tag()
+        command = checks.pull(tag, queue, consumer, count, newest, clear_after, timeout)
+        inbox = Inbox() if command.wait else None
+        pending = runtime.submit(command, inbox)
+        if pending.ticket:
+            runtime.wait(pending.ticket)
+        found: Dispatch | None = pending.result
+        if found is not None and pending.held is not None:
+            return Delivery(found, pending.held, self._settle, runtime.track)
+        if found is None and inbox is not None:
+            found = inbox.get(command.wait / SECOND)
+            if found is None and not inbox.closed and not runtime.cancel_pull(command.queue, tag):
+                found = inbox.get(None)
+            runtime.forget_pull(tag)
+        return None if found is None else self._deliver(found)
+
+    def renew(self, delivery: Delivery) -> bool:
+        if delivery.lease is None:
+            return False
+        renewed: bool = self.runtime.submit(Renew(delivery.queue, delivery.lease)).result
+        return renewed
+
+    # Administering
+
+    def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
+        declared: Declared = self._do(checks.declare_queue(name, options, more))
+        return declared
+
+    def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
+        options: QueueOptions = self._do(checks.configure_queue(name, changes, who))
+        return options
+
+    def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None:
+        self._do(checks.set_status(name, status, who))
+
+    def remove_queue(self, name: str, *, who: str | None = None) -> None:
+        self._do(checks.remove_queue(name, who))
+
+    def queue(self, name: str) -> QueueInfo:
+        return self.runtime.info(read_name("queue", name))
+
+    def queues(self) -> list[QueueInfo]:
+        return self.runtime.queues()
+
+    def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
+        self._do(checks.declare_exchange(name, kind, bindings))
+
+    def bind(self, router: str, binding: Binding) -> None:
+        self._do(checks.bind(router, binding))
+
+    def unbind(self, router: str, binding: Binding) -> None:
+        self._do(checks.unbind(router, binding))
+
+    def remove_router(self, name: str) -> None:
+        self._do(checks.remove_exchange(name))
+
+    def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
+        return self.runtime.exchanges()
+
+    # Operating
+
+    def clear(
+        self, name: str, lanes: str = "all", *, offsets: Iterable[tuple[int, int]] | None = None, who: str | None = None
+    ) -> int:
+        count: int = self._do(checks.clear(name, lanes, offsets, who))
+        return count
+
+    def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
+        wanted = checks.message_filter(chosen)
+        return self.runtime.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
+
+    def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        count: int = self._do(checks.reprocess(name, chosen, who))
+        return count
+
+    def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        count: int = self._do(checks.forget(name, chosen, who))
+        return count
+
+    def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        count: int = self._do(checks.move(name, to, chosen, who))
+        return count
+
+    # Observing
+
+    def message(self, message: str | int) -> Document:
+        return self.runtime.document(checks.message_name(message))
+
+    def spectate(self) -> Spectator:
+        return Spectator(self.runtime.reader(), self.runtime.flush)
+
+    def on_notice(self, handler: Callable[[Notice], None]) -> None:
+        self.runtime.on_notice(handler)
+
+    def off_notice(self, handler: Callable[[Notice], None]) -> None:
+        self.runtime.off_notice(handler)
+
+    def checkpoint(self) -> None:
+        """Make the next start begin here. The broker does this by itself as its log grows."""
+        self.runtime.upkeep.checkpoint()
+
+    def collect(self) -> Removed:
+        """Let go what has outlived its retention. The broker does this by itself every `collect_interval`."""
+        self.runtime.upkeep.checkpoint()
+        self.runtime.upkeep.seal()
+        return self.runtime.upkeep.collect()
+
+    def close(self) -> None:
+        self.runtime.close()
+        if self._aio is not None:
+            self._aio.release()
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _do(self, command: Command) -> Any:
+        return self._finish(self.runtime.submit(command))
+
+    def _finish(self, pending: Pending, timeout: Duration | None = None) -> Any:
+        self.runtime.wait(pending.ticket)
+        if pending.confirmed is not None:
+            try:
+                pending.confirmed.result(None if timeout is None else micros(timeout) / SECOND)
+            except concurrent.futures.TimeoutError:
+                raise CommitTimeout(NOT_YET) from None
+        return pending.result
+
+    def _deliver(self, dispatch: Dispatch) -> Delivery | None:
+        dispatch, messages = self.runtime.load(dispatch)
+        return Delivery(dispatch, messages, self._settle, self.runtime.track) if messages.bodies else None
+
+    def _settle(self, delivery: BaseDelivery[int], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
+        if delivery.lease is None:
+            return 0
+        pending = self.runtime.submit(Settle(delivery.queue, delivery.lease, settlement, runs), wait=wait)
+        if pending.ticket:
+            self.runtime.wait(pending.ticket)
+        settled: int = pending.result
+        return settled
+
+
+class EmbeddedSubscription:
+    """A consumer's deliveries, for a thread."""
+
+    def __init__(self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences) -> None:
+        self._broker = broker
+        self.queue = queue
+        self.consumer = consumer
+        self.differs = differs
+        self._inbox = inbox
+
+    def receive(self, timeout: Duration | None = None) -> Delivery | None:
+        """The next delivery; None when the time is up or the subscription is closed."""
+        wait = None if timeout is None else micros(timeout) / SECOND
+        while (dispatch := self._inbox.get(wait)) is not None:
+            taken = self._broker.runtime.hand_over(dispatch)
+            delivery = None if taken is None else self._broker._deliver(taken)
+            if delivery is not None:
+                return delivery
+        return None
+
+    def set_credit(self, credit: int) -> None:
+        """How many unanswered messages this consumer, or its group, may hold from now on."""
+        self._broker._do(SetCredit(self.queue, self.consumer, read_count("credit", credit, 1)))
+
+    def __iter__(self) -> Iterator[Delivery]:
+        while (delivery := self.receive()) is not None:
+            yield delivery
+
+    def close(self) -> None:
+        runtime = self._broker.runtime
+        if not runtime.closed:
+            self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer)))
+        self._inbox.close()
+
+    def __enter__(self) -> EmbeddedSubscription:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,250 @@
+"""Consumers come, ask, answer and go."""
+
+from __future__ import annotations
+
+from remuda.core import delivering
+from remuda.core.credit import Consumer, Credit
+from remuda.core.effects import Dispatch
+from remuda.core.queue import Lease, Queue, Waiter
+from remuda.core.ranges import MessageRange
+from remuda.core.recorder import BLOCK_BITS
+from remuda.core.registry import Registry
+from remuda.model.commands import (
+    CancelPull,
+    HandOver,
+    Pull,
+    Renew,
+    SetCredit,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from remuda.model.errors import Conflict, ConsumersFull, NotFound
+from remuda.model.notices import NoticeKind
+from remuda.model.options import Status
+from remuda.model.records import Event, Events
+from remuda.model.results import Differences
+from remuda.model.settlement import Outcome
+from remuda.model.state import State
+
+
+class Consuming:
+    """Consumers' verbs."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._recorder = registry.recorder
+        self._joined = 0
+
+    def subscribe(self, command: Subscribe) -> Differences:
+        registry, named = self._registry, command.options
+        queue = registry.queues.get(command.queue)
+        if queue is None:
+            registry.check_creation(command.queue)
+            status = Status.RUNNING if named is not None and "type" in named else Status.NOT_INITIALIZED
+            queue = registry.create(command.queue, registry.options(named), status)
+            queue.named = frozenset(named or ())
+        elif queue.status is Status.NOT_INITIALIZED and named is not None and "type" in named:
+            registry.initialize(queue, named)
+        if command.consumer in queue.consumers:
+            raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
+        limit = queue.options.client_limit
+        if limit and len(queue.consumers) >= limit:
+            raise ConsumersFull(
+                f"queue {queue.name!r} has {len(queue.consumers)} consumers, its client_limit; "
+                "close one of them or raise the limit"
+            )
+        self._joined += 1
+        credit = self._credit(command)
+        queue.join(Consumer(command.consumer, command.batch, self._joined, command.tag, credit, group=command.group))
+        self._recorder.notice(NoticeKind.CONSUMER_SUBSCRIBED, queue, consumer=command.consumer)
+        differs = registry.differences(named, queue)
+        registry.after(queue)
+        return differs
+
+    def _credit(self, command: Subscribe) -> Credit:
+        if command.group is None:
+            return Credit(command.credit)
+        shared = self._registry.credits.get(command.group)
+        if shared is None or not shared.members:
+            shared = self._registry.credits[command.group] = Credit(command.credit)
+        return shared
+
+    def set_credit(self, command: SetCredit) -> None:
+        queue = self._registry.queue(command.queue)
+        consumer = queue.consumers.get(command.consumer)
+        if consumer is None:
+            raise NotFound(f"queue {command.queue!r} has no consumer {command.consumer!r}")
+        consumer.credit.limit = command.credit
+        for name, member in consumer.credit.members:
+            if name in self._registry.queues:
+                self._registry.queues[name].offer(member)
+                self._registry.touch(name)
+        self._registry.settle_down()
+
+    def unsubscribe(self, command: Unsubscribe) -> None:
+        queue = self._registry.queues.get(command.queue)
+        consumer = queue.consumers.get(command.consumer) if queue is not None else None
+        if queue is None or consumer is None:
+            return
+        queue.leave(command.consumer)
+        if not consumer.credit.members and consumer.group is not None:
+            self._registry.credits.pop(consumer.group, None)
+        delivering.lose(self._registry, queue, command.consumer)
+        self._recorder.notice(NoticeKind.CONSUMER_UNSUBSCRIBED, queue, consumer=command.consumer)
+        self._registry.after(queue)
+
+    def pull(self, command: Pull) -> Dispatch | None:
+        """What is there at once. None if there is nothing; then the request waits, if it shall."""
+        registry, recorder = self._registry, self._recorder
+        queue = registry.queues.get(command.queue)
+        if queue is None:
+            registry.check_creation(command.queue)
+            queue = registry.create(command.queue, registry.options(None), Status.NOT_INITIALIZED)
+        elif not command.newest and command.clear_after == "none":
+            done = self.pull_plainly(queue, command.consumer, recorder.now, command.count, command.tag)
+            if done is not None:
+                recorder.keep(done[1], False)
+                return done[0]
+        until = recorder.now + command.wait
+        waiter = Waiter(command.consumer, command.tag, command.count, command.newest, until, command.clear_after)
+        served = not queue.waiters and delivering.serve(registry, queue, waiter)
+        if not served and command.wait:
+            queue.wait(waiter)
+        registry.after(queue)
+        return recorder.claim(command.tag)
+
+    def cancel_pull(self, command: CancelPull) -> bool:
+        queue = self._registry.queues.get(command.queue)
+        return queue is not None and queue.waiters.pop(command.tag, None) is not None
+
+    def hand_over(self, command: HandOver) -> list[tuple[int, int]]:
+        queue = self._registry.queues.get(command.queue)
+        lease = queue.leases.get(command.lease) if queue is not None else None
+        if queue is None or lease is None or lease.deadline <= self._recorder.now:
+            return []
+        return delivering.hand_over(self._registry, queue, lease)
+
+    def settle(self, command: Settle) -> int:
+        queue = self._registry.queues.get(command.queue)
+        if queue is None:
+            self._recorder.late_answers += 1
+            return 0
+        settlement = command.settlement
+        if command.runs is None and settlement.outcome is Outcome.ACK:
+            record = self.complete_plainly(queue, command.lease, settlement.consumer, self._recorder.now)
+            if record is not None:
+                self._recorder.keep(record, queue.persistent)
+                return record.rows[0].count
+        settled = delivering.settle(self._registry, queue, command.lease, settlement, command.runs)
+        self._registry.after(queue)
+        return settled
+
+    def renew(self, command: Renew) -> bool:
+        queue = self._registry.queues.get(command.queue)
+        held = queue.leases.get(command.lease) if queue is not None else None
+        if queue is None or held is None:
+            return False
+        queue.extend(held, self._recorder.now + queue.options.acknowledge_timeout)
+        self._registry.plan(queue)
+        return True
+
+    # The same for the usual case: one run of messages, and nothing special asked of the queue or its consumers. Each
+    # gives the record, which its caller keeps, or None, and then nothing was done.
+
+    def pull_plainly(
+        self, queue: Queue, consumer: str, now: int, count: int, tag: int
+    ) -> tuple[Dispatch, Events] | None:
+        recorder = self._recorder
+        if (
+            not queue.plain_out
+            or queue.waiters
+            or queue.consumers
+            or queue.attempts
+            or queue._dues
+            or queue.watched
+            or recorder.wants_notices
+        ):
+            return None
+        if now > recorder.now:
+            recorder.at(now)
+        else:
+            now = recorder.now
+        ready = queue.ready
+        place = ready.first()
+        if place is None or ready.soonest <= now:
+            return None
+        there = place[2].front()[1]
+        if there < count and there != ready.size:
+            return None
+        return self.send_plainly(queue, consumer, now, count, tag)
+
+    def send_plainly(self, queue: Queue, consumer: str, now: int, count: int, tag: int) -> tuple[Dispatch, Events]:
+        """Hand the first run that waits, or `count` messages of it, to whoever asked."""
+        recorder, ready = self._recorder, queue.ready
+        place = ready.first()
+        assert place is not None
+        priority, _, level = place
+        first, there, expires = level.front()
+        if there < count:
+            count = there
+        token = recorder.next_position
+        recorder.next_position = token + 1
+        counts = queue.counts
+        counts[State.FETCHED] = counts.get(State.FETCHED, 0) + count
+        level.take_front(count)
+        ready.size -= count
+        # By position, since these are made for every delivery.
+        queue.flights.add(MessageRange(first, count, State.FETCHED, expires, priority, 1, token, 0, False, None, now))
+        deadline = now + queue.options.acknowledge_timeout
+        runs = [(first, count)]
+        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, set(), set())
+        queue.unanswered += 1
+        queue._note_end(lease)
+        name = queue.name
+        dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, ready.by_rank if ready.size else (0, 0))
+        if deadline < queue.wake:
+            self._registry.plan(queue)
+        return dispatch, Events(token, now, [Event(name, State.FETCHED, first, count, consumer, 1)])
+
+    def complete_plainly(self, queue: Queue, token: int, consumer: str | None, now: int) -> Events | None:
+        """The acknowledgement of a whole delivery of one run."""
+        recorder = self._recorder
+        lease = queue.leases.get(token)
+        if (
+            lease is None
+            or not queue.plain_out
+            or consumer is None
+            or lease.consumers[0] != consumer
+            or len(lease.runs) != 1
+            or queue.watched
+            or queue.consumers
+            or queue._dues
+            or recorder.wants_notices
+        ):
+            return None
+        first, count = lease.runs[0]
+        if queue.flights.take_exactly(first, count, token) is None:
+            return None
+        if now > recorder.now:
+            recorder.at(now)
+        else:
+            now = recorder.now
+        del queue.leases[token]
+        if not lease.answered:
+            queue.unanswered -= 1
+        counts = queue.counts
+        counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
+        counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count
+        if queue.topic_counts or queue.id_of:
+            queue._free(first, count)
+        if count == 1:
+            block = first >> BLOCK_BITS
+            if now > recorder.last_settled.get(block, 0):
+                recorder.last_settled[block] = now
+        else:
+            recorder.note_block(first, count, now)
+        at, name = recorder.next_position, queue.name
+        recorder.next_position = at + 2
+        rows = [Event(name, State.SUCCESS, first, count, consumer), Event(name, State.COMPLETED, first, count)]
+        return Events(at, now, rows)

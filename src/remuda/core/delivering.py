@@ -1,0 +1,463 @@
+"""Messages go out under a lease, and deliveries come to their end: to whom the strategy says, or to who asked; by an
+answer, a missing one, or a consumer that is gone (Q1-Q3, Q9, M8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from remuda.core.effects import Dispatch
+from remuda.core.queue import CONSUMING, Lease, Queue, Waiter
+from remuda.core.ranges import MessageRange
+from remuda.core.ready import ReadyRun
+from remuda.model.notices import NoticeKind
+from remuda.model.options import PER_TOPIC, Acknowledge, PutBack
+from remuda.model.records import Event
+from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import State
+
+if TYPE_CHECKING:
+    from remuda.core.registry import Registry
+
+
+class _Portion(msgspec.Struct, frozen=True, gc=False):
+    """Part of a delivery whose messages have the same past."""
+
+    run: ReadyRun
+    attempt: int
+    redelivered: bool
+
+
+# Out
+
+
+def dispatch(registry: Registry, queue: Queue) -> None:
+    """Send whatever can be sent now."""
+    recorder = registry.recorder
+    if queue.next_send <= recorder.now:
+        queue.next_send = 0
+    if (not queue.consumers and not queue.waiters) or queue.status not in CONSUMING:
+        return
+    expire(registry, queue)
+    pace = queue.options.delay_between_messages
+    while queue.ready.size:
+        if pace and queue.next_send > recorder.now:
+            break
+        if queue.waiters:
+            waiter = queue.waiters.pop(next(iter(queue.waiters)))
+            serve(registry, queue, waiter)
+            continue
+        assignment = queue.strategy.next(queue) if queue.consumers else None
+        if assignment is None:
+            break
+        runs = queue.ready.take(1 if pace else assignment.count)
+        send(registry, queue, assignment.consumers, runs)
+        if pace:
+            queue.next_send = recorder.now + pace
+
+
+def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
+    """Answer a pull request; False when nothing can be had now."""
+    recorder = registry.recorder
+    pace = queue.options.delay_between_messages
+    if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
+        return False
+    expire(registry, queue)
+    sent = False
+    while queue.ready.size and not sent:
+        count = 1 if pace else waiter.count
+        runs = queue.ready.take_newest(count) if waiter.newest else queue.ready.take(count)
+        sent = send(registry, queue, (waiter.consumer,), runs, waiter)
+    if sent and pace:
+        queue.next_send = recorder.now + pace
+    return sent
+
+
+def send(
+    registry: Registry, queue: Queue, consumers: tuple[str, ...], runs: list[ReadyRun], waiter: Waiter | None = None
+) -> bool:
+    """Hand these messages, which left the line, to the consumers, each of whom gets all. False if none could go."""
+    recorder = registry.recorder
+    portions = _willing(registry, queue, consumers, _portions(queue, runs))
+    if not portions:
+        return False
+    token = recorder.next_position
+    asks = queue.options.acknowledge is not Acknowledge.NONE
+    label = ", ".join(consumers)
+    for portion in portions:
+        first, count = portion.run.first, portion.run.count
+        fetched = Event(queue.name, State.FETCHED, first, count, consumer=label, attempt=portion.attempt)
+        recorder.event(queue, State.QUEUED, fetched, lease=token, lifted=(portion.run,))
+        recorder.notice(NoticeKind.CONSUMED, queue, first=first, count=count, consumer=label)
+    chosen = [(portion.run.first, portion.run.count) for portion in portions]
+    total = sum(count for _, count in chosen)
+    deadline = recorder.now + queue.options.acknowledge_timeout
+    # Whoever pulls has them in hand at once; what is sent ahead to a subscriber is the queue's until it takes it.
+    ahead = waiter is None and not queue.waits
+    if asks or ahead:
+        needed = _needed(queue, chosen[0][0]) if asks else 1
+        queue.grant(Lease(token, consumers, chosen, deadline, total, set(), set(), needed, awaits_hand_over=ahead))
+    else:
+        for first, count in chosen:
+            recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, consumer=label))
+    if waiter is not None and waiter.clear_after != "none":
+        registry.clear(queue, waiter.clear_after, who=waiter.consumer)
+    attempts = [portion.attempt for portion in portions]
+    redelivered = tuple(portion.redelivered for portion in portions)
+    for name in consumers:
+        consumer = queue.consumers.get(name) if waiter is None else None
+        tag = consumer.tag if consumer is not None else waiter.tag if waiter is not None else 0
+        recorder.send(
+            Dispatch(
+                queue.name, name, tag, token if asks or ahead else None, chosen, attempts, deadline,
+                queue.ready.by_rank, redelivered if True in redelivered else (), ahead,
+            )
+        )  # fmt: skip
+        if consumer is not None:
+            queue.served(consumer)
+    if queue.handler is not None:
+        for first, count in chosen:
+            for offset in range(first, first + count):
+                queue.handler.sent(queue.name, offset, consumers)
+    return True
+
+
+def hand_over(registry: Registry, queue: Queue, lease: Lease) -> list[tuple[int, int]]:
+    """A delivery reaches its consumer. Gives the runs that still may; what has expired meanwhile ends here."""
+    recorder = registry.recorder
+    held = _held(queue, lease, lease.runs)
+    alive = [piece for piece in held if piece.deadline > recorder.now]
+    if len(alive) < len(held):
+        for piece in held:
+            if piece.deadline <= recorder.now:
+                expired = Event(queue.name, State.DEAD, piece.first, piece.count, reason="expired")
+                recorder.event(queue, State.FETCHED, expired)
+        gone = sum(piece.count for piece in held) - sum(piece.count for piece in alive)
+        queue.give_back(lease, lease.consumers, gone)
+        lease.open -= gone
+    queue.handed_over(lease)
+    if queue.options.acknowledge is Acknowledge.NONE:
+        label = ", ".join(lease.consumers)
+        for piece in alive:
+            recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, piece.first, piece.count, label))
+        queue.revoke(lease)
+    elif lease.open <= 0:
+        queue.revoke(lease)
+    registry.after(queue)
+    return [(piece.first, piece.count) for piece in alive]
+
+
+def expire(registry: Registry, queue: Queue) -> None:
+    """Waiting messages whose deadline has come end here, or go on to the queue named for them."""
+    now = registry.recorder.now
+    queue.release_due(now)
+    if queue.ready.soonest > now:
+        return
+    for run in queue.ready.expire(now):
+        end_expired(registry, queue, State.QUEUED, run.first, run.count, run.priority, lifted=[run])
+
+
+def end_expired(
+    registry: Registry, queue: Queue, source: State, first: int, count: int, priority: int,
+    lifted: list[ReadyRun] | None = None,
+) -> None:  # fmt: skip
+    """The deadline of these messages, which wait or are delayed, has come."""
+    registry.recorder.notice(NoticeKind.TIMED_OUT, queue, first=first, count=count)
+    to = queue.options.expired_queue or queue.options.dead_letter_queue
+    registry.end(queue, source, first, count, "expired", priority=priority, to=to, lifted=lifted)
+
+
+# Back
+
+
+def settle(
+    registry: Registry, queue: Queue, token: int, settlement: Settlement, runs: Sequence[tuple[int, int]] | None
+) -> int:
+    """Answer for some or all messages of a delivery; how many it settled.
+
+    An answer that comes too late, or for the second time, changes nothing and is counted.
+    """
+    recorder = registry.recorder
+    lease = queue.leases.get(token)
+    consumer = settlement.consumer
+    pieces: list[MessageRange] = []
+    if (
+        lease is not None
+        and consumer in lease.consumers
+        and consumer not in lease.confirmed
+        and consumer not in lease.declined
+    ):
+        pieces = _held(queue, lease, lease.runs if runs is None else runs)
+    if lease is None or not pieces:
+        recorder.late_answers += 1
+        queue.late_answers += 1
+        return 0
+    for piece in pieces:
+        recorder.notice(
+            NoticeKind.ACKNOWLEDGED, queue, first=piece.first, count=piece.count, consumer=consumer,
+            detail=settlement.outcome.value,
+        )  # fmt: skip
+    queue.answered(lease)
+    if lease.needed != 1:
+        _count_confirmation(registry, queue, lease, pieces[0], settlement)
+        return pieces[0].count
+    settled = sum(piece.count for piece in pieces)
+    for piece, decided in _reviewed(queue, pieces, settlement):
+        conclude(registry, queue, piece, decided)
+    queue.give_back(lease, lease.consumers, settled)
+    lease.open -= settled
+    if lease.open <= 0:
+        queue.revoke(lease)
+    _wake_others(registry, queue, lease)
+    return settled
+
+
+def time_out(registry: Registry, queue: Queue, lease: Lease) -> None:
+    """No answer came in time."""
+    pieces = _held(queue, lease, lease.runs)
+    unseen = lease.awaits_hand_over
+    queue.revoke(lease)
+    for piece in pieces:
+        registry.recorder.notice(NoticeKind.ACKNOWLEDGE_TIMED_OUT, queue, first=piece.first, count=piece.count)
+    if lease.confirmed:
+        queue.abandon(lease)
+        return
+    for piece in pieces:
+        if unseen:
+            put_back_lost(registry, queue, piece, "not taken in time", attempted=False)
+        elif queue.handler is None:
+            conclude(registry, queue, piece, Settlement(Outcome.NACK, "no answer in time"))
+        else:
+            for offset in range(piece.first, piece.end):
+                outcome, failure = queue.handler.timed_out(queue.name, offset)
+                decided = Settlement(outcome, failure or "no answer in time")
+                conclude(registry, queue, piece.part(offset, offset + 1), decided)
+
+
+def lose(registry: Registry, queue: Queue, consumer: str) -> None:
+    """A consumer is gone: what it had not answered goes back by the queue's `put_back`."""
+    for lease in [lease for lease in queue.leases.values() if consumer in lease.consumers]:
+        others = [name for name in lease.consumers if name != consumer and name in queue.consumers]
+        if others:
+            gone = Settlement(Outcome.NACK, "consumer lost", consumer=consumer)
+            _decline(registry, queue, lease, consumer, gone)
+            continue
+        pieces = _held(queue, lease, lease.runs)
+        unseen = lease.awaits_hand_over
+        queue.revoke(lease)
+        if lease.confirmed:
+            queue.abandon(lease)
+            continue
+        for piece in pieces:
+            put_back_lost(registry, queue, piece, attempted=not unseen)
+
+
+def recount(queue: Queue) -> None:
+    """Messages in flight ended without their consumer's answer: a delivery with none left is over."""
+    for lease in list(queue.leases.values()):
+        left = sum(piece.count for piece in _held(queue, lease, lease.runs))
+        if left < lease.open:
+            queue.give_back(lease, lease.consumers, lease.open - left)
+            lease.open = left
+        if not lease.open:
+            queue.revoke(lease)
+
+
+def put_back_lost(
+    registry: Registry, queue: Queue, piece: MessageRange, reason: str = "consumer lost", *, attempted: bool = True
+) -> None:
+    """Messages in flight to a consumer that is gone. Those it had not begun with do not count as attempted."""
+    options = queue.options
+    if attempted and (options.put_back is PutBack.NO or _is_last(queue, piece)):
+        why = reason if options.put_back is PutBack.NO else f"{reason}; delivery limit reached"
+        registry.end(
+            queue, State.FETCHED, piece.first, piece.count, why, priority=piece.priority, to=options.dead_letter_queue
+        )
+        return
+    due = registry.recorder.now + options.put_back_delay if options.put_back_delay and attempted else None
+    back = Event(
+        queue.name, State.QUEUED, piece.first, piece.count,
+        attempt=piece.attempt if attempted else piece.attempt - 1, reason=reason, due=due,
+        ahead=options.put_back is PutBack.PRIORITY or not attempted,
+    )  # fmt: skip
+    registry.recorder.event(queue, State.FETCHED, back)
+
+
+def conclude(registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement) -> None:
+    """Carry out an answer for messages in flight."""
+    recorder, options = registry.recorder, queue.options
+    name, first, count = queue.name, piece.first, piece.count
+    consumer, reason = settlement.consumer, settlement.reason
+
+    def end_as(state: State, why: str, to: str | None) -> None:
+        registry.end(
+            queue, State.FETCHED, first, count, why, state=state, priority=piece.priority, to=to, consumer=consumer,
+            attempt=piece.attempt, who=settlement.who, detail=settlement.detail,
+        )  # fmt: skip
+
+    match settlement.outcome:
+        case Outcome.ACK:
+            recorder.event(queue, State.FETCHED, Event(name, State.SUCCESS, first, count, consumer))
+            recorder.event(queue, State.SUCCESS, Event(name, State.COMPLETED, first, count))
+        case Outcome.NACK if options.put_back is PutBack.NO and settlement.front is None:
+            end_as(State.DEAD, reason or "negative answer", options.dead_letter_queue)
+        case Outcome.NACK | Outcome.RETRY if _is_last(queue, piece) and settlement.counted is not False:
+            end_as(State.DEAD, f"{reason or 'negative answer'}; delivery limit reached", options.dead_letter_queue)
+        case Outcome.NACK:
+            delay = options.put_back_delay if settlement.delay is None else settlement.delay
+            front = options.put_back is PutBack.PRIORITY if settlement.front is None else settlement.front
+            _retry(registry, queue, piece, settlement, delay, front)
+        case Outcome.RETRY:
+            _retry(registry, queue, piece, settlement, settlement.delay or 0, bool(settlement.front))
+        case Outcome.RELEASE:
+            due = recorder.now + settlement.delay if settlement.delay else None
+            attempt = piece.attempt if settlement.counted else piece.attempt - 1
+            back = Event(
+                name, State.QUEUED, first, count, consumer, attempt, reason or "not now", due,
+                bool(settlement.front), detail=settlement.detail,
+            )  # fmt: skip
+            recorder.event(queue, State.FETCHED, back)
+        case Outcome.INVALID:
+            end_as(State.INVALID, reason or "invalid", None)
+        case Outcome.NOT_INTERESTED:
+            end_as(State.NOT_INTERESTED, reason or "not interested", None)
+        case Outcome.DEAD:
+            end_as(State.DEAD, reason or "given up", settlement.to or options.dead_letter_queue)
+
+
+def _retry(
+    registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement, delay: int, front: bool
+) -> None:
+    recorder = registry.recorder
+    due = recorder.now + delay if delay else None
+    attempt = piece.attempt - (settlement.counted is False)
+    failed = Event(
+        queue.name, State.RETRY, piece.first, piece.count, settlement.consumer, attempt,
+        settlement.reason or "negative answer", due, front, detail=settlement.detail,
+    )  # fmt: skip
+    recorder.event(queue, State.FETCHED, failed)
+    if due is None:
+        again = Event(queue.name, State.QUEUED, piece.first, piece.count, attempt=attempt, ahead=front)
+        recorder.event(queue, State.RETRY, again)
+
+
+def _is_last(queue: Queue, piece: MessageRange) -> bool:
+    limit = queue.options.delivery_limit
+    return bool(limit) and piece.attempt > limit
+
+
+def _held(queue: Queue, lease: Lease, runs: Sequence[tuple[int, int]]) -> list[MessageRange]:
+    """The parts of these runs still in flight under this lease."""
+    return [piece for first, count in runs for piece in queue.flights.find(first, count) if piece.lease == lease.token]
+
+
+def _portions(queue: Queue, runs: list[ReadyRun]) -> list[_Portion]:
+    made = queue.attempts
+    if not made:
+        return [_Portion(run, 1, False) for run in runs]
+    portions: list[_Portion] = []
+    for run in runs:
+        for attempt, block in groupby(range(run.first, run.first + run.count), key=lambda offset: made.get(offset, -1)):
+            offsets = list(block)
+            part = ReadyRun(offsets[0], len(offsets), run.deadline, run.priority)
+            portions.append(_Portion(part, max(attempt, 0) + 1, attempt >= 0))
+    return portions
+
+
+def _willing(
+    registry: Registry, queue: Queue, consumers: tuple[str, ...], portions: list[_Portion]
+) -> list[_Portion]:
+    """The portions without the messages that the queue's delivery handler withholds; those end with its reason."""
+    if queue.handler is None:
+        return portions
+    willing: list[_Portion] = []
+    for portion in portions:
+        run = portion.run
+        for offset in range(run.first, run.first + run.count):
+            alone = ReadyRun(offset, 1, run.deadline, run.priority)
+            reason = queue.handler.sending(queue.name, offset, consumers)
+            if reason is None:
+                willing.append(_Portion(alone, portion.attempt, portion.redelivered))
+            else:
+                registry.end(queue, State.QUEUED, offset, 1, reason, priority=run.priority, lifted=[alone])
+    return willing
+
+
+def _needed(queue: Queue, offset: int) -> int:
+    wanted = queue.options.confirmations
+    return queue.topic_counts.get(offset, 1) if wanted == PER_TOPIC else wanted
+
+
+def _reviewed(
+    queue: Queue, pieces: list[MessageRange], settlement: Settlement
+) -> list[tuple[MessageRange, Settlement]]:
+    """Each message with the answer that the queue's delivery handler makes of it."""
+    if queue.handler is None:
+        return [(piece, settlement) for piece in pieces]
+    reviewed = []
+    for piece in pieces:
+        for offset in range(piece.first, piece.end):
+            outcome, failure = queue.handler.answered(queue.name, offset, settlement.outcome)
+            changed = settlement
+            if outcome is not settlement.outcome or failure is not None:
+                changed = msgspec.structs.replace(settlement, outcome=outcome, reason=failure or settlement.reason)
+            reviewed.append((piece.part(offset, offset + 1), changed))
+    return reviewed
+
+
+def _count_confirmation(
+    registry: Registry, queue: Queue, lease: Lease, piece: MessageRange, settlement: Settlement
+) -> None:
+    """One of several confirmations. Such a delivery carries a single message."""
+    recorder = registry.recorder
+    consumer = settlement.consumer or ""
+    _, settlement = _reviewed(queue, [piece], settlement)[0]
+    if settlement.outcome is not Outcome.ACK:
+        _decline(registry, queue, lease, consumer, settlement)
+        return
+    success = Event(queue.name, State.SUCCESS, piece.first, piece.count, consumer)
+    if lease.confirmed:
+        recorder.confirm_again(queue, success)
+    else:
+        recorder.event(queue, State.FETCHED, success)
+    queue.give_back(lease, (consumer,), lease.open)
+    lease.confirmed.add(consumer)
+    if len(lease.confirmed) >= lease.needed:
+        recorder.event(queue, State.SUCCESS, Event(queue.name, State.COMPLETED, piece.first, piece.count))
+        queue.revoke(lease)
+    else:
+        _end_if_all_spoke(registry, queue, lease, settlement)
+    _wake_others(registry, queue, lease)
+
+
+def _decline(registry: Registry, queue: Queue, lease: Lease, consumer: str, settlement: Settlement) -> None:
+    if consumer not in lease.confirmed and consumer not in lease.declined:
+        queue.give_back(lease, (consumer,), lease.open)
+        lease.declined.add(consumer)
+        _end_if_all_spoke(registry, queue, lease, settlement)
+
+
+def _end_if_all_spoke(registry: Registry, queue: Queue, lease: Lease, settlement: Settlement) -> None:
+    if len(lease.confirmed) + len(lease.declined) < len(lease.consumers):
+        return
+    pieces = _held(queue, lease, lease.runs)
+    queue.revoke(lease)
+    if lease.confirmed:
+        queue.abandon(lease)
+        return
+    for piece in pieces:
+        conclude(registry, queue, piece, settlement)
+
+
+def _wake_others(registry: Registry, queue: Queue, lease: Lease) -> None:
+    """Credit that is shared may have been waited for in other queues."""
+    for name in lease.consumers:
+        consumer = queue.consumers.get(name)
+        if consumer is not None and len(consumer.credit.members) > 1:
+            for other, member in consumer.credit.members:
+                if other != queue.name and other in registry.queues:
+                    registry.queues[other].offer(member)
+                    registry.touch(other)

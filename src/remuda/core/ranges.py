@@ -1,0 +1,193 @@
+"""Messages in flight, delayed or parked, found by offset. Neighbours of one fate share one range."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from remuda.core.ready import NEVER
+from remuda.model.state import State
+
+
+class MessageRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`count` neighbouring messages from offset `first` that share one fate."""
+
+    first: int
+    count: int
+    state: State
+    deadline: int = NEVER
+    priority: int = 0
+    attempt: int = 0
+    lease: int = -1
+    due: int = 0
+    front: bool = False
+    reason: str | None = None
+    time: int = 0
+    redelivered: bool = False
+    """Whether the message was delivered before, also where that did not count as an attempt."""
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+    def part(self, start: int, stop: int) -> MessageRange:
+        if start <= self.first and stop >= self.end:
+            return self
+        low = max(start, self.first)
+        return msgspec.structs.replace(self, first=low, count=min(stop, self.end) - low)
+
+
+_FIRST: Final = attrgetter("first")
+_LOAD: Final = 512
+
+
+class RangeMap:
+    """Disjoint ranges in the order of their offsets, in blocks, so that a million of them cost no more than a few."""
+
+    __slots__ = ("_blocks", "_firsts", "size")
+
+    def __init__(self) -> None:
+        self._blocks: list[list[MessageRange]] = []
+        self._firsts: list[int] = []
+        """No range of a block begins before this."""
+        self.size = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[MessageRange]:
+        for block in self._blocks:
+            yield from block
+
+    def add(self, piece: MessageRange) -> None:
+        self.size += piece.count
+        blocks = self._blocks
+        if not blocks:
+            blocks.append([piece])
+            self._firsts.append(piece.first)
+            return
+        block = blocks[-1]
+        if block[-1].first < piece.first:
+            if len(block) < _LOAD:
+                block.append(piece)
+            else:
+                blocks.append([piece])
+                self._firsts.append(piece.first)
+            return
+        at = max(bisect_right(self._firsts, piece.first) - 1, 0)
+        block = blocks[at]
+        block.insert(bisect_left(block, piece.first, key=_FIRST), piece)
+        if piece.first < self._firsts[at]:
+            self._firsts[at] = piece.first
+        if len(block) > 2 * _LOAD:
+            blocks.insert(at + 1, block[_LOAD:])
+            self._firsts.insert(at + 1, block[_LOAD].first)
+            del block[_LOAD:]
+
+    def add_merged(self, piece: MessageRange, within: int) -> None:
+        """Add a range, as one with its left neighbour when both ended alike less than `within` apart."""
+        left = self.holding(piece.first - 1)
+        if left is not None and _fate(left) == _fate(piece) and abs(piece.time - left.time) < within:
+            self.remove(left.first, left.count)
+            piece = msgspec.structs.replace(
+                left, count=left.count + piece.count, time=max(left.time, piece.time)
+            )
+        self.add(piece)
+
+    def find(self, first: int, count: int) -> list[MessageRange]:
+        """The parts of these offsets that are here."""
+        stop = first + count
+        found = []
+        at, within = self._locate(first)
+        while at < len(self._blocks):
+            block = self._blocks[at]
+            while within < len(block):
+                piece = block[within]
+                if piece.first >= stop:
+                    return found
+                if piece.end > first:
+                    found.append(piece.part(first, stop))
+                within += 1
+            at, within = at + 1, 0
+        return found
+
+    def holding(self, offset: int) -> MessageRange | None:
+        """The whole range that this offset is part of."""
+        if not self._blocks:
+            return None
+        at, within = self._locate(offset)
+        piece = self._blocks[at][within]
+        return piece if piece.first <= offset < piece.end else None
+
+    def take_exactly(self, first: int, count: int, lease: int) -> MessageRange | None:
+        """Take out the range of exactly these offsets under this lease; None if there is none."""
+        if not self._blocks:
+            return None
+        at, within = self._locate(first)
+        piece = self._blocks[at][within]
+        if piece.first != first or piece.count != count or piece.lease != lease:
+            return None
+        self.size -= count
+        self._delete(at, within, within + 1)
+        return piece
+
+    def remove(self, first: int, count: int) -> list[MessageRange]:
+        """Take out the parts of these offsets that are here."""
+        if not self._blocks:
+            return []
+        stop = first + count
+        taken: list[MessageRange] = []
+        rest: list[MessageRange] = []
+        before = self.size
+        at, low = self._locate(first)
+        if self._blocks[at][low].end <= first:
+            low += 1
+        while at < len(self._blocks):
+            block = self._blocks[at]
+            high = low
+            while high < len(block) and block[high].first < stop:
+                piece = block[high]
+                before -= piece.count
+                taken.append(piece.part(first, stop))
+                if piece.first < first:
+                    rest.append(piece.part(piece.first, first))
+                if piece.end > stop:
+                    rest.append(piece.part(stop, piece.end))
+                high += 1
+            ended = high < len(block)
+            if high > low and self._delete(at, low, high):
+                at -= 1
+            if ended:
+                break
+            at, low = at + 1, 0
+        self.size = before
+        for piece in rest:
+            self.add(piece)
+        return taken
+
+    def _locate(self, first: int) -> tuple[int, int]:
+        """The block and place of the last range that begins at `first` or before; else of the first one."""
+        at = bisect_right(self._firsts, first) - 1 if len(self._firsts) > 1 else 0
+        if at < 0:
+            return 0, 0
+        block = self._blocks[at] if self._blocks else []
+        if len(block) < 2 or block[1].first > first:
+            return at, 0
+        return at, max(bisect_right(block, first, key=_FIRST) - 1, 0)
+
+    def _delete(self, at: int, low: int, high: int) -> bool:
+        """Take out part of a block; whether the block is gone with it."""
+        block = self._blocks[at]
+        if high - low == len(block):
+            del self._blocks[at], self._firsts[at]
+            return True
+        del block[low:high]
+        return False
+
+
+def _fate(piece: MessageRange) -> tuple[State, str | None, int, int]:
+    return piece.state, piece.reason, piece.priority, piece.attempt

@@ -1,0 +1,408 @@
+"""Messages that wait to be delivered, by priority, as runs of neighbouring offsets: three integers a run, not an object
+a message."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+NEVER: Final = (1 << 63) - 1
+_CHUNK: Final = 3 * 1024
+_WIDTH: Final = 3
+
+Run = tuple[int, int, int]
+"""First offset, count, deadline."""
+
+
+class ReadyRun(NamedTuple):
+    """Neighbouring messages that wait together."""
+
+    first: int
+    count: int
+    deadline: int
+    priority: int
+
+
+class _Chunk:
+    """A stretch of runs: `[first, count, deadline, …]`. Runs before `head`, and those of count 0, are gone."""
+
+    __slots__ = ("ascending", "data", "head", "highest", "lowest", "soonest")
+
+    def __init__(self) -> None:
+        self.data = array("q")
+        self.head = 0
+        self.soonest = NEVER
+        self.lowest = NEVER
+        self.highest = -1
+        self.ascending = True
+        """Whether the runs stand in the order of their offsets; put-backs may come in any."""
+
+    def runs(self) -> Iterator[Run]:
+        data = self.data
+        for at in range(self.head, len(data), _WIDTH):
+            if data[at + 1]:
+                yield data[at], data[at + 1], data[at + 2]
+
+    def append(self, first: int, count: int, deadline: int) -> None:
+        self.data.extend((first, count, deadline))
+        if deadline < self.soonest:
+            self.soonest = deadline
+        if first < self.highest:
+            self.ascending = False
+        if first < self.lowest:
+            self.lowest = first
+        if first + count > self.highest:
+            self.highest = first + count
+
+    def may_hold(self, first: int, stop: int) -> bool:
+        """Whether some of these offsets may be here; exact while the runs stand in order."""
+        if self.lowest >= stop or self.highest <= first:
+            return False
+        if not self.ascending:
+            return True
+        data = self.data
+        at = self.head + (bisect_left(data[self.head :: _WIDTH], stop) - 1) * _WIDTH
+        while at >= self.head and not data[at + 1]:
+            at -= _WIDTH
+        return at >= self.head and data[at] + data[at + 1] > first
+
+    def remove(self, first: int, count: int) -> list[Run]:
+        data, stop = self.data, first + count
+        at = self._exactly(first)
+        if at is not None and data[at + 1] == count:
+            deadline = data[at + 2]
+            data[at + 1] = 0
+            self._trim()
+            return [(first, count, deadline)]
+        gone: list[Run] = []
+        kept = array("q")
+        for start, size, deadline in self.runs():
+            low, high = max(start, first), min(start + size, stop)
+            if low >= high:
+                kept.extend((start, size, deadline))
+                continue
+            gone.append((low, high - low, deadline))
+            if start < low:
+                kept.extend((start, low - start, deadline))
+            if high < start + size:
+                kept.extend((high, start + size - high, deadline))
+        if gone:
+            self.data, self.head = kept, 0
+        return gone
+
+    def expire(self, now: int) -> list[Run]:
+        gone: list[Run] = []
+        kept = array("q")
+        for run in self.runs():
+            if run[2] <= now:
+                gone.append(run)
+            else:
+                kept.extend(run)
+        self.data, self.head = kept, 0
+        self.soonest = min(kept[2::_WIDTH], default=NEVER)
+        return gone
+
+    def _exactly(self, first: int) -> int | None:
+        """Where the run that begins at `first` stands."""
+        data, at = self.data, self.head
+        while True:
+            try:
+                at = data.index(first, at)
+            except ValueError:
+                return None
+            if at % _WIDTH == 0 and data[at + 1]:
+                return at
+            at += 1
+
+    def _trim(self) -> None:
+        data = self.data
+        while self.head < len(data) and not data[self.head + 1]:
+            self.head += _WIDTH
+        while len(data) > self.head and not data[-2]:
+            del data[-_WIDTH:]
+
+    def __bool__(self) -> bool:
+        return self.head < len(self.data)
+
+
+class ReadyList:
+    """First in, first out; also from the end, by deadline, and out of the middle."""
+
+    __slots__ = ("_chunks", "_spare", "size", "soonest")
+
+    def __init__(self) -> None:
+        self._chunks: deque[_Chunk] = deque()
+        self._spare: _Chunk | None = None
+        """A chunk that ran empty, to be used again: a list that holds one message at a time needs no other."""
+        self.size = 0
+        self.soonest = NEVER
+        """No message expires before this; it may be earlier than the first that does."""
+
+    def append(self, first: int, count: int, deadline: int = NEVER) -> None:
+        self.size += count
+        if deadline < self.soonest:
+            self.soonest = deadline
+        if self._chunks:
+            chunk = self._chunks[-1]
+            data = chunk.data
+            if data[-1] == deadline and data[-3] + data[-2] == first:
+                data[-2] += count
+                if first + count > chunk.highest:
+                    chunk.highest = first + count
+                return
+            if len(data) < _CHUNK:
+                chunk.append(first, count, deadline)
+                return
+        spare = self._spare
+        if spare is not None:
+            self._spare = None
+            data = spare.data
+            del data[_WIDTH:]
+            data[0], data[1], data[2] = first, count, deadline
+            spare.head = 0
+            spare.soonest, spare.lowest, spare.highest, spare.ascending = deadline, first, first + count, True
+            self._chunks.append(spare)
+            return
+        chunk = _Chunk()
+        chunk.append(first, count, deadline)
+        self._chunks.append(chunk)
+
+    def front(self) -> Run:
+        """The run that stands first. There must be one."""
+        head = self._chunks[0]
+        at, data = head.head, head.data
+        return data[at], data[at + 1], data[at + 2]
+
+    def take_front(self, count: int) -> None:
+        """Take out the first `count` messages, which stand in one run."""
+        head = self._chunks[0]
+        at, data = head.head, head.data
+        self.size -= count
+        if data[at + 1] > count:
+            data[at] += count
+            data[at + 1] -= count
+            return
+        data[at + 1] = 0
+        at += _WIDTH
+        while at < len(data) and not data[at + 1]:
+            at += _WIDTH
+        if at < len(data):
+            head.head = at
+        else:
+            self._chunks.popleft()
+            if self._spare is None and len(data) >= _WIDTH:
+                self._spare = head
+
+    def take(self, count: int) -> list[Run]:
+        """Take out the oldest `count` messages."""
+        taken: list[Run] = []
+        while count > 0 and self.size:
+            first, size, deadline = self.front()
+            part = min(size, count)
+            self.take_front(part)
+            taken.append((first, part, deadline))
+            count -= part
+        return taken
+
+    def peek_newest(self, count: int) -> list[Run]:
+        """The newest `count` messages, newest first, one by one."""
+        found: list[Run] = []
+        for chunk in reversed(self._chunks):
+            data = chunk.data
+            for at in range(len(data) - _WIDTH, chunk.head - 1, -_WIDTH):
+                first, size, deadline = data[at : at + _WIDTH]
+                oldest = max(first, first + size - count)
+                found += [(offset, 1, deadline) for offset in range(first + size - 1, oldest - 1, -1)]
+                count -= size
+                if count <= 0:
+                    return found
+        return found
+
+    def remove(self, first: int, count: int) -> list[Run]:
+        """Take out whatever of these offsets is here; what comes back says what was."""
+        if not self._chunks:
+            return []
+        start, size, deadline = self.front()
+        if start == first and size >= count:
+            self.take_front(count)
+            return [(first, count, deadline)]
+        gone: list[Run] = []
+        left = count
+        emptied = False
+        for chunk in self._chunks:
+            if chunk.may_hold(first, first + count):
+                taken = chunk.remove(first, count)
+                left -= sum(run[1] for run in taken)
+                gone += taken
+                emptied = emptied or not chunk
+                if not left:
+                    break
+        self._shrink(gone, emptied)
+        return gone
+
+    def expire(self, now: int) -> list[Run]:
+        """Take out every message whose deadline has come."""
+        if self.soonest > now:
+            return []
+        gone = [run for chunk in self._chunks if chunk.soonest <= now for run in chunk.expire(now)]
+        self._shrink(gone, True)
+        self.soonest = min((chunk.soonest for chunk in self._chunks), default=NEVER)
+        return gone
+
+    def overlap(self, first: int, count: int) -> list[Run]:
+        """Whatever of these offsets is here."""
+        stop = first + count
+        return [
+            (max(start, first), min(start + size, stop) - max(start, first), deadline)
+            for chunk in self._chunks
+            if chunk.may_hold(first, stop)
+            for start, size, deadline in chunk.runs()
+            if start < stop and start + size > first
+        ]
+
+    def runs(self) -> Iterator[Run]:
+        for chunk in self._chunks:
+            yield from chunk.runs()
+
+    def columns(self) -> bytes:
+        """The runs as they are kept: three 64-bit integers each."""
+        return b"".join(
+            chunk.data[chunk.head :].tobytes()
+            if all(chunk.data[chunk.head + 1 :: _WIDTH])
+            else array("q", (number for run in chunk.runs() for number in run)).tobytes()
+            for chunk in self._chunks
+        )
+
+    def _shrink(self, gone: list[Run], emptied: bool) -> None:
+        self.size -= sum(run[1] for run in gone)
+        if emptied:
+            self._chunks = deque(chunk for chunk in self._chunks if chunk)
+
+
+class ReadyMessages:
+    """All messages of one queue that can be delivered now: by priority, and in each priority those put back to the front
+    before the others."""
+
+    __slots__ = ("_levels", "_order", "size", "soonest")
+
+    def __init__(self) -> None:
+        self._levels: dict[tuple[int, bool], ReadyList] = {}
+        self._order: list[tuple[int, bool, ReadyList]] = []
+        """Every list that was ever needed, in the order of delivery."""
+        self.size = 0
+        self.soonest = NEVER
+
+    def level(self, priority: int, front: bool) -> ReadyList:
+        found = self._levels.get((priority, front))
+        if found is None:
+            found = self._levels[priority, front] = ReadyList()
+            self._order.append((priority, front, found))
+            self._order.sort(key=lambda item: (-item[0], not item[1]))
+        return found
+
+    def add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
+        self.size += count
+        if deadline < self.soonest:
+            self.soonest = deadline
+        (self._levels.get((priority, front)) or self.level(priority, front)).append(first, count, deadline)
+
+    def first(self) -> tuple[int, bool, ReadyList] | None:
+        """The list whose turn it is."""
+        for item in self._order:
+            if item[2].size:
+                return item
+        return None
+
+    def take(self, count: int) -> list[ReadyRun]:
+        """Take out the next `count` messages to go out."""
+        taken: list[ReadyRun] = []
+        for priority, _, level in self._order:
+            if count <= 0:
+                break
+            if level.size:
+                for first, size, deadline in level.take(count):
+                    taken.append(ReadyRun(first, size, deadline, priority))
+                    count -= size
+                    self.size -= size
+        return taken
+
+    def take_newest(self, count: int) -> list[ReadyRun]:
+        """Take out the newest `count` messages of the highest priorities, newest first."""
+        taken: list[ReadyRun] = []
+        for priority, _, level in self._order:
+            if count <= 0:
+                break
+            for first, size, deadline in level.peek_newest(count):
+                level.remove(first, size)
+                taken.append(ReadyRun(first, size, deadline, priority))
+                count -= size
+                self.size -= size
+        return taken
+
+    def remove(self, first: int, count: int) -> list[ReadyRun]:
+        """Take out whatever of these offsets waits."""
+        if not self.size:
+            return []
+        found: list[ReadyRun] = []
+        left = count
+        for priority, _, level in self._order:
+            # Played back, messages leave from the front nearly always.
+            if level.size:
+                start, size, _ = level.front()
+                if start == first and size >= count:
+                    found = [ReadyRun(*level.remove(first, count)[0], priority)]
+                    left = 0
+                    break
+        for priority, _, level in self._order if left else ():
+            if level.size:
+                runs = [ReadyRun(*run, priority) for run in level.remove(first, count)]
+                found += runs
+                left -= sum(run.count for run in runs)
+                if not left:
+                    break
+        self.size -= count - left
+        return found
+
+    def expire(self, now: int) -> list[ReadyRun]:
+        """Take out every message whose deadline has come, neighbours as one."""
+        if self.soonest > now:
+            return []
+        gone: list[ReadyRun] = []
+        for priority, _, level in self._order:
+            for first, count, _ in level.expire(now):
+                last = gone[-1] if gone else None
+                if last is not None and last.first + last.count == first and last.priority == priority:
+                    gone[-1] = ReadyRun(last.first, last.count + count, NEVER, priority)
+                else:
+                    gone.append(ReadyRun(first, count, NEVER, priority))
+        self.size -= sum(run.count for run in gone)
+        self.soonest = min((level.soonest for _, _, level in self._order), default=NEVER)
+        return gone
+
+    def overlap(self, first: int, count: int) -> list[ReadyRun]:
+        """Whatever of these offsets waits; it stays."""
+        if not self.size:
+            return []
+        return [ReadyRun(*run, priority) for priority, _, level in self._order for run in level.overlap(first, count)]
+
+    def oldest(self, before: int) -> ReadyRun | None:
+        """The run to end first where room must be made: of the lowest priority, regular ones before put-backs."""
+        for priority, _, level in reversed(self._order):
+            if level.size:
+                first, count, deadline = level.front()
+                if first < before:
+                    return ReadyRun(first, min(count, before - first), deadline, priority)
+        return None
+
+    def levels(self) -> Iterator[tuple[int, bool, ReadyList]]:
+        """Priority, whether put back to the front, and the messages; in the order of delivery."""
+        return iter(self._order)
+
+    @property
+    def by_rank(self) -> tuple[int, int]:
+        """How many wait with a priority above 0, and without."""
+        normal = sum(level.size for priority, _, level in self._order if not priority)
+        return self.size - normal, normal

@@ -1,0 +1,127 @@
+"""Records of the log are played back, and the queues are again what they were."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from remuda.core import admission
+from remuda.core.compacter import Compacter
+from remuda.core.exchanging import Exchanging
+from remuda.core.publishing import Publishing
+from remuda.core.registry import Registry
+from remuda.core.spool import Spool
+from remuda.model.durations import DAY
+from remuda.model.ids import Snowflakes, time_of
+from remuda.model.options import Status
+from remuda.model.records import (
+    CONFIGURED,
+    CREATED,
+    FORGOTTEN,
+    REMOVED,
+    STATUS,
+    Appended,
+    Events,
+    ExchangeChange,
+    QueueChange,
+    Record,
+    SpoolTaken,
+)
+from remuda.model.state import State
+
+_ID_HORIZON: Final = 366 * DAY
+
+
+class Replaying:
+    def __init__(
+        self,
+        registry: Registry,
+        publishing: Publishing,
+        exchanging: Exchanging,
+        compacter: Compacter,
+        snowflakes: Snowflakes,
+        spool: Spool,
+    ) -> None:
+        self._registry = registry
+        self._recorder = registry.recorder
+        self._publishing = publishing
+        self._exchanging = exchanging
+        self._compacter = compacter
+        self._snowflakes = snowflakes
+        self._spool = spool
+        self.found: dict[str, int] = {}
+
+    def replay(self, record: Record) -> None:
+        match record:
+            case Appended():
+                self._replay_messages(record)
+            case Events():
+                self._replay_events(record)
+            case QueueChange():
+                self._replay_change(record)
+            case SpoolTaken():
+                self._spool.replay(record)
+            case ExchangeChange():
+                self._exchanging.play(record)
+
+    def _replay_messages(self, record: Appended) -> None:
+        registry, recorder = self._registry, self._recorder
+        stretches = admission.stretches(record)
+        for start, stop, names in stretches:
+            for name in names:
+                self._find(name, stop - start)
+        admission.enter(record, stretches, registry.queues)
+        self._compacter.remember(record.messages, record.digest)
+        self._publishing.note_producer(record)
+        self._resume_ids(record)
+        recorder.next_offset = max(recorder.next_offset, record.first + len(record))
+        recorder.note_block(record.first, len(record), record.created)
+        self._spool.replay_messages(record)
+
+    def _replay_events(self, record: Events) -> None:
+        recorder = self._recorder
+        for position, event in enumerate(record.rows, record.first):
+            if event.state is State.QUEUED:
+                self._find(event.queue, event.count)
+            queue = self._registry.queues.get(event.queue)
+            if queue is not None:
+                queue.evolve(event, record.time, position)
+            recorder.note_end(event, record.time)
+        recorder.next_position = max(recorder.next_position, record.first + len(record))
+
+    def _find(self, name: str, count: int) -> None:
+        """A message's queue exists when the message comes. Where the log has lost its creation, it is made again."""
+        if name not in self._registry.queues:
+            self._registry.open(name, self._registry.default_options, Status.RUNNING)
+            self.found[name] = 0
+        if name in self.found:
+            self.found[name] += count
+
+    def _replay_change(self, change: QueueChange) -> None:
+        registry = self._registry
+        queue = registry.queues.get(change.queue)
+        if change.action == CREATED and change.options is not None:
+            registry.open(change.queue, change.options, change.status or Status.RUNNING)
+        elif queue is None:
+            return
+        elif change.action == CONFIGURED and change.options is not None:
+            registry.apply_options(queue, change.options)
+        elif change.action == STATUS and change.status is not None:
+            queue.status = change.status
+            queue.note_rules()
+        elif change.action == FORGOTTEN:
+            queue.forget(change.first, change.count)
+        elif change.action == REMOVED:
+            registry.drop(change.queue)
+            self.found.pop(change.queue, None)
+
+    def _resume_ids(self, record: Appended) -> None:
+        """Ids on record are not given again, even if the clock is behind them. Those of callers that look like ours
+        are passed over too, unless they lie so far ahead that they cannot be."""
+        ids = record.messages.ids
+        if isinstance(ids, range):
+            numbers = [ids[-1]] if ids else []
+        else:
+            numbers = [int(own) for own in ids or () if len(own) < 20 and own.isascii() and own.isdigit()]
+        given = [number for number in numbers if time_of(number) < record.created + _ID_HORIZON]
+        if given:
+            self._snowflakes.resume(max(given))

@@ -1,0 +1,246 @@
+"""Which queues a message goes to (T1, T2, B10, Q18): by its topics' roots, by channels' prefixes and patterns, and
+through exchanges. Finding them costs what the topic's words and the matches cost, not the number of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from remuda.model.routing import ROUTERS, Binding, ExchangeKind
+from remuda.model.topics import check_topic, root
+
+_MOST_ROUTES: Final = 10_000
+
+
+class _Node:
+    __slots__ = ("below", "here")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node] = {}
+        self.here: dict[Any, None] = {}
+
+
+class PatternTrie:
+    """Values by pattern: `*` is one word, `#` zero or more."""
+
+    def __init__(self) -> None:
+        self._top = _Node()
+
+    def add(self, pattern: str, value: Any) -> None:
+        node = self._top
+        for word in pattern.split("."):
+            node = node.below.setdefault(word, _Node())
+        node.here[value] = None
+
+    def discard(self, pattern: str, value: Any) -> None:
+        path = [self._top]
+        words = pattern.split(".")
+        for word in words:
+            node = path[-1].below.get(word)
+            if node is None:
+                return
+            path.append(node)
+        path[-1].here.pop(value, None)
+        for parent, word in zip(reversed(path[:-1]), reversed(words), strict=True):
+            child = parent.below[word]
+            if child.below or child.here:
+                return
+            del parent.below[word]
+
+    def find(self, topic: str) -> set[Any]:
+        found: set[Any] = set()
+        words = topic.split(".")
+        states: dict[int, tuple[_Node, bool]] = {}
+        _enter(states, self._top, False)
+        for word in words:
+            after: dict[int, tuple[_Node, bool]] = {}
+            for node, repeats in states.values():
+                if repeats:
+                    _enter(after, node, True)
+                for step in (word, "*"):
+                    child = node.below.get(step)
+                    if child is not None:
+                        _enter(after, child, False)
+            states = after
+        for node, _ in states.values():
+            found.update(node.here)
+        return found
+
+
+def _enter(states: dict[int, tuple[_Node, bool]], node: _Node, repeats: bool) -> None:
+    """A place in the trie is reached; behind a `#` it may stay there for any number of words."""
+    known = states.get(id(node))
+    if known is not None and (known[1] or not repeats):
+        return
+    states[id(node)] = (node, repeats)
+    child = node.below.get("#")
+    if child is not None:
+        _enter(states, child, True)
+
+
+class Exchange:
+    """A name in front of queues, topics and other exchanges."""
+
+    def __init__(self, kind: ExchangeKind, bindings: Iterable[Binding] = ()) -> None:
+        self.kind = kind
+        self.turn = 0
+        self._bindings: dict[tuple[Any, ...], Binding] = {}
+        self._by_key: dict[str, dict[tuple[Any, ...], Binding]] = {}
+        self._patterns = PatternTrie()
+        for binding in bindings:
+            self.bind(binding)
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """Of routers the highest priority first; of equal priority, the one named first."""
+        found = tuple(self._bindings.values())
+        return tuple(sorted(found, key=lambda one: -one.priority)) if self.kind in ROUTERS else found
+
+    def bind(self, binding: Binding) -> bool:
+        """Whether this is new."""
+        identity = _identity(binding)
+        if identity in self._bindings:
+            return False
+        self._bindings[identity] = binding
+        self._by_key.setdefault(binding.key, {})[identity] = binding
+        if self.kind is ExchangeKind.TOPIC:
+            self._patterns.add(binding.key, identity)
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        identity = _identity(binding)
+        if self._bindings.pop(identity, None) is None:
+            return False
+        same = self._by_key[binding.key]
+        del same[identity]
+        if not same:
+            del self._by_key[binding.key]
+        if self.kind is ExchangeKind.TOPIC:
+            self._patterns.discard(binding.key, identity)
+        return True
+
+    def matching(self, key: str, headers: Mapping[str, Any]) -> Iterator[Binding]:
+        """The bindings that a message with this key and these headers goes to."""
+        match self.kind:
+            case ExchangeKind.DIRECT:
+                yield from self._by_key.get(key, {}).values()
+            case ExchangeKind.TOPIC:
+                for identity in self._patterns.find(key):
+                    yield self._bindings[identity]
+            case ExchangeKind.HEADERS:
+                for binding in self._bindings.values():
+                    if _fits(binding.arguments, headers):
+                        yield binding
+            case _:
+                yield from self.bindings
+
+
+def _identity(binding: Binding) -> tuple[Any, ...]:
+    arguments = tuple(sorted((name, repr(value)) for name, value in binding.arguments.items()))
+    return binding.queue, binding.topic, binding.exchange, binding.key, arguments
+
+
+def _fits(arguments: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
+    """Whether headers fit a binding's arguments, by its `x-match`: all (default) or any of them."""
+    how = str(arguments.get("x-match", "all"))
+    wanted = {
+        name: value
+        for name, value in arguments.items()
+        if name != "x-match" and (how.endswith("-with-x") or not name.startswith("x-"))
+    }
+    fitting = (name in headers and (value is None or headers[name] == value) for name, value in wanted.items())
+    return any(fitting) if how.startswith("any") else all(fitting)
+
+
+class Routing:
+    """Answers where a message goes."""
+
+    def __init__(self, default_queue: str | None = None) -> None:
+        self.default_queue = default_queue
+        self.exchanges: dict[str, Exchange] = {}
+        self._channels: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._order: dict[str, int] = {}
+        """When each channel was opened: copies are made in this order."""
+        self._opened = 0
+        self._patterns = PatternTrie()
+        self._known: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
+        """Routes of topics, until a queue comes, changes or goes."""
+
+    def changed(self) -> None:
+        """A queue came, changed or went."""
+        if self._known:
+            self._known.clear()
+
+    def open_channel(self, name: str, prefixes: Iterable[str], patterns: Iterable[str] = ()) -> None:
+        self._channels[name] = tuple(prefixes), tuple(patterns)
+        self._order[name] = self._opened = self._opened + 1
+        for pattern in _patterns_of(*self._channels[name]):
+            self._patterns.add(pattern, name)
+        self.changed()
+
+    def close_channel(self, name: str) -> None:
+        known = self._channels.pop(name, None)
+        if known is not None:
+            del self._order[name]
+            for pattern in _patterns_of(*known):
+                self._patterns.discard(pattern, name)
+            self.changed()
+
+    def known(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...] | None:
+        """The route of these topics, if it was asked for lately."""
+        return self._known.get((topics, unbound))
+
+    def route(self, topics: tuple[str, ...], unbound: str | None, queues: Mapping[str, object]) -> tuple[str, ...]:
+        """The queues of a message with these topics, of which some may have to be created."""
+        known = self._known.get((topics, unbound))
+        if known is None:
+            known = self._find(topics, unbound, queues)
+            if len(self._known) >= _MOST_ROUTES:
+                self._known.clear()
+            self._known[topics, unbound] = known
+        return known
+
+    def channels(self, topics: tuple[str, ...]) -> tuple[str, ...]:
+        """The channels that want a message with these topics."""
+        found: set[str] = set()
+        for topic in topics:
+            found |= self._patterns.find(topic)
+        return tuple(sorted(found, key=self._order.__getitem__)) if len(found) > 1 else tuple(found)
+
+    def _find(self, topics: tuple[str, ...], unbound: str | None, queues: Mapping[str, object]) -> tuple[str, ...]:
+        for topic in topics:
+            if self.default_queue is None or topic:
+                check_topic(topic)
+        channels = self.channels(topics)
+        if unbound is not None:
+            return channels or (unbound,)
+        names: dict[str, None] = {}
+        for topic in topics:
+            name = root(topic)
+            names[name if name in queues or self.default_queue is None else self.default_queue] = None
+        return tuple(dict.fromkeys((*names, *channels)))
+
+    def through(self, name: str, key: str, headers: Mapping[str, Any]) -> tuple[str, ...]:
+        """The queues behind an exchange that routes by key or headers, each once."""
+        found: dict[str, None] = {}
+        seen = {name}
+        pending = [name]
+        while pending:
+            exchange = self.exchanges.get(pending.pop())
+            if exchange is None:
+                continue
+            for binding in exchange.matching(key, headers):
+                if binding.queue is not None:
+                    found[binding.queue] = None
+                elif binding.exchange is not None and binding.exchange not in seen:
+                    seen.add(binding.exchange)
+                    pending.append(binding.exchange)
+        return tuple(found)
+
+
+def _patterns_of(prefixes: tuple[str, ...], patterns: tuple[str, ...]) -> Iterator[str]:
+    """Prefixes as patterns: `fruit`, or `fruit.*`, covers `fruit` and all below it."""
+    for prefix in prefixes:
+        stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
+        yield f"{stem}.#" if stem else "#"
+    yield from patterns

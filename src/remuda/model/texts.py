@@ -1,0 +1,55 @@
+"""Texts that come from outside: whether they can be kept, and what a name may be."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from remuda.model.errors import InvalidOption
+
+MAX_NAME_BYTES: Final = 255
+
+
+def is_storable(text: str) -> bool:
+    """Whether a text can be written as UTF-8: one with a lone surrogate cannot."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_text(name: str, value: Any) -> str:
+    """A text, or an error that names the argument."""
+    if not isinstance(value, str):
+        raise InvalidOption(f"{name} must be a text, not {value!r}")
+    if not is_storable(value):
+        raise InvalidOption(f"{name} cannot be stored as UTF-8: {value!r}")
+    return str(value)
+
+
+def read_optional_text(name: str, value: Any) -> str | None:
+    return None if value is None else read_text(name, value)
+
+
+def read_name(what: str, value: Any) -> str:
+    """The name of a queue, a consumer or an exchange: 1 to 255 bytes of printable text."""
+    if not isinstance(value, str) or not value or not value.isprintable() or not is_storable(value):
+        raise InvalidOption(f"{what} must be 1 to {MAX_NAME_BYTES} bytes of printable text, not {value!r}")
+    if len(value.encode()) > MAX_NAME_BYTES:
+        raise InvalidOption(f"{what} {value[:40]!r}… is longer than {MAX_NAME_BYTES} bytes")
+    return str(value)
+
+
+def read_count(name: str, value: Any, least: int = 0) -> int:
+    """A whole number from `least` on, or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
+        raise InvalidOption(f"{name} must be a whole number, {least} or more, not {value!r}")
+    return int(value)
+
+
+def read_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be true or false, not {value!r}")
+    return value
