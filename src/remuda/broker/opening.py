@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from remuda.broker.aio import AsyncEmbeddedBroker
 from remuda.broker.clock import Clock
@@ -16,6 +14,7 @@ from remuda.broker.options import BrokerOptions
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
 from remuda.model.errors import InvalidOption
+from remuda.model.urls import MEMORY, parse_url
 
 
 def open_broker(
@@ -43,11 +42,9 @@ async def open_async_broker(
 def _host(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
 ) -> Host:
-    text = os.fspath(url)
-    scheme = urlsplit(text).scheme if "://" in text else ""
-    if scheme == "memory":
+    place = parse_url(url)
+    if place.scheme == MEMORY:
         return Host(MemoryDisk(), options, extensions, clock, volatile=True)
-    if scheme in ("", "file"):
-        path = Path(unquote(text.removeprefix("file://")) if scheme else text)
-        return Host(DirectoryDisk(path), options, extensions, clock)
-    raise InvalidOption(f"no broker speaks {scheme}://; give a directory, file:///path or memory://")
+    if place.is_directory:
+        return Host(DirectoryDisk(place.path), options, extensions, clock)
+    raise InvalidOption(f"no broker speaks {place.scheme}://; give a directory, file:///path or memory://")

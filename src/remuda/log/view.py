@@ -35,6 +35,11 @@ class SegmentView:
         self._messages = SparseIndex()
         self._events = SparseIndex()
 
+    def segment(self) -> TailSegment:
+        """The segment as it is now, for those who look for one message in it."""
+        found = self._segment
+        return TailSegment(found.sequence, found.marker, self.first, written=self._disk.size(found.name))
+
     def records(self, *, offset: int = 0, position: int = 0, bodies: bool = True) -> Iterator[Record]:
         """The records there are now, beginning at or before `offset` or `position`, whichever is asked for."""
         index, number = (self._events, position) if position else (self._messages, offset)
