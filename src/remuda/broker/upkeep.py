@@ -85,6 +85,13 @@ class Upkeep:
         forgotten = sum(host.forget(info.name, expired, "retention").result for info in host.queues())
         # What is forgotten must be on record before its messages go, or a crash would bring back their shells.
         host.sync()
+        with host.lock:
+            rolled = host.engine.log.roll(host.clock() - options.success_retention)
+        if rolled:
+            # A segment can be sealed once no checkpoint that is kept needs it.
+            self.checkpoint()
+            self.checkpoint()
+            self.seal()
         with self._turn:
             gone: Collected = collect(host.engine.log, _Kept(host, options.success_retention))
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)

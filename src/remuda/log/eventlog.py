@@ -87,7 +87,7 @@ class EventLog(Protocol):
         columns: Sequence[str] | None = None,
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Events from position `start` to before `stop`, in order, as Arrow batches; the first column is the position."""
+        """Events from position `start` to before `stop`, in order, as Arrow batches; first the position."""
         ...
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:

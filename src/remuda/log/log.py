@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from remuda.log import checkpoint as checkpoints
-from remuda.log import history
 from remuda.log.checkpoint import KEPT, Checkpoint, Mark
 from remuda.log.codec import encode
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import FRAME_BYTES, MAX_PAYLOAD, new_marker, pack_header
+from remuda.log.history import Finder
+from remuda.log.index import SegmentIndex
 from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
-from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, SparseIndex, TailSegment, list_files
+from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files
 from remuda.log.tail import Batch, Part, TailWriter, broken
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.model.errors import StorageError
@@ -42,9 +43,12 @@ class Log:
         self._closed = False
         self._writer = TailWriter(disk, options)
         self._fetcher = Fetcher(disk, self.catalog)
+        self._finder = Finder(disk, self.catalog.files)
         self._active: TailSegment | None = None
         self._upcoming = TailSegment(1, new_marker(), Counters(0, 0, 0))
         self._byte = 0
+        self._begun = 0
+        """The time of the first record in the active segment."""
         self._pending: list[Part] = []
         self._finished: list[TailSegment] = []
         self._total = 0
@@ -136,8 +140,9 @@ class Log:
             begin = self._begin(segment)
             chunks.append(begin)
             self._grow(len(begin))
-        if segment.index is not None and type(record) is Appended:
-            segment.index.add(record.first, self._byte)
+            self._begun = time_of(record)
+        if segment.index is not None:
+            segment.index.note(record, self._byte)
         chunks.append(pack_header(segment.marker, self._number, kind, payload))
         chunks.append(payload)
         self.next_offset, self.next_position = offset, position
@@ -165,6 +170,21 @@ class Log:
         finished, self._finished = self._finished, []
         half_full = self._byte >= self.options.segment_bytes // 2
         return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self._fail)
+
+    def roll(self, before: int) -> bool:
+        """Begin a new segment with the next record if this one was begun before a time, in microseconds.
+
+        Where little is written a segment would never be full, and what is in it never collected.
+        """
+        self._check()
+        segment = self._active
+        if segment is None or self._byte == 0 or self._begun >= before:
+            return False
+        segment.end = Counters(self._number, self.next_offset, self.next_position)
+        self._finished.append(segment)
+        self._active = None
+        self._byte = 0
+        return True
 
     def mark(self) -> Mark:
         """The place after everything appended so far."""
@@ -198,15 +218,15 @@ class Log:
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in order."""
-        return history.events_of(self.disk, self.catalog, offset)
+        return self._finder.events_of(offset)
 
     def record_of(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         """A message and the queues it was routed to; None when it is not there any more."""
-        return history.record_of(self.disk, self.catalog, offset)
+        return self._finder.message(offset)
 
     def find_id(self, wanted: str) -> int | None:
         """The offset of the newest message with this id."""
-        return history.find_id(self.disk, self.catalog, wanted)
+        return self._finder.offset_of(wanted)
 
     def abandon(self, error: BaseException) -> None:
         """Write nothing more: what is pending comes of a change that was cut short."""
@@ -236,7 +256,7 @@ class Log:
         self._active = self._upcoming
         self._upcoming = TailSegment(self._active.sequence + 1, new_marker(), Counters(0, 0, 0))
         self._active.first = Counters(self._number, self.next_offset, self.next_position)
-        self._active.index = SparseIndex()
+        self._active.index = SegmentIndex()
         self._byte = 0
         return self._active
 
@@ -259,6 +279,11 @@ class Log:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
+
+
+def time_of(record: Record) -> int:
+    """When a record was made."""
+    return record.created if isinstance(record, Appended) else record.time
 
 
 def _check_begin(first: int, expected: int) -> None:

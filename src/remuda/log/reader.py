@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from remuda.log import history
 from remuda.log.columns import regroup, slice_appended
 from remuda.log.disk import Disk
 from remuda.log.eventlog import Ends
+from remuda.log.history import Finder
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
 from remuda.log.sealed import EventTable, MessageTable, Table
-from remuda.log.segments import Catalog, Counters, Files, SealedFile, TailSegment
+from remuda.log.segments import Counters, Files, SealedFile, TailSegment
 from remuda.log.tables import event_batch, message_batch, to_appended, to_events
 from remuda.log.view import Lister, Listing, SegmentView
 from remuda.model.errors import StorageError
@@ -59,6 +59,7 @@ class Reader:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._lister = Lister(disk)
+        self._finder = Finder(disk, self._files)
         self._gaps: dict[range, None] = {}
         self._event_gaps: dict[range, None] = {}
 
@@ -123,15 +124,15 @@ class Reader:
 
     def offset_of(self, id: str) -> int | None:
         """The offset of the newest message with this id."""
-        return _retry(lambda: history.find_id(self._disk, self._catalog(), id))
+        return self._finder.offset_of(id)
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         """A message and the queues it was routed to; None when it is not there any more."""
-        return _retry(lambda: history.record_of(self._disk, self._catalog(), offset))
+        return self._finder.message(offset)
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in order."""
-        return _retry(lambda: history.events_of(self._disk, self._catalog(), offset))
+        return self._finder.events_of(offset)
 
     def follow_messages(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
@@ -241,7 +242,7 @@ class Reader:
             position,
         )
 
-    def _catalog(self) -> Catalog:
+    def _files(self) -> Files:
         listing = self._lister.list()
         tail: list[TailSegment] = []
         for view in listing.tail:
@@ -249,7 +250,7 @@ class Reader:
             if tail:
                 tail[-1].end = segment.first
             tail.append(segment)
-        return Catalog(Files(tuple(tail), listing.messages, listing.events))
+        return Files(tuple(tail), listing.messages, listing.events)
 
     def _offset_at(self, time: int) -> int:
         listing = self._lister.list()
