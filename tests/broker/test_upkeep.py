@@ -161,3 +161,20 @@ def test_sealed_messages_can_still_be_delivered_and_read(tmp_path: Path, clock: 
         assert broker.message(5).message.body[:5] == b"00000"
         bodies = waiting_bodies(broker)
         assert [body[:5] for body in bodies] == [b"%05d" % (row // 10) for row in range(400)]
+
+
+def test_l6_retention_reaches_the_open_segment_when_little_is_written(tmp_path: Path, clock: ManualClock) -> None:
+    with open_at(tmp_path, clock) as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(10))
+        delivery = broker.pull("orders", 10)
+        assert delivery is not None
+        delivery.ack()
+        assert broker.collect().messages == 0
+        clock.now += 2 * DAY
+        assert broker.collect().messages == 10
+        broker.publish(numbered(1))
+        assert [record.first for record in broker.spectate().messages()] == [10]
+    with open_at(tmp_path, clock) as broker:
+        assert broker.recovery.clean
+        assert len(waiting_bodies(broker)) == 1

@@ -164,7 +164,7 @@ def test_files_are_ingested_once_and_in_order(spark: SparkSession, place: Place,
             run(spark, "ingest", Place(url=place.url, lake=place.lake), **options)
             Intake(broker.host).run()
         assert broker.queue("orders").size == 4
-        assert broker.spectate().reader.end()[0] == 40
+        assert broker.spectate().log.ends().next_offset == 40
         run(spark, "ingest", Place(url=place.url, lake=place.lake), **{**options, "batch": "1", "repeats": "drop"})
         Intake(broker.host).run()
         bodies = [body for record in broker.spectate().messages(40) for body in record.messages.bodies]

@@ -70,7 +70,7 @@ def test_p4_spark_judges_100_000_messages_as_the_broker_does(spark: SparkSession
         columns = ("offset", "queues")
         expected = {
             offset: tuple(queues)
-            for batch in broker.spectate().reader.message_batches(columns=columns)
+            for batch in broker.spectate().log.message_batches(columns=columns)
             for offset, queues in zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
         }
         remembered = dict(broker.host.engine.core.compacter.history)

@@ -93,7 +93,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Document]]
     path = tmp_path_factory.mktemp("shop") / "data"
     with broker_at(path) as broker:
         play_shop(broker)
-        count = broker.spectate().reader.end()[0]
+        count = broker.spectate().log.ends().next_offset
         return str(path), [broker.message(offset) for offset in range(count)]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
@@ -15,6 +13,7 @@ from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
 from remuda.model.errors import InvalidOption
+from remuda.model.urls import MEMORY, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
@@ -47,11 +46,9 @@ async def open_async_broker(
 def _runtime(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
 ) -> Runtime:
-    text = os.fspath(url)
-    scheme = urlsplit(text).scheme if "://" in text else ""
-    if scheme == "memory":
+    place = parse_url(url)
+    if place.scheme == MEMORY:
         return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
-    if scheme in ("", "file"):
-        path = Path(unquote(text.removeprefix("file://")) if scheme else text)
-        return Runtime(DirectoryDisk(path), options, extensions, clock)
-    raise InvalidOption(f"no broker speaks {scheme}://; give a directory, file:///path or memory://")
+    if place.is_directory:
+        return Runtime(DirectoryDisk(place.path), options, extensions, clock)
+    raise InvalidOption(f"no broker speaks {place.scheme}://; give a directory, file:///path or memory://")

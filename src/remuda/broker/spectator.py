@@ -5,26 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from remuda.log.reader import Reader
+from remuda.log.eventlog import EventLog
 from remuda.model.records import Appended, Events
 
 
 class Spectator:
     """Reads what has been logged so far, or follows it as it grows."""
 
-    def __init__(self, reader: Reader, refresh: Callable[[], None] = lambda: None) -> None:
-        self.reader = reader
+    def __init__(self, log: EventLog, refresh: Callable[[], None] = lambda: None) -> None:
+        self.log = log
         self._refresh = refresh
 
     def messages(self, offset: int = 0, *, since: int | None = None) -> Iterator[Appended]:
         """Messages from an offset, or from a time in microseconds."""
         self._refresh()
-        yield from self.reader.messages(self.reader.offset_at(since) if since is not None else offset)
+        yield from self.log.messages(self.log.offset_at(since) if since is not None else offset)
 
     def events(self, position: int = 0, *, since: int | None = None) -> Iterator[Events]:
         """Events from a position, or from a time in microseconds."""
         self._refresh()
-        yield from self.reader.events(self.reader.position_at(since) if since is not None else position)
+        yield from self.log.events(self.log.position_at(since) if since is not None else position)
 
     def follow(self, offset: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None) -> Iterator[Appended]:
         """Messages from an offset, waiting for more until `stop` is set."""
@@ -33,5 +33,17 @@ class Spectator:
             for record in self.messages(offset):
                 yield record
                 offset = record.first + len(record)
+            if stop.wait(poll):
+                return
+
+    def follow_events(
+        self, position: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
+    ) -> Iterator[Events]:
+        """Events from a position, waiting for more until `stop` is set."""
+        stop = stop or threading.Event()
+        while True:
+            for record in self.events(position):
+                yield record
+                position = record.first + len(record)
             if stop.wait(poll):
                 return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from remuda.log.reader import Reader
+    from remuda.log.eventlog import EventLog
 
 _POLL = 0.2
 
@@ -27,23 +27,23 @@ def tail(
     from remuda.cli import say
     from remuda.cli.target import directory_of
     from remuda.cli.times import point
-    from remuda.log.disk import DirectoryDisk
-    from remuda.log.reader import Reader
+    from remuda.log.eventlog import open_event_log
     from remuda.model.errors import InvalidOption
 
     if start is not None and since is not None:
         raise InvalidOption("--from and --since both say where to begin; give one of them")
-    reader = Reader(DirectoryDisk(directory_of(directory), create=False))
+    log = open_event_log(directory_of(directory))
     if since is not None:
-        begin = reader.position_at(point(since)) if events else reader.offset_at(point(since))
+        begin = log.position_at(point(since)) if events else log.offset_at(point(since))
     elif start is not None:
         begin = start
     else:
-        begin = max(reader.end()[1 if events else 0] - lines, 0)
+        ends = log.ends()
+        begin = max((ends.next_position if events else ends.next_offset) - lines, 0)
     show = say.json if as_json else _print
     try:
         while True:
-            for entry in _events(reader, begin) if events else _messages(reader, begin):
+            for entry in _events(log, begin) if events else _messages(log, begin):
                 begin = entry["position" if events else "offset"] + 1
                 show(entry)
             if not follow:
@@ -53,11 +53,11 @@ def tail(
         return
 
 
-def _messages(reader: Reader, begin: int) -> Iterator[dict[str, Any]]:
+def _messages(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
     from remuda.cli import say
     from remuda.model.messages import cell
 
-    for record in reader.messages(begin):
+    for record in log.messages(begin):
         for row, message in enumerate(record.messages):
             yield {
                 "offset": record.first + row,
@@ -70,10 +70,10 @@ def _messages(reader: Reader, begin: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def _events(reader: Reader, begin: int) -> Iterator[dict[str, Any]]:
+def _events(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
     from remuda.cli import say
 
-    for record in reader.events(begin):
+    for record in log.events(begin):
         for row, event in enumerate(record.rows):
             entry: dict[str, Any] = {
                 "position": record.first + row,

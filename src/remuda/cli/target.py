@@ -9,10 +9,10 @@ import sys
 import traceback
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.urls import parse_url
 
 _APP: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -41,11 +41,10 @@ def load_bus(app: str) -> Bus:
 
 def directory_of(target: str) -> Path:
     """The directory that a target keeps its messages in; it must exist."""
-    url = os.fspath(load_bus(target).url) if is_app(target) else target
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme != "file":
-        raise InvalidOption(f"{url} is no directory; this command reads the directory of an embedded broker")
-    path = Path(unquote(rest) if separator else url)
+    url = parse_url(load_bus(target).url if is_app(target) else target)
+    if not url.is_directory:
+        raise InvalidOption(f"{url} is not a directory; this command reads the directory of an embedded broker")
+    path = Path(url.path)
     if not path.is_dir():
         raise InvalidOption(f"there is no directory {str(path)!r}; nothing was created. Check the path")
     return path

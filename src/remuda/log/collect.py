@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -9,13 +10,14 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from remuda.log import idindex
 from remuda.log.fetch import Run, add_run
 from remuda.log.log import Log
 from remuda.log.parquet import Unreadable, write_sealed
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS, closed_segments
 from remuda.log.sealed import EventTable, MessageTable, Table
-from remuda.log.segments import SealedFile
+from remuda.log.segments import MESSAGES_TABLE, SealedFile
 
 REWRITE_BELOW: Final = 0.75
 _FOREVER: Final = 1 << 62
@@ -148,13 +150,14 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _remove(log: Log, file: SealedFile) -> int:
-    try:
-        size = log.disk.size(file.name)
-    except FileNotFoundError:
-        size = 0
+    names = [file.name, idindex.name_of(file)] if file.table == MESSAGES_TABLE else [file.name]
     log.catalog.replace(file, None)
-    log.disk.remove(file.name)
-    return size
+    freed = 0
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            freed += log.disk.size(name)
+        log.disk.remove(name)
+    return freed
 
 
 def _merged(runs: Iterable[Run]) -> list[Run]:

@@ -25,7 +25,7 @@ MARKER: Final = "remuda.json"
 LOCK: Final = "lock"
 FORMAT: Final = 1
 _TEMPORARY: Final = ".tmp"
-_FOLDERS: Final = ("tail", "sealed", "checkpoint")
+_FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
 

@@ -13,7 +13,8 @@ from remuda.log.codec import MESSAGE_KINDS, Damaged, decode, message_range
 from remuda.log.columns import join_messages
 from remuda.log.disk import Disk
 from remuda.log.frames import Frame, scan, scan_file
-from remuda.log.segments import HEADER_BYTES, Catalog, SealedFile, SparseIndex, TailSegment
+from remuda.log.index import SegmentIndex
+from remuda.log.segments import HEADER_BYTES, Catalog, SealedFile, TailSegment
 from remuda.model.errors import StorageError
 from remuda.model.messages import Messages
 from remuda.model.records import Appended
@@ -209,13 +210,13 @@ class TailBlock:
         return frame
 
 
-def build_index(disk: Disk, segment: TailSegment) -> SparseIndex:
+def build_index(disk: Disk, segment: TailSegment) -> SegmentIndex:
     """The index of a segment that was written before this log was opened."""
-    index = SparseIndex()
+    index = SegmentIndex()
     for item in scan_file(partial(disk.read, segment.name), segment.marker, HEADER_BYTES, segment.written):
-        if isinstance(item, Frame) and item.kind in MESSAGE_KINDS:
+        if isinstance(item, Frame):
             try:
-                index.add(message_range(item.payload).start, item.start)
+                index.note(decode(item.kind, item.payload, bodies=False).record, item.start)
             except Damaged:
                 continue
     return index

@@ -1,145 +1,240 @@
-"""One message's life, told from the whole log: its record, its events, and where a given id was used (M7)."""
+"""One message's life: its record, its events, and where a given id was used (M7).
+
+What it costs does not grow with the log: a few blocks of the tail and a few row groups are read.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from remuda.log import idindex
 from remuda.log.disk import Disk
-from remuda.log.segments import HEADER_BYTES, Catalog, Files, TailSegment
+from remuda.log.fetch import build_index
+from remuda.log.index import SegmentIndex
+from remuda.log.segments import Files, SealedFile, TailSegment
 from remuda.log.walk import Walk
+from remuda.model.errors import StorageError
 from remuda.model.message import Message
 from remuda.model.messages import Messages, cell
 from remuda.model.records import Appended, Event, Events, Record
 
 if TYPE_CHECKING:
-    from remuda.log.sealed import EventTable
+    from remuda.log.sealed import EventTable, MessageTable
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 16
+_ATTEMPTS: Final = 64
+_GROUPS: Final = 2
+"""Row groups that are kept in memory: whoever asks for one message often asks for its neighbour next."""
 
 
-def events_of(disk: Disk, catalog: Catalog, offset: int) -> list[tuple[int, Event]]:
-    """All events that tell of a message, each with its time, in the order of the log."""
-    return _retry(catalog, lambda files: _events_of(disk, files, offset))
+class Finder:
+    """Looks for single messages. Safe to use from any thread."""
 
+    def __init__(self, disk: Disk, files: Callable[[], Files]) -> None:
+        self._disk = disk
+        self._files = files
+        self._told: dict[str, list[range]] = {}
+        """For each file of events, the offsets that its row groups tell of; collecting only ever makes them fewer."""
+        self._ids: dict[str, tuple[str, str] | None] = {}
+        """For each file of messages, its least and its greatest id, where they are known."""
+        self._batches: OrderedDict[tuple[str, int, str], Any] = OrderedDict()
 
-def record_of(disk: Disk, catalog: Catalog, offset: int) -> tuple[Message, tuple[str, ...]] | None:
-    """A message and the queues it was routed to; None when it is not there any more."""
-    return _retry(catalog, lambda files: _record_of(disk, files, offset))
+    def events_of(self, offset: int) -> list[tuple[int, Event]]:
+        """All events that tell of a message, each with its time, in the order of the log."""
+        return self._retry(lambda files: self._events_of(files, offset))
 
+    def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
+        """A message and the queues it was routed to; None when it is not there any more."""
+        return self._retry(lambda files: self._message(files, offset))
 
-def find_id(disk: Disk, catalog: Catalog, wanted: str) -> int | None:
-    """The offset of the newest message with this id."""
-    return _retry(catalog, lambda files: _find_id(disk, files, wanted))
+    def offset_of(self, id: str) -> int | None:
+        """The offset of the newest message with this id."""
+        return self._retry(lambda files: self._offset_of(files, id))
 
+    def _retry(self, look: Callable[[Files], T]) -> T:
+        for _ in range(_ATTEMPTS):
+            try:
+                return look(self._files())
+            except FileNotFoundError as error:
+                missing = error  # sealed or collected meanwhile
+        raise StorageError(f"files of the log vanish faster than they can be read ({missing}); try again") from missing
 
-def _retry(catalog: Catalog, look: Callable[[Files], T]) -> T:
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return look(catalog.files())
-        except FileNotFoundError:
-            continue  # sealed or collected meanwhile
-    return look(catalog.files())
+    def _events_of(self, files: Files, offset: int) -> list[tuple[int, Event]]:
+        events: list[tuple[int, Event]] = []
+        following = 0
+        for file in files.events:
+            following = file.last + 1
+            if any(offset in told for told in self._told_by(file)):
+                events += self._sealed_events(file, offset)
+        for segment in files.tail:
+            # A segment that ended before the message was there cannot tell of it.
+            if segment.end is not None and segment.end.offset <= offset:
+                continue
+            for start, end in self._index(segment).telling(offset):
+                for record in self._records(segment, start, end):
+                    if isinstance(record, Events) and record.first >= following:
+                        events += _telling_of(record, offset)
+        return events
 
+    def _told_by(self, file: SealedFile) -> list[range]:
+        told = self._told.get(file.name)
+        if told is None:
+            from remuda.log.sealed import EventTable
 
-def _events_of(disk: Disk, files: Files, offset: int) -> list[tuple[int, Event]]:
-    events: list[tuple[int, Event]] = []
-    following = 0
-    if files.events:
+            table = EventTable(self._disk, file)
+            told = self._told[file.name] = [_tells_of(table, group) for group in range(table.group_count)]
+        return told
+
+    def _sealed_events(self, file: SealedFile, offset: int) -> list[tuple[int, Event]]:
+        import pyarrow.compute as pc
+
         from remuda.log.sealed import EventTable
         from remuda.log.tables import to_events
 
-        for file in files.events:
-            table = EventTable(disk, file)
-            for group in range(table.group_count):
-                if _may_tell_of(table, group, offset) and (batch := table.batch(group)) is not None:
-                    for record in to_events(batch):
-                        events += _telling_of(record, offset)
-        following = files.events[-1].last + 1
-    for segment in files.tail:
-        # A segment that ended before the message was there cannot tell of it.
-        if segment.end is None or segment.end.offset > offset:
-            for tail_record in _records(disk, segment):
-                if type(tail_record) is Events and tail_record.first >= following:
-                    events += _telling_of(tail_record, offset)
-    return events
+        events: list[tuple[int, Event]] = []
+        table = EventTable(self._disk, file)
+        for group in range(table.group_count):
+            if offset in _tells_of(table, group) and (batch := table.batch(group)) is not None:
+                first, count = batch.column("first"), batch.column("count")
+                rows = batch.filter(pc.and_(pc.less_equal(first, offset), pc.greater(pc.add(first, count), offset)))
+                for record in to_events(rows):
+                    events += _telling_of(record, offset)
+        return events
+
+    def _message(self, files: Files, offset: int) -> tuple[Message, tuple[str, ...]] | None:
+        for segment in reversed(files.tail):
+            if segment.first.offset <= offset and (segment.end is None or offset < segment.end.offset):
+                block = self._index(segment).block(offset)
+                if block is None:
+                    return None
+                for record in self._records(segment, block.start, block.end, bodies=True):
+                    if isinstance(record, Appended) and 0 <= (row := offset - record.first) < len(record):
+                        return record.messages[row], cell(record.queues, row)
+                return None
+        for file in files.messages:
+            if file.first <= offset <= file.last:
+                return self._sealed_message(file, offset)
+        return None
+
+    def _sealed_message(self, file: SealedFile, offset: int) -> tuple[Message, tuple[str, ...]] | None:
+        import pyarrow.compute as pc
+
+        from remuda.log.sealed import MessageTable
+        from remuda.log.tables import to_appended
+
+        table = MessageTable(self._disk, file)
+        for group in table.groups(offset, offset + 1):
+            batch = self._batch(table, group)
+            row = -1 if batch is None else pc.index(batch.column("offset"), offset).as_py()
+            if row >= 0:
+                found = to_appended(batch.slice(row, 1))
+                return found.messages[0], cell(found.queues, 0)
+        return None
+
+    def _batch(self, table: MessageTable, group: int) -> Any:
+        # The bounds tell a rewritten file from the one before: what is in the memory may hold more rows, never others.
+        key = (table.file.name, group, str(table.bounds(group)))
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = table.batch(group)
+        if batch is not None:
+            self._batches[key] = batch
+            while len(self._batches) > _GROUPS:
+                self._batches.popitem(last=False)
+        return batch
+
+    def _offset_of(self, files: Files, id: str) -> int | None:
+        for segment in reversed(files.tail):
+            for start, end in self._index(segment).holding(id):
+                newest = None
+                for record in self._records(segment, start, end):
+                    if isinstance(record, Appended) and (row := _row_of(record.messages, id)) is not None:
+                        newest = record.first + row
+                if newest is not None:
+                    return newest
+        for file in reversed(files.messages):
+            bounds = self._id_bounds(file)
+            if bounds is not None and not bounds[0] <= id <= bounds[1]:
+                continue
+            found = self._sealed_offset_of(file, id)
+            if found is not None:
+                return found
+        return None
+
+    def _sealed_offset_of(self, file: SealedFile, id: str) -> int | None:
+        try:
+            candidates = idindex.offsets(self._disk, file, id)
+        except (FileNotFoundError, idindex.DamagedIndex):
+            return _read_ids(self._disk, file, id)
+        for offset in candidates:
+            found = self._sealed_message(file, offset)
+            if found is not None and found[0].id == id:
+                return offset
+        return None
+
+    def _id_bounds(self, file: SealedFile) -> tuple[str, str] | None:
+        if file.name not in self._ids:
+            from remuda.log.sealed import MessageTable
+
+            table = MessageTable(self._disk, file)
+            known = [table.statistics(group, "id") for group in range(table.group_count)]
+            whole = [bounds for bounds in known if bounds is not None]
+            self._ids[file.name] = (
+                (min(low for low, _ in whole), max(high for _, high in whole))
+                if whole and len(whole) == len(known)
+                else None
+            )
+        return self._ids[file.name]
+
+    def _index(self, segment: TailSegment) -> SegmentIndex:
+        if segment.index is None:
+            segment.index = build_index(self._disk, segment)
+        return segment.index
+
+    def _records(self, segment: TailSegment, start: int, end: int | None, *, bodies: bool = False) -> Iterator[Record]:
+        # The index knows of frames that are still pending: what lies beyond `written` is not there to be read yet.
+        end = segment.written if end is None else min(end, segment.written)
+        for found in Walk().records(self._disk, segment, start, end, bodies=bodies):
+            yield found.record
 
 
-def _may_tell_of(table: EventTable, group: int, offset: int) -> bool:
+def _tells_of(table: EventTable, group: int) -> range:
     firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
     if firsts is None or counts is None:
-        return True
-    return bool(firsts[0] <= offset < firsts[1] + counts[1])
+        return range(1 << 62)
+    return range(firsts[0], firsts[1] + counts[1])
 
 
 def _telling_of(record: Events, offset: int) -> list[tuple[int, Event]]:
     return [(record.time, row) for row in record.rows if row.first <= offset < row.first + row.count]
 
 
-def _record_of(disk: Disk, files: Files, offset: int) -> tuple[Message, tuple[str, ...]] | None:
-    for segment in reversed(files.tail):
-        if segment.first.offset <= offset and (segment.end is None or offset < segment.end.offset):
-            block = segment.index.block(offset) if segment.index is not None else None
-            for record in _records(disk, segment, block.start if block else HEADER_BYTES, bodies=True):
-                if type(record) is Appended and 0 <= (row := offset - record.first) < len(record):
-                    return record.messages[row], cell(record.queues, row)
-            return None
-    for file in files.messages:
-        if file.first <= offset <= file.last:
-            from remuda.log.sealed import MessageTable
-            from remuda.log.tables import to_appended
-
-            table = MessageTable(disk, file)
-            for group in table.groups(offset, offset + 1):
-                batch = table.batch(group)
-                if batch is None:
-                    continue
-                offsets = batch.column("offset").to_pylist()
-                if offset in offsets:
-                    found = to_appended(batch.slice(offsets.index(offset), 1))
-                    return found.messages[0], cell(found.queues, 0)
-    return None
-
-
-def _find_id(disk: Disk, files: Files, wanted: str) -> int | None:
-    for segment in reversed(files.tail):
-        newest = None
-        for record in _records(disk, segment):
-            if type(record) is Appended and (row := _row_of(record.messages, wanted)) is not None:
-                newest = record.first + row
-        if newest is not None:
-            return newest
-    if not files.messages:
-        return None
+def _read_ids(disk: Disk, file: SealedFile, id: str) -> int | None:
+    """Look through the ids of a file that has no index."""
     from remuda.log.sealed import MessageTable
 
-    for file in reversed(files.messages):
-        table = MessageTable(disk, file)
-        for group in reversed(range(table.group_count)):
-            known = table.statistics(group, "id")
-            if known is not None and not known[0] <= wanted <= known[1]:
-                continue
-            batch = table.batch(group, ["offset", "id"])
-            if batch is None:
-                continue
-            ids = batch.column("id").to_pylist()
-            if wanted in ids:
-                offset: int = batch.column("offset")[len(ids) - 1 - ids[::-1].index(wanted)].as_py()
-                return offset
+    table = MessageTable(disk, file)
+    for group in reversed(range(table.group_count)):
+        known = table.statistics(group, "id")
+        if known is not None and not known[0] <= id <= known[1]:
+            continue
+        batch = table.batch(group, ["offset", "id"])
+        if batch is None:
+            continue
+        ids = batch.column("id").to_pylist()
+        if id in ids:
+            offset: int = batch.column("offset")[len(ids) - 1 - ids[::-1].index(id)].as_py()
+            return offset
     return None
 
 
 def _row_of(messages: Messages, wanted: str) -> int | None:
     ids = messages.ids
     if isinstance(ids, range):
-        number = int(wanted) if wanted.isascii() and wanted.isdigit() else -1
+        number = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 20 else -1
         return ids.index(number) if number in ids and str(number) == wanted else None
     if ids is None or wanted not in ids:
         return None
     return len(ids) - 1 - ids[::-1].index(wanted)
-
-
-def _records(disk: Disk, segment: TailSegment, start: int = HEADER_BYTES, *, bodies: bool = False) -> Iterator[Record]:
-    for found in Walk().records(disk, segment, start, segment.written, bodies=bodies):
-        yield found.record

@@ -10,14 +10,15 @@ from typing import Any, Final
 import google_crc32c
 
 from remuda.log import checkpoint as checkpoints
-from remuda.log import history
 from remuda.log.checkpoint import KEPT, Checkpoint, Mark
 from remuda.log.codec import encode
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, new_marker
+from remuda.log.history import Finder
+from remuda.log.index import SegmentIndex
 from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
-from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, SparseIndex, TailSegment, list_files
+from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files
 from remuda.log.tail import Batch, Part, TailWriter, broken
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.model.errors import StorageError
@@ -52,9 +53,12 @@ class Log:
         self._half = options.segment_bytes // 2
         self._writer = TailWriter(disk, options)
         self._fetcher = Fetcher(disk, self.catalog)
+        self._finder = Finder(disk, self.catalog.files)
         self._active: TailSegment | None = None
         self._upcoming = TailSegment(1, new_marker(), Counters(0, 0, 0))
         self._byte = 0
+        self._begun = 0
+        """The time of the first record in the active segment."""
         self._pending: list[Part] = []
         self._finished: list[TailSegment] = []
         self._total = 0
@@ -144,8 +148,9 @@ class Log:
             begin = self._begin(segment)
             chunks.append(begin)
             self._grow(len(begin))
-        if segment.index is not None and type(record) is Appended:
-            segment.index.add(record.first, self._byte)
+            self._begun = time_of(record)
+        if segment.index is not None:
+            segment.index.note(record, self._byte)
         chunks.append(self._header(segment, kind, payload))
         chunks.append(payload)
         self.next_offset, self.next_position = offset, position
@@ -165,8 +170,8 @@ class Log:
         size = len(payload) + FRAME_BYTES
         if size > _SMALL:
             return 0
-        if segment.index is not None and type(record) is Appended:
-            segment.index.add(record.first, byte)
+        if segment.index is not None:
+            segment.index.note(record, byte)
         data = self._header(segment, kind, payload) + payload
         self.next_offset, self.next_position = offset, position
         self._number += 1
@@ -238,6 +243,21 @@ class Log:
         half_full = self._byte >= self.options.segment_bytes // 2
         return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self._fail)
 
+    def roll(self, before: int) -> bool:
+        """Begin a new segment with the next record if this one was begun before a time, in microseconds.
+
+        Where little is written a segment would never be full, and what is in it never collected.
+        """
+        self._check()
+        segment = self._active
+        if segment is None or self._byte == 0 or self._begun >= before:
+            return False
+        segment.end = Counters(self._number, self.next_offset, self.next_position)
+        self._finished.append(segment)
+        self._active = None
+        self._byte = 0
+        return True
+
     def mark(self) -> Mark:
         """The place after everything appended so far."""
         segment = self._active.sequence if self._active else self._upcoming.sequence
@@ -270,15 +290,15 @@ class Log:
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in order."""
-        return history.events_of(self.disk, self.catalog, offset)
+        return self._finder.events_of(offset)
 
     def record_of(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         """A message and the queues it was routed to; None when it is not there any more."""
-        return history.record_of(self.disk, self.catalog, offset)
+        return self._finder.message(offset)
 
     def find_id(self, wanted: str) -> int | None:
         """The offset of the newest message with this id."""
-        return history.find_id(self.disk, self.catalog, wanted)
+        return self._finder.offset_of(wanted)
 
     def abandon(self, error: BaseException) -> None:
         """Write nothing more: what is pending comes of a change that was cut short."""
@@ -309,7 +329,7 @@ class Log:
         self._active = self._upcoming
         self._upcoming = TailSegment(self._active.sequence + 1, new_marker(), Counters(0, 0, 0))
         self._active.first = Counters(self._number, self.next_offset, self.next_position)
-        self._active.index = SparseIndex()
+        self._active.index = SegmentIndex()
         self._byte = 0
         return self._active
 
@@ -333,6 +353,11 @@ class Log:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._usable = False
+
+
+def time_of(record: Record) -> int:
+    """When a record was made."""
+    return record.created if isinstance(record, Appended) else record.time
 
 
 def _check_begin(first: int, expected: int) -> None:

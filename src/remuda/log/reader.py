@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -11,14 +12,17 @@ import pyarrow.compute as pc
 
 from remuda.log.columns import regroup, slice_appended
 from remuda.log.disk import Disk
+from remuda.log.eventlog import Ends
+from remuda.log.history import Finder
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
 from remuda.log.sealed import EventTable, MessageTable, Table
-from remuda.log.segments import SealedFile
+from remuda.log.segments import Counters, Files, SealedFile, TailSegment
 from remuda.log.tables import event_batch, message_batch, to_appended, to_events
 from remuda.log.view import Lister, Listing, SegmentView
 from remuda.model.errors import StorageError
+from remuda.model.message import Message
 from remuda.model.messages import cell
-from remuda.model.records import Appended, Events
+from remuda.model.records import Appended, Event, Events
 
 T = TypeVar("T")
 Wanted: TypeAlias = Callable[[Table, int], bool]
@@ -50,11 +54,12 @@ _EVERYTHING: Final = _Look()
 
 
 class Reader:
-    """Reads the log on a disk. Each call gives what is there now; call again from where it ended for what came then."""
+    """The event log on a disk. Each call gives what is there now; call again from where it ended for what came then."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._lister = Lister(disk)
+        self._finder = Finder(disk, self._files)
         self._gaps: dict[range, None] = {}
         self._event_gaps: dict[range, None] = {}
 
@@ -113,6 +118,45 @@ class Reader:
     def end(self) -> tuple[int, int]:
         """The offset and the position that come next."""
         return _retry(self._end)
+
+    def ends(self) -> Ends:
+        return _retry(self._ends)
+
+    def offset_of(self, id: str) -> int | None:
+        """The offset of the newest message with this id."""
+        return self._finder.offset_of(id)
+
+    def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
+        """A message and the queues it was routed to; None when it is not there any more."""
+        return self._finder.message(offset)
+
+    def events_of(self, offset: int) -> list[tuple[int, Event]]:
+        """All events that tell of a message, each with its time, in order."""
+        return self._finder.events_of(offset)
+
+    def follow_messages(
+        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
+    ) -> Iterator[Appended]:
+        """Messages from an offset, waiting for more until `stop` is set."""
+        stop = stop or threading.Event()
+        while True:
+            for record in self.messages(start):
+                start = record.first + len(record)
+                yield record
+            if stop.wait(poll):
+                return
+
+    def follow_events(
+        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
+    ) -> Iterator[Events]:
+        """Events from a position, waiting for more until `stop` is set."""
+        stop = stop or threading.Event()
+        while True:
+            for record in self.events(start):
+                start = record.first + len(record)
+                yield record
+            if stop.wait(poll):
+                return
 
     def offset_at(self, time: int) -> int:
         """The first offset of a message created at `time` (microseconds) or later; the next one when there is none."""
@@ -186,6 +230,27 @@ class Reader:
             end = listing.tail[-1].read_on()
             offset, position = max(offset, end.offset), max(position, end.position)
         return offset, position
+
+    def _ends(self) -> Ends:
+        offset, position = self._end()
+        listing = self._lister.list()
+        first = listing.tail[0].first if listing.tail else Counters(0, offset, position)
+        return Ends(
+            min([first.offset, *(file.first for file in listing.messages[:1])]),
+            offset,
+            min([first.position, *(file.first for file in listing.events[:1])]),
+            position,
+        )
+
+    def _files(self) -> Files:
+        listing = self._lister.list()
+        tail: list[TailSegment] = []
+        for view in listing.tail:
+            segment = view.segment()
+            if tail:
+                tail[-1].end = segment.first
+            tail.append(segment)
+        return Files(tuple(tail), listing.messages, listing.events)
 
     def _offset_at(self, time: int) -> int:
         listing = self._lister.list()

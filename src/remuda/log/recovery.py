@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
-from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, SparseIndex, TailSegment, parse_header
+from remuda.log.index import SegmentIndex
+from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, TailSegment, parse_header
 from remuda.log.walk import Damage, Hole, Walk
-from remuda.model.records import Appended, Record
+from remuda.model.records import Record
 
 
 @dataclass(slots=True)
@@ -109,13 +110,13 @@ class Replay:
             if not header.strip(b"\0") and not self._disk.read(segment.name, HEADER_BYTES).strip(b"\0"):
                 segment.written = 0
                 return  # room that was reserved for a segment never begun
-            segment.index = SparseIndex()
+            segment.index = SegmentIndex()
             start = len(header)
             self._walk.meet_header(segment.name, parse_header(header), start)
         segment.written = min(start, size)
         for found in self._walk.records(self._disk, segment, start, size, bodies=False):
-            if segment.index is not None and type(found.record) is Appended:
-                segment.index.add(found.record.first, found.start)
+            if segment.index is not None:
+                segment.index.note(found.record, found.start)
             self.bytes += found.end - found.start
             segment.written = found.end
             yield found.record

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from remuda.log import idindex
 from remuda.log.columns import regroup
 from remuda.log.log import Log
 from remuda.log.parquet import write_sealed
@@ -51,12 +53,14 @@ def _seal(log: Log, segment: TailSegment) -> Sealed:
     walk = Walk(segment.first)
     walk.meet_header(segment.name, parse_header(log.disk.read(segment.name, 0, HEADER_BYTES)), HEADER_BYTES)
     events: list[Events] = []
+    ids = array("Q")
     sealed: list[SealedFile] = []
     size = 0
 
     def messages() -> Iterator[Appended]:
         for found in walk.records(log.disk, segment, HEADER_BYTES, segment.written):
             if type(found.record) is Appended:
+                ids.extend(_id_entries(found.record, segment.first.offset))
                 yield found.record
             elif type(found.record) is Events:
                 events.append(found.record)
@@ -66,6 +70,7 @@ def _seal(log: Log, segment: TailSegment) -> Sealed:
     if segment.end.offset > segment.first.offset:
         file = SealedFile(segment.first.offset, segment.end.offset - 1, MESSAGES_TABLE)
         message_rows, written = write_sealed(log.disk, file.name, batches, MESSAGES_SCHEMA, MESSAGES_TABLE)
+        idindex.write(log.disk, file, ids)
         size += written
         sealed.append(file)
     else:
@@ -80,6 +85,13 @@ def _seal(log: Log, segment: TailSegment) -> Sealed:
     log.catalog.seal(segment, sealed)
     log.disk.remove(segment.name)
     return Sealed(segment.name, tuple(sealed), message_rows, event_rows, segment.written, size, tuple(walk.damages))
+
+
+def _id_entries(record: Appended, base: int) -> Iterator[int]:
+    own = record.messages.ids
+    if own is not None:
+        for row, one in enumerate(own, record.first - base):
+            yield idindex.entry(str(one), row)
 
 
 def _event_batches(records: Iterable[Events]) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 import struct
 import threading
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -19,10 +17,10 @@ from typing import Any, Final, NamedTuple
 import google_crc32c
 
 from remuda.log.frames import MARKER_BYTES
+from remuda.log.index import SegmentIndex
 from remuda.model.errors import UnsupportedFormat
 
 VERSION: Final = 1
-INDEX_STEP: Final = 64 * 1024
 
 _MAGIC: Final = b"RMDA"
 _HEADER: Final = struct.Struct("<4sHQQQQI")
@@ -39,37 +37,6 @@ class Counters(NamedTuple):
     position: int
 
 
-class SparseIndex:
-    """Where messages lie in a tail segment: one entry per 64 KiB."""
-
-    def __init__(self) -> None:
-        self._offsets = array("q")
-        self._starts = array("q")
-
-    def add(self, offset: int, start: int) -> None:
-        if not self._starts or start - self._starts[-1] >= INDEX_STEP:
-            # Readers look for an offset first: its start must be there by then.
-            self._starts.append(start)
-            self._offsets.append(offset)
-
-    def block(self, offset: int) -> Block | None:
-        """The frames that may hold `offset`."""
-        entry = bisect_right(self._offsets, offset) - 1
-        if entry < 0:
-            return None
-        if entry + 1 < len(self._offsets):
-            return Block(self._starts[entry], self._starts[entry + 1], self._offsets[entry + 1])
-        return Block(self._starts[entry], None, None)
-
-
-class Block(NamedTuple):
-    """From byte `start` to `end`, where the messages from `following` on begin; None where nothing does yet."""
-
-    start: int
-    end: int | None
-    following: int | None
-
-
 @dataclass(slots=True, eq=False)
 class TailSegment:
     """A file of frames. `end` is known once it takes no more; `written` is how far it can be read."""
@@ -80,7 +47,7 @@ class TailSegment:
     end: Counters | None = None
     written: int = 0
     reserved: int = 0
-    index: SparseIndex | None = field(default=None, repr=False)
+    index: SegmentIndex | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

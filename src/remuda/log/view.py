@@ -9,8 +9,9 @@ from typing import NamedTuple
 from remuda.log.codec import Damaged, decode
 from remuda.log.disk import Disk
 from remuda.log.frames import Frame, Unreadable, frame_at, scan_file
+from remuda.log.index import SegmentIndex
 from remuda.log.recovery import read_first
-from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, SparseIndex, TailSegment, list_files
+from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, TailSegment, list_files
 from remuda.model.records import Appended, Events, Record
 
 
@@ -32,12 +33,17 @@ class SegmentView:
         self.end = first
         """The counters after the last frame read."""
         self._read_to = HEADER_BYTES
-        self._messages = SparseIndex()
-        self._events = SparseIndex()
+        self._index = SegmentIndex()
+
+    def segment(self) -> TailSegment:
+        """The segment as it is now, for those who look for one message in it."""
+        self.read_on()
+        found = self._segment
+        return TailSegment(found.sequence, found.marker, self.first, written=self._read_to, index=self._index)
 
     def records(self, *, offset: int = 0, position: int = 0, bodies: bool = True) -> Iterator[Record]:
         """The records there are now, beginning at or before `offset` or `position`, whichever is asked for."""
-        index, number = (self._events, position) if position else (self._messages, offset)
+        index, number = (self._index.events, position) if position else (self._index.messages, offset)
         block = index.block(number)
         yield from self._read(HEADER_BYTES if block is None else block.start, bodies)
 
@@ -58,11 +64,10 @@ class SegmentView:
             yield record
 
     def _note(self, frame: Frame, offset: int, position: int, record: Record) -> None:
+        self._index.note(record, frame.start)
         if type(record) is Appended:
-            self._messages.add(offset, frame.start)
             offset += len(record)
         elif type(record) is Events:
-            self._events.add(position, frame.start)
             position += len(record)
         self.end = Counters(frame.number + 1, offset, position)
         self._read_to = frame.end

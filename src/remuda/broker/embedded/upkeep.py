@@ -82,6 +82,13 @@ class Upkeep:
         )
         # What is forgotten must be on record before its messages go, or a crash would bring back their shells.
         runtime.sync()
+        with runtime.lock:
+            rolled = runtime.engine.log.roll(runtime.clock() - options.success_retention)
+        if rolled:
+            # A segment can be sealed once no checkpoint that is kept needs it.
+            self.checkpoint()
+            self.checkpoint()
+            self.seal()
         with self._turn:
             gone: Collected = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)

@@ -1,0 +1,132 @@
+"""The event log as its readers see it: a port. A directory is one; another broker's stream may stand beside it.
+
+Messages have an *offset*, events a *position*: numbers that are given once and never change. Reading changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from remuda.model.errors import InvalidOption
+from remuda.model.urls import PathLike, Url, parse_url
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from remuda.model.message import Message
+    from remuda.model.records import Appended, Event, Events
+
+
+class Ends(NamedTuple):
+    """Nothing before the first is there any more; what comes next gets the next."""
+
+    first_offset: int
+    next_offset: int
+    first_position: int
+    next_position: int
+
+
+class Statistics(Protocol):
+    """What is known of blocks of rows without reading them."""
+
+    def statistics(self, group: int, column: str) -> tuple[Any, Any] | None:
+        """The least and the greatest value of a column in a block, where they are known."""
+        ...
+
+
+Wanted: TypeAlias = Callable[[Statistics, int], bool]
+"""Asked with a block of rows whether it can hold one that is looked for; where not, it need not be read."""
+
+
+class EventLog(Protocol):
+    """A log of messages and of what happened to them, in order. Each call sees what is there now."""
+
+    def ends(self) -> Ends: ...
+
+    def offset_at(self, time: int) -> int:
+        """The first offset of a message created at `time` (microseconds) or later; the next one when there is none."""
+        ...
+
+    def position_at(self, time: int) -> int:
+        """The first position of an event at `time` (microseconds) or later; the next one when there is none."""
+        ...
+
+    def offset_of(self, id: str) -> int | None:
+        """The offset of the newest message with this id."""
+        ...
+
+    def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
+        """A message and the queues it was routed to; None when it is not there any more."""
+        ...
+
+    def events_of(self, offset: int) -> list[tuple[int, Event]]:
+        """All events that tell of a message, each with its time, in order."""
+        ...
+
+    def message_batches(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        wanted: Wanted | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Messages from offset `start` to before `stop`, in order, as Arrow batches whose first column is the offset.
+
+        Of some `columns` only; without the blocks that are not `wanted`, where the log knows blocks.
+        """
+        ...
+
+    def event_batches(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        wanted: Wanted | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Events from position `start` to before `stop`, in order, as Arrow batches; first the position."""
+        ...
+
+    def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
+        """The same messages as records."""
+        ...
+
+    def events(self, start: int = 0, stop: int | None = None) -> Iterator[Events]:
+        """The same events as records."""
+        ...
+
+    def follow_messages(
+        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
+    ) -> Iterator[Appended]:
+        """Messages from an offset, waiting for more until `stop` is set."""
+        ...
+
+    def follow_events(
+        self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
+    ) -> Iterator[Events]:
+        """Events from a position, waiting for more until `stop` is set."""
+        ...
+
+    @property
+    def gaps(self) -> tuple[range, ...]:
+        """Offsets that reading came across and that are not there: collected, or lost by damage."""
+        ...
+
+    @property
+    def event_gaps(self) -> tuple[range, ...]:
+        """Positions that reading came across and that are not there."""
+        ...
+
+
+def open_event_log(url: str | PathLike | Url) -> EventLog:
+    """The log at a URL, to be read beside whoever writes it. Nothing is created, locked or changed."""
+    place = parse_url(url)
+    if not place.is_directory:
+        raise InvalidOption(f"no event log can be read at {place}; give a directory or file:///path")
+    from remuda.log.disk import DirectoryDisk
+    from remuda.log.reader import Reader
+
+    return Reader(DirectoryDisk(place.path, create=False))

@@ -1,0 +1,119 @@
+"""Which rows of a sealed file may have an id: a file beside it, of pages of hashes in order.
+
+It is made of the sealed file and never believed: whoever finds an offset here looks at the message itself. Without it,
+or where a page is damaged, the ids of the sealed file are read instead.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import google_crc32c
+
+from remuda.log.disk import Disk
+from remuda.log.segments import SealedFile
+
+FOLDER: Final = "index/"
+"""Not among the sealed files, which any Parquet reader shall be able to read as one table."""
+SUFFIX: Final = ".ids"
+_PAGE: Final = 4096
+_HEAD: Final = struct.Struct("<4sII")
+"""The magic, the checksum of the rest of the page, how many entries it has."""
+_MAGIC: Final = b"RMDI"
+_PER_PAGE: Final = (_PAGE - _HEAD.size) // 8
+_ROW_BITS: Final = 32
+
+
+class DamagedIndex(Exception):
+    """A page does not match its checksum."""
+
+
+def name_of(file: SealedFile) -> str:
+    return FOLDER + file.name.removeprefix("sealed/").removesuffix(".parquet") + SUFFIX
+
+
+def entry(id: str, row: int) -> int:
+    """What is noted for an id in a row, counted from the first offset of its file."""
+    crc: int = google_crc32c.value(id.encode("utf-8", "surrogatepass"))
+    return crc << _ROW_BITS | row
+
+
+def write(disk: Disk, file: SealedFile, entries: Iterable[int]) -> None:
+    ordered = sorted(entries)
+    pages = []
+    for start in range(0, len(ordered), _PER_PAGE):
+        part = ordered[start : start + _PER_PAGE]
+        content = struct.pack(f"<{len(part)}Q", *part)
+        if len(part) == _PER_PAGE:
+            content = content.ljust(_PAGE - _HEAD.size, b"\0")
+        pages.append(_HEAD.pack(_MAGIC, _crc(len(part), content), len(part)) + content)
+    disk.write_atomic(name_of(file), b"".join(pages))
+
+
+def offsets(disk: Disk, file: SealedFile, id: str) -> list[int]:
+    """The offsets of messages that may have this id, newest first; `FileNotFoundError` where there is no index."""
+    name = name_of(file)
+    wanted = entry(id, 0)
+    pages = -(-disk.size(name) // _PAGE)
+    if not pages:
+        return []
+    low, high = _bracket(disk, name, wanted, pages)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _read(disk, name, middle)[0] < wanted:
+            low = middle
+        else:
+            high = middle - 1
+    found: list[int] = []
+    for page in range(low, pages):
+        entries = _read(disk, name, page)
+        found += [file.first + (one & 0xFFFFFFFF) for one in entries if one >> _ROW_BITS == wanted >> _ROW_BITS]
+        if entries[-1] >> _ROW_BITS > wanted >> _ROW_BITS:
+            break
+    return found[::-1]
+
+
+def _bracket(disk: Disk, name: str, wanted: int, pages: int) -> tuple[int, int]:
+    """The pages between which to look: hashes are spread evenly, so their place is nearly known."""
+    guess = (wanted >> _ROW_BITS) * pages >> 32
+    low, high = max(guess - 1, 0), min(guess + 1, pages - 1)
+    if low and _read(disk, name, low)[0] >= wanted:
+        return 0, low
+    if high < pages - 1 and _read(disk, name, high)[0] < wanted:
+        return high, pages - 1
+    return low, high
+
+
+def whole(disk: Disk, file: SealedFile) -> bool:
+    """Whether every page matches its checksum; also where there is no index."""
+    try:
+        for _ in _pages(disk, name_of(file)):
+            pass
+    except FileNotFoundError:
+        return True
+    except DamagedIndex:
+        return False
+    return True
+
+
+def _pages(disk: Disk, name: str) -> Iterator[tuple[int, ...]]:
+    for page in range(-(-disk.size(name) // _PAGE)):
+        yield _read(disk, name, page)
+
+
+def _read(disk: Disk, name: str, page: int) -> tuple[int, ...]:
+    data = disk.read(name, page * _PAGE, _PAGE)
+    if len(data) < _HEAD.size:
+        raise DamagedIndex(name)
+    magic, crc, count = _HEAD.unpack_from(data)
+    content = data[_HEAD.size :]
+    if magic != _MAGIC or not 0 < count <= len(content) // 8 or _crc(count, content) != crc:
+        raise DamagedIndex(name)
+    return struct.unpack_from(f"<{count}Q", content)
+
+
+def _crc(count: int, content: bytes) -> int:
+    crc: int = google_crc32c.extend(google_crc32c.value(count.to_bytes(4, "little")), content)
+    return crc

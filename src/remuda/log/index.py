@@ -1,0 +1,148 @@
+"""Where things are in a segment of the tail: messages by offset and by id, events by the messages they tell of.
+
+One small entry for every 64 KiB of the file, whatever the length of the log.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from remuda.model.records import Appended, Events, Record
+
+INDEX_STEP: Final = 64 * 1024
+_NEIGHBOURS: Final = 6
+"""Offsets are noted in groups of 2 to this power."""
+_WIDE: Final = 64
+"""An event that tells of more groups than this is noted as a range."""
+
+
+class Block(NamedTuple):
+    """From byte `start` to `end`, where the messages from `following` on begin; None where nothing does yet."""
+
+    start: int
+    end: int | None
+    following: int | None
+
+
+class SparseIndex:
+    """From ascending numbers to the bytes where they begin."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+        self._starts = array("q")
+
+    def add(self, number: int, start: int) -> None:
+        if not self._starts or start - self._starts[-1] >= INDEX_STEP:
+            # Readers look for a number first: its start must be there by then.
+            self._starts.append(start)
+            self._numbers.append(number)
+
+    def block(self, number: int) -> Block | None:
+        """The frames that may hold `number`."""
+        entry = bisect_right(self._numbers, number) - 1
+        if entry < 0:
+            return None
+        if entry + 1 < len(self._numbers):
+            return Block(self._starts[entry], self._starts[entry + 1], self._numbers[entry + 1])
+        return Block(self._starts[entry], None, None)
+
+
+class _Content:
+    """What the frames of one block tell of."""
+
+    __slots__ = ("groups", "hashes", "high", "low", "start", "wide")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.groups: set[int] | array[int] = set()
+        self.wide: list[range] = []
+        self.hashes: set[int] | array[int] = set()
+        self.low: int | None = None
+        self.high = 0
+
+    def freeze(self) -> None:
+        """Take less room: nothing more is added."""
+        self.groups = array("q", sorted(self.groups))
+        self.hashes = array("q", sorted(self.hashes))
+
+    def tells_of(self, offset: int) -> bool:
+        return _holds(self.groups, offset >> _NEIGHBOURS) or any(offset in one for one in self.wide)
+
+    def may_hold(self, id: str, number: int | None) -> bool:
+        if number is not None and self.low is not None and self.low <= number <= self.high:
+            return True
+        return _holds(self.hashes, hash(id))
+
+
+class SegmentIndex:
+    """The index of one segment. Written by one thread, read by any."""
+
+    def __init__(self) -> None:
+        self.messages = SparseIndex()
+        self.events = SparseIndex()
+        self._blocks: list[_Content] = []
+        self._open: _Content | None = None
+
+    def note(self, record: Record, start: int) -> None:
+        """A record lies at byte `start`, behind all noted before."""
+        kind = type(record)
+        if kind is not Appended and kind is not Events:
+            return
+        content = self._open
+        if content is None or start - content.start >= INDEX_STEP:
+            if content is not None:
+                content.freeze()
+            content = _Content(start)
+            self._blocks.append(content)
+            self._open = content
+        if isinstance(record, Appended):
+            self.messages.add(record.first, start)
+            ids = record.messages.ids
+            if type(ids) is range:
+                if ids:
+                    content.low = ids[0] if content.low is None else min(content.low, ids[0])
+                    content.high = max(content.high, ids[-1])
+            elif ids:
+                content.hashes.update(map(hash, ids))  # type: ignore[union-attr]
+        elif isinstance(record, Events):
+            self.events.add(record.first, start)
+            for row in record.rows:
+                first, last = row.first >> _NEIGHBOURS, (row.first + row.count - 1) >> _NEIGHBOURS
+                if first == last:
+                    content.groups.add(first)  # type: ignore[union-attr]
+                elif last - first < _WIDE:
+                    content.groups.update(range(first, last + 1))  # type: ignore[union-attr]
+                else:
+                    content.wide.append(range(row.first, row.first + row.count))
+
+    def block(self, offset: int) -> Block | None:
+        """The frames that may hold the message at `offset`."""
+        return self.messages.block(offset)
+
+    def telling(self, offset: int) -> Iterator[tuple[int, int | None]]:
+        """The bytes, from and to, of frames that may tell of a message, in order."""
+        for content, end in self._contents():
+            if content.tells_of(offset):
+                yield content.start, end
+
+    def holding(self, id: str) -> Iterator[tuple[int, int | None]]:
+        """The bytes of frames that may hold a message with this id, the newest first."""
+        number = int(id) if id.isascii() and id.isdigit() and len(id) < 20 else None
+        for content, end in reversed(list(self._contents())):
+            if content.may_hold(id, number):
+                yield content.start, end
+
+    def _contents(self) -> Iterator[tuple[_Content, int | None]]:
+        blocks = self._blocks
+        for at in range(len(blocks)):
+            yield blocks[at], blocks[at + 1].start if at + 1 < len(blocks) else None
+
+
+def _holds(numbers: set[int] | array[int], wanted: int) -> bool:
+    if isinstance(numbers, set):
+        return wanted in numbers
+    at = bisect_left(numbers, wanted)
+    return at < len(numbers) and numbers[at] == wanted
