@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 from prometheus_client import CollectorRegistry, generate_latest
 
 from remuda import Bus
-from remuda.bus.metrics import Metrics
+from remuda.bus.observing.metrics import Metrics
 
 data = TemporaryDirectory()
 metrics = Metrics(CollectorRegistry())

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from remuda import Bus
-from remuda.bus.tracing import Tracing
+from remuda.bus.observing.tracing import Tracing
 
 
 class Printer(SpanExporter):

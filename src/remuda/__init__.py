@@ -1,11 +1,11 @@
 """Remuda: a message bus that starts inside your process and grows without a change to your code."""
 
 from remuda.broker.opening import open_async_broker, open_broker
-from remuda.bus.answers import NotInterested, NotNow, Reject, Retry
 from remuda.bus.bus import Bus, handles
-from remuda.bus.context import Attempt, Context, Headers, Response
-from remuda.bus.middleware import Handled, Middleware
-from remuda.bus.retry import RetryPolicy
+from remuda.bus.handlers.context import Attempt, Context, Headers, Response
+from remuda.bus.handlers.exceptions import NotInterested, NotNow, Reject, Retry
+from remuda.bus.handlers.middleware import Handled, Middleware
+from remuda.bus.settings.retry import RetryPolicy
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions

@@ -14,8 +14,8 @@ import pydantic
 import pytest
 
 from remuda import Bus, Message
-from remuda.bus import bodies
-from remuda.bus.bodies import Undecodable
+from remuda.bus.publishing import bodies
+from remuda.bus.publishing.bodies import Undecodable
 from remuda.model.errors import InvalidMessage, InvalidOption
 
 

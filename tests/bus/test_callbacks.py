@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus, Context, Headers, Message, Middleware, Response
-from remuda.bus.internal import CALLBACKS
+from remuda.bus.publishing.system_queues import CALLBACKS
 from tests.bus.kit import attempts, state
 
 

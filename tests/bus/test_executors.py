@@ -313,7 +313,7 @@ class TestProcesses:
         self, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """B8"""
-        monkeypatch.setattr("remuda.bus.child.main", abs)
+        monkeypatch.setattr("remuda.bus.execution.processes.child_main.main", abs)
         bus.subscribe("x", queue="q", executor="processes", retry="never")(jobs.write)
         with running(bus):
             message = bus.publish("x", {"path": str(tmp_path / "notes")})

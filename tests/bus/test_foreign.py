@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from remuda import Bus, Message
-from remuda.bus import foreign, headers
-from remuda.bus.foreign import Invalid
-from remuda.bus.internal import UNROUTED
+from remuda.bus.publishing import foreign, headers
+from remuda.bus.publishing.foreign import Invalid
+from remuda.bus.publishing.system_queues import UNROUTED
 
 REQUIRED = {"cap-msg-id": "42", "cap-msg-name": "order.placed"}
 OTHERS = {

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from remuda import Bus, Message
-from remuda.bus.internal import UNROUTED
+from remuda.bus.publishing.system_queues import UNROUTED
 from tests.bus.kit import eventually, running, state
 
 
@@ -92,9 +92,9 @@ class TestNoSubscriber:
             bus.broker.remove_queue("q")
             test.publish("x")
             assert test.bus.broker.queue(UNROUTED).waiting == 1
-            works = [work for work in bus.works() if work.queue == UNROUTED]
-            assert test._round(works[0]) == 1
-            assert test._round(works[0]) == 0
+            processors = [processor for processor in bus.processors() if processor.queue == UNROUTED]
+            assert test._round(processors[0]) == 1
+            assert test._round(processors[0]) == 0
 
     def test_while_running(self, bus: Bus) -> None:
         """B13"""

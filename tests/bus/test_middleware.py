@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remuda import Bus, Context, Handled, Message, Middleware, Retry
-from remuda.bus.answers import HandlerAnswer
+from remuda.bus.handlers.exceptions import HandlerDecision
 from remuda.model.errors import RemudaError
 from tests.bus.kit import state
 
@@ -223,7 +223,7 @@ def test_answers_of_handlers_pass_through(diary: list[str]) -> None:
 
     class Looks(Middleware):
         def handle_error(self, context: Context, error: BaseException) -> Handled | None:
-            kinds.append(isinstance(error, HandlerAnswer))
+            kinds.append(isinstance(error, HandlerDecision))
             return None
 
     bus = Bus(middleware=[Looks()])

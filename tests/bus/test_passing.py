@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remuda import Bus, Context, Message, Middleware
-from remuda.bus.handler import ExecutorKind
+from remuda.bus.handlers.handler import ExecutorKind
 from remuda.model.errors import BrokerClosed, InvalidMessage, RemudaError
 from tests.bus.kit import eventually, running
 

@@ -1,4 +1,4 @@
-"""B8: a process works through a round of messages, and its parent knows what became of each, also after a crash."""
+"""B8: a process works through a batch of messages, and its parent knows what became of each, also after a crash."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import msgspec
 import pytest
 
 from remuda import Bus
-from remuda.bus import child
-from remuda.bus.hand import Rest
-from remuda.bus.progress import Progress
-from remuda.bus.servant import Crash, Servant
-from remuda.core.effects import Answer
+from remuda.bus.broker_api import Outcome
+from remuda.bus.execution.active_delivery import DeliveryState
+from remuda.bus.execution.processes import child_main as child
+from remuda.bus.execution.processes.batch_tracker import BatchTracker
+from remuda.bus.execution.processes.child_process import ChildProcess, ProcessCrashed
 from remuda.model.messages import Messages
 from tests.bus import jobs
 from tests.bus.kit import attempts, eventually, running, state
 
 SIZE = 100
-Hire = Callable[..., Servant]
+Hire = Callable[..., ChildProcess]
 Todo = list[dict[str, str]]
 
 
@@ -39,76 +39,76 @@ def todo(path: Path) -> Todo:
 
 @pytest.fixture
 def hire() -> Iterator[Hire]:
-    hired: list[Servant] = []
+    hired: list[ChildProcess] = []
 
-    def start(handler: Callable[..., Any], **options: Any) -> Servant:
+    def start(handler: Callable[..., Any], **options: Any) -> ChildProcess:
         bus = Bus()
         bus.subscribe("x", queue="q", **options)(handler)
-        work = next(work for work in bus.works() if work.queue == "q")
-        hired.append(Servant(work.duties, SIZE, lambda messages: [], threading.Event()))
+        processor = next(processor for processor in bus.processors() if processor.queue == "q")
+        hired.append(ChildProcess(processor.dispatcher, SIZE, lambda messages: [], threading.Event()))
         bus.close()
         return hired[-1]
 
     yield start
-    for servant in hired:
-        servant.close()
+    for child_process in hired:
+        child_process.close()
 
 
-def begin(servant: Servant, todo: Todo, headers: Mapping[str, str] | None = None) -> Progress:
+def begin(child_process: ChildProcess, todo: Todo, headers: Mapping[str, str] | None = None) -> BatchTracker:
     bodies = [msgspec.json.encode(job) for job in todo]
     messages = Messages(bodies=bodies, name="x", mime_type="application/json", headers=headers or {})
-    assert servant.begin(messages, [1] * len(bodies))
-    return Progress(servant.slate, len(bodies))
+    assert child_process.begin(messages, [1] * len(bodies))
+    return BatchTracker(child_process.shared, len(bodies))
 
 
-def listen(servant: Servant, progress: Progress) -> str:
+def listen(child_process: ChildProcess, tracker: BatchTracker) -> str:
     """The next word but for outcomes, which are taken down."""
     while True:
-        said = servant.listen(10)
+        said = child_process.listen(10)
         assert said is not None
         if said[0] != child.TOLD:
             return said[0]
-        progress.hear(said[1])
+        tracker.hear(said[1])
 
 
-def ended(rest: Rest) -> dict[int, Answer]:
-    return {row: outcome.answer for rows, outcome in rest.ended for row in rows}
+def ended(rest: DeliveryState) -> dict[int, Outcome]:
+    return {row: outcome.outcome for rows, outcome in rest.finished for row in rows}
 
 
-class TestRounds:
+class TestBatches:
     def test_a_crash_amid_a_hundred_is_that_of_one_call_and_loses_no_outcome(self, hire: Hire, todo: Todo) -> None:
         todo[7]["how"], todo[50]["how"] = "raise", "exit"
-        servant = hire(jobs.reply_or_die)
-        progress = begin(servant, todo, {"cap-callback-name": "answers"})
-        with pytest.raises(Crash, match="exit code 7"):
-            listen(servant, progress)
-        rest = progress.take()
+        child_process = hire(jobs.reply_or_die)
+        tracker = begin(child_process, todo, {"cap-callback-name": "answers"})
+        with pytest.raises(ProcessCrashed, match="exit code 7"):
+            listen(child_process, tracker)
+        rest = tracker.take()
         assert rest.running == [50]
         assert sorted(rest.waiting) == list(range(51, 100))
-        expected = {row: Answer.NEGATIVE if row == 7 else Answer.ACKNOWLEDGE for row in range(50)}
+        expected = {row: Outcome.NEGATIVE if row == 7 else Outcome.ACKNOWLEDGE for row in range(50)}
         assert ended(rest) == expected
-        replies = {rows[0]: outcome.replies[0] for rows, outcome in rest.ended if outcome.replies}
+        replies = {rows[0]: outcome.replies[0] for rows, outcome in rest.finished if outcome.replies}
         assert {row: reply.body for row, reply in replies.items() if reply} == {
             row: b'"%d"' % row for row in range(50) if row != 7
         }
 
     def test_a_crash_right_after_the_last_call_is_nobodys(self, hire: Hire, todo: Todo) -> None:
         todo[-1]["at"] = "_say"
-        servant = hire(jobs.die_later)
-        progress = begin(servant, todo)
-        with pytest.raises(Crash, match="exit code 5"):
-            listen(servant, progress)
-        rest = progress.take()
-        assert ended(rest) == dict.fromkeys(range(100), Answer.ACKNOWLEDGE)
+        child_process = hire(jobs.die_later)
+        tracker = begin(child_process, todo)
+        with pytest.raises(ProcessCrashed, match="exit code 5"):
+            listen(child_process, tracker)
+        rest = tracker.take()
+        assert ended(rest) == dict.fromkeys(range(100), Outcome.ACKNOWLEDGE)
         assert rest.running == rest.waiting == []
 
     def test_a_crash_between_two_calls_is_nobodys(self, hire: Hire, todo: Todo) -> None:
         todo[50]["at"] = "begin"
-        servant = hire(jobs.die_later)
-        progress = begin(servant, todo)
-        with pytest.raises(Crash, match="exit code 5"):
-            listen(servant, progress)
-        rest = progress.take()
+        child_process = hire(jobs.die_later)
+        tracker = begin(child_process, todo)
+        with pytest.raises(ProcessCrashed, match="exit code 5"):
+            listen(child_process, tracker)
+        rest = tracker.take()
         assert sorted(ended(rest)) == list(range(51))
         assert rest.running == []
         assert sorted(rest.waiting) == list(range(51, 100))
@@ -117,68 +117,68 @@ class TestRounds:
         for row in range(20):
             todo[row]["times"] = "5000"
         todo[20]["how"] = "exit"
-        servant = hire(jobs.reply_or_die)
-        progress = begin(servant, todo, {"cap-callback-name": "answers"})
-        with pytest.raises(Crash):
-            listen(servant, progress)
-        rest = progress.take()
-        assert {rows[0]: len(outcome.replies) for rows, outcome in rest.ended} == dict.fromkeys(range(20), 1)
+        child_process = hire(jobs.reply_or_die)
+        tracker = begin(child_process, todo, {"cap-callback-name": "answers"})
+        with pytest.raises(ProcessCrashed):
+            listen(child_process, tracker)
+        rest = tracker.take()
+        assert {rows[0]: len(outcome.replies) for rows, outcome in rest.finished} == dict.fromkeys(range(20), 1)
         assert rest.running == [20]
 
     def test_a_recall_gives_back_what_has_not_begun(self, hire: Hire, todo: Todo, path: Path) -> None:
         todo[30]["how"] = "sleep"
-        servant = hire(jobs.reply_or_die)
-        progress = begin(servant, todo)
+        child_process = hire(jobs.reply_or_die)
+        tracker = begin(child_process, todo)
         eventually(lambda: len(jobs.notes(path)) == 31)
-        servant.recall()
-        assert listen(servant, progress) == child.CLOSED
-        rest = progress.take()
+        child_process.recall()
+        assert listen(child_process, tracker) == child.CLOSED
+        rest = tracker.take()
         assert sorted(ended(rest)) == list(range(30))
         assert rest.running == [30]
         assert sorted(rest.waiting) == list(range(31, 100))
 
     def test_a_recall_that_comes_too_late_spares_the_next_round(self, hire: Hire, todo: Todo) -> None:
-        servant = hire(jobs.reply_or_die)
+        child_process = hire(jobs.reply_or_die)
         for _ in range(20):
-            progress = begin(servant, todo[:5])
-            assert listen(servant, progress) == child.OVER
-            assert len(ended(progress.take())) == 5
-            servant.recall()
+            tracker = begin(child_process, todo[:5])
+            assert listen(child_process, tracker) == child.OVER
+            assert len(ended(tracker.take())) == 5
+            child_process.recall()
 
     def test_a_crash_while_a_list_is_decoded_is_an_attempt_of_all(self, hire: Hire, todo: Todo) -> None:
         """Next time each has a call of its own."""
         todo[3]["how"] = "exit"
-        servant = hire(jobs.many_fragile, batch=10)
-        progress = begin(servant, todo[:10])
-        with pytest.raises(Crash, match="exit code 4"):
-            listen(servant, progress)
-        rest = progress.take()
+        child_process = hire(jobs.many_fragile, batch=10)
+        tracker = begin(child_process, todo[:10])
+        with pytest.raises(ProcessCrashed, match="exit code 4"):
+            listen(child_process, tracker)
+        rest = tracker.take()
         assert rest.running == list(range(10))
         assert rest.waiting == []
 
     def test_messages_may_have_any_mapping_as_headers(self, hire: Hire, todo: Todo) -> None:
-        servant = hire(jobs.reply_or_die)
-        progress = begin(servant, todo, MappingProxyType({"a": "b"}))
-        assert listen(servant, progress) == child.OVER
-        assert len(ended(progress.take())) == 100
+        child_process = hire(jobs.reply_or_die)
+        tracker = begin(child_process, todo, MappingProxyType({"a": "b"}))
+        assert listen(child_process, tracker) == child.OVER
+        assert len(ended(tracker.take())) == 100
 
     def test_an_answer_that_cannot_leave_the_process_is_a_failure(self, hire: Hire, todo: Todo) -> None:
         todo[1]["how"] = "odd"
-        servant = hire(jobs.reply_or_die)
-        progress = begin(servant, todo[:3], {"cap-callback-name": "answers"})
-        assert listen(servant, progress) == child.OVER
-        found = ended(progress.take())
-        assert [found[row] for row in range(3)] == [Answer.ACKNOWLEDGE, Answer.NEGATIVE, Answer.ACKNOWLEDGE]
+        child_process = hire(jobs.reply_or_die)
+        tracker = begin(child_process, todo[:3], {"cap-callback-name": "answers"})
+        assert listen(child_process, tracker) == child.OVER
+        found = ended(tracker.take())
+        assert [found[row] for row in range(3)] == [Outcome.ACKNOWLEDGE, Outcome.NEGATIVE, Outcome.ACKNOWLEDGE]
 
     def test_a_copy_that_is_interrupted_says_nothing(self, hire: Hire, todo: Todo, path: Path) -> None:
-        servant = hire(jobs.fork_and_interrupt)
-        progress = begin(servant, todo[:3])
-        assert listen(servant, progress) == child.OVER
-        assert ended(progress.take()) == dict.fromkeys(range(3), Answer.ACKNOWLEDGE)
+        child_process = hire(jobs.fork_and_interrupt)
+        tracker = begin(child_process, todo[:3])
+        assert listen(child_process, tracker) == child.OVER
+        assert ended(tracker.take()) == dict.fromkeys(range(3), Outcome.ACKNOWLEDGE)
         assert jobs.notes(path) == ["1"] * 3
 
 
-class TestCrew:
+class TestPool:
     def test_a_crash_among_many_charges_one_message_and_repeats_none(self, path: Path) -> None:
         """B8: with replies of all others, each once."""
         bus = Bus()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remuda import Attempt, Bus, RetryPolicy
-from remuda.bus.retry import DEFAULT, NEVER, cap, exponential, policy
+from remuda.bus.settings.retry import DEFAULT, NEVER, cap, exponential, policy
 from remuda.bus.testing import ManualClock, TestBus
 from remuda.model.durations import HOUR, MINUTE, SECOND
 from remuda.model.errors import InvalidOption

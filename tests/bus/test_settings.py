@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from remuda import Bus
-from remuda.bus.handler import ExecutorKind, HandlerOptions
-from remuda.bus.settings import Settings
+from remuda.bus.handlers.handler import ExecutorKind, HandlerOptions
+from remuda.bus.settings.settings import Settings
 from remuda.model.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from remuda.model.errors import InvalidOption
 from tests.bus.kit import running
@@ -141,7 +141,7 @@ def test_environment_names_a_queue_as_it_is_or_as_a_shell_can(queue: str, monkey
     settings = Bus().settings
     assert settings.for_queue("Orders.ship", NOTHING).retry.max_retries == 2
     assert settings.for_queue("Orders.bill", NOTHING).retry.max_retries == 5
-    assert settings.strangers(["Orders.ship"]) == set()
+    assert settings.unknown_queues(["Orders.ship"]) == set()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from remuda import Attempt, Bus
-from remuda.bus import watchdog
-from remuda.bus.answers import HandlerTimeout
+from remuda.bus.execution import watchdog
+from remuda.bus.handlers.exceptions import HandlerTimeout
 from tests.bus import jobs
 from tests.bus.kit import attempts, eventually, running, state
 
@@ -23,7 +23,7 @@ TIMEOUT = "100ms"
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "GRACE", 0.3)
-    monkeypatch.setattr("remuda.bus.coroutines.GRACE", 0.3)
+    monkeypatch.setattr("remuda.bus.execution.coroutines.GRACE", 0.3)
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 import remuda
 from remuda import Bus, Headers, Middleware, NotNow, Reject, Retry
-from remuda.bus.logs import JsonFormatter, configure
-from remuda.bus.metrics import Metrics
-from remuda.bus.tracing import Tracing
+from remuda.bus.observing.logs import JsonFormatter, configure
+from remuda.bus.observing.metrics import Metrics
+from remuda.bus.observing.tracing import Tracing
 from remuda.model.errors import RemudaError
 
 
@@ -205,7 +205,7 @@ def test_a_refused_publish_is_a_failed_span(spans: tuple[TracerProvider, InMemor
 )
 def test_a_missing_extra_answers_with_the_line_that_installs_it(module: str, library: str, line: str) -> None:
     hide = f"import sys; sys.modules[{library!r}] = None"
-    program = f"{hide}\ntry:\n import remuda.bus.{module}\nexcept ImportError as error:\n print(error)"
+    program = f"{hide}\ntry:\n import remuda.bus.observing.{module}\nexcept ImportError as error:\n print(error)"
     source = str(Path(remuda.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True

@@ -135,7 +135,7 @@ def test_a_process_that_goes_down_costs_one_attempt_of_its_message(bus: Bus, how
 
 def test_handlers_that_deadlock_each_other_hold_up_nobody_else(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     """B6: two queues that wait for each other's locks, and one beside them."""
-    monkeypatch.setattr("remuda.bus.watchdog.GRACE", 0.3)
+    monkeypatch.setattr("remuda.bus.execution.watchdog.GRACE", 0.3)
     one, two = threading.Lock(), threading.Lock()
     both = threading.Barrier(2)
     others: list[int] = []

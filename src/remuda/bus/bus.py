@@ -15,26 +15,26 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from remuda.broker.clock import Clock, steady_clock
-from remuda.broker.opening import open_broker
-from remuda.broker.port import Broker
-from remuda.bus import bodies, child, watchdog
-from remuda.bus import headers as names
-from remuda.bus.calls import Replies
-from remuda.bus.context import Context, child_headers
-from remuda.bus.crew import Work
-from remuda.bus.duties import Duties
-from remuda.bus.handler import ExecutorKind, Handler, HandlerOptions, handler_id, plan
-from remuda.bus.internal import CALLBACKS, INTERNAL, UNROUTED, internal_handlers
-from remuda.bus.invoke import Call, current
-from remuda.bus.judge import Threshold
-from remuda.bus.letters import DeadLetter, Moment, Posting, dead_letter, selection
-from remuda.bus.middleware import Middleware, Stack
-from remuda.bus.outcome import Reply
-from remuda.bus.retry import RetrySpec, policy
-from remuda.bus.runner import Runner
-from remuda.bus.settings import QueueSettings, Settings
-from remuda.bus.signals import stopped_by_sigterm
+from remuda.bus.broker_api import Broker, Clock, open_broker, steady_clock
+from remuda.bus.execution import watchdog
+from remuda.bus.execution.failure_policy import Threshold
+from remuda.bus.execution.processes import child_main as child
+from remuda.bus.execution.processor import QueueProcessor
+from remuda.bus.execution.runner import Runner
+from remuda.bus.execution.signals import stopped_by_sigterm
+from remuda.bus.handlers.call import Call, current
+from remuda.bus.handlers.call_result import Reply
+from remuda.bus.handlers.context import Context, child_headers
+from remuda.bus.handlers.dispatcher import Dispatcher
+from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, handler_id, plan
+from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
+from remuda.bus.publishing import bodies
+from remuda.bus.publishing import headers as names
+from remuda.bus.publishing.options import DeadLetter, Moment, PublishOptions, dead_letter, selection
+from remuda.bus.publishing.replies import ReplyListener
+from remuda.bus.publishing.system_queues import CALLBACKS, INTERNAL, UNROUTED, internal_handlers
+from remuda.bus.settings.retry import RetrySpec, policy
+from remuda.bus.settings.settings import QueueSettings, Settings
 from remuda.bus.testing import ManualClock, TestBus
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
@@ -71,7 +71,7 @@ class Bus:
         self.url = url
         self.user = user
         self.encoding = encoding
-        self.stack = Stack(middleware)
+        self.stack = MiddlewareStack(middleware)
         self.settings = settings if isinstance(settings, Settings) else Settings.load(settings, config)
         self.handlers: list[Handler] = []
         self.on_threshold = on_threshold
@@ -79,7 +79,7 @@ class Bus:
         self._clock = clock or steady_clock()
         self._broker_options = broker_options
         self._broker: Broker | None = None
-        self._replies: Replies | None = None
+        self._replies: ReplyListener | None = None
         self._runner: Runner | None = None
         self._opening = threading.RLock()
 
@@ -178,18 +178,18 @@ class Bus:
         expires: Duration | None = None,
         user: str | None = None,
     ) -> str:
-        """Hand a message over; its id comes back once it is kept. Handlers run elsewhere, later.
+        """ActiveDelivery a message over; its id comes back once it is kept. Handlers run elsewhere, later.
 
         `mime_type` says what bytes are; of other values it is known.
         """
-        posting = Posting(callback, headers, id, object, key, mime_type, priority, delay, at, expires, user)
-        return self._publish(self._posted(topic, (body,), posting))[0]
+        options = PublishOptions(callback, headers, id, object, key, mime_type, priority, delay, at, expires, user)
+        return self._publish(self._posted(topic, (body,), options))[0]
 
     def publish_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[str]:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
         if options.get("id"):
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self._publish(self._posted(topic, bodies, Posting(**options)))
+        return self._publish(self._posted(topic, bodies, PublishOptions(**options)))
 
     def publish_messages(self, messages: Sequence[Message]) -> list[str]:
         """Publish messages made by hand."""
@@ -332,10 +332,10 @@ class Bus:
         """Handle messages in the background."""
         if self._runner is not None and self._runner.running:
             raise RemudaError("the bus is already running")
-        works = self.works()
-        for name in sorted(self.settings.strangers([work.queue for work in works])):
+        processors = self.processors()
+        for name in sorted(self.settings.unknown_queues([processor.queue for processor in processors])):
             _log.warning("a setting names the queue %s, which no handler here has", name)
-        runner = self._runner = Runner(works, self.broker, self.deliver)
+        runner = self._runner = Runner(processors, self.broker, self.deliver)
         runner.start()
         return runner
 
@@ -384,9 +384,9 @@ class Bus:
     # Dead letters
 
     def dead_letters(self, queue: str, *, limit: int = 100, **filters: Any) -> list[DeadLetter]:
-        """Messages of a queue that ended without success, the newest first.
+        """Messages of a queue that finished without success, the newest first.
 
-        Filters are `reason` (part of its text), `since` and `until` (when they ended) and `states`.
+        Filters are `reason` (part of its text), `since` and `until` (when they finished) and `states`.
         """
         parked = self.broker.parked(queue, selection(**filters), limit)
         return [dead_letter(queue, one, self.broker.message(one.offset)) for one in parked]
@@ -411,23 +411,27 @@ class Bus:
         _refuse_cycles(chosen)
         return chosen
 
-    def works(self) -> list[Work]:
+    def processors(self) -> list[QueueProcessor]:
         """The work on each queue, for whoever runs it."""
         chosen = self.queue_settings()
-        works = []
+        processors = []
         for queue, settings in chosen.items():
             handlers = [handler for handler in self.handlers if handler.queue == queue]
-            works.append(self._work(handlers, settings, self.stack, self.on_threshold))
+            processors.append(self._processor(handlers, settings, self.stack, self.on_threshold))
         for handler in internal_handlers(self):
             settings = self.settings.for_queue(handler.queue, handler.options)
-            works.append(self._work([handler], settings, Stack(), None))
-        return works
+            processors.append(self._processor([handler], settings, MiddlewareStack(), None))
+        return processors
 
-    def _work(
-        self, handlers: Sequence[Handler], settings: QueueSettings, stack: Stack, on_threshold: Threshold | None
-    ) -> Work:
-        duties = Duties(handlers[0].queue, handlers, settings, stack, self.encoding)
-        return Work(duties, self.broker, self.send_reply, on_threshold)
+    def _processor(
+        self,
+        handlers: Sequence[Handler],
+        settings: QueueSettings,
+        stack: MiddlewareStack,
+        on_threshold: Threshold | None,
+    ) -> QueueProcessor:
+        dispatcher = Dispatcher(handlers[0].queue, handlers, settings, stack, self.encoding)
+        return QueueProcessor(dispatcher, self.broker, self.send_reply, on_threshold)
 
     def send_reply(self, message: Message, reply: Reply) -> None:
         """Publish a handler's answer. If the broker refuses it, it is kept and tried again by itself."""
@@ -455,14 +459,14 @@ class Bus:
                 _declare_elsewhere(broker, settings.failover, f"message.failover.{queue}")
 
     def _message(self, topic: str, body: Any, **options: Any) -> Message:
-        return self._posted(topic, (body,), Posting(**options))[0]
+        return self._posted(topic, (body,), PublishOptions(**options))[0]
 
-    def _posted(self, topic: str, values: Iterable[Any], posting: Posting) -> Messages:
+    def _posted(self, topic: str, values: Iterable[Any], options: PublishOptions) -> Messages:
         context: Context | None = current.get()
         inherited = child_headers(context.headers, context.message.id) if context is not None else {}
         if self.user is not None:
             inherited.setdefault(names.USER, self.user)
-        return posting.messages(topic, values, inherited, self.encoding, self._clock())
+        return options.messages(topic, values, inherited, self.encoding, self._clock())
 
     def _message_to_send(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
         for name in ("callback", "delay", "at", "expires", "priority"):
@@ -497,7 +501,7 @@ class Bus:
             raise InvalidMessage("call is given the answer itself, so it takes no callback; nothing was stored")
         with self._opening:
             if self._replies is None:
-                self._replies = Replies(self.broker)
+                self._replies = ReplyListener(self.broker)
             replies = self._replies
         message = self._message(topic, body, **{**options, "callback": replies.topic})
         message = msgspec.structs.replace(message, id=message.id or str(uuid.uuid4()))
@@ -542,7 +546,7 @@ def _declare(broker: Broker, queue: str, patterns: Sequence[str], size: int) -> 
 
 
 def _declare_elsewhere(broker: Broker, queue: str, setting: str) -> None:
-    """A queue that no handler here works on: people do, or another process, whose settings are left alone."""
+    """A queue that no handler here processors on: people do, or another process, whose settings are left alone."""
     declared = broker.create_queue(queue, {"type": "pull", "acknowledge_timeout": LEASE})
     if "type" in declared.differs:
         kind: QueueType = declared.differs["type"][1]

@@ -14,14 +14,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.bus import bodies
-from remuda.bus.crew import Work
-from remuda.bus.hand import Ended
-from remuda.bus.invoke import Call, apart, loop_runs_here
-from remuda.bus.letters import DeadLetter
-from remuda.bus.outcome import Outcome
-from remuda.core.info import QueueInfo
+from remuda.bus.broker_api import EmbeddedBroker, QueueInfo
+from remuda.bus.execution.active_delivery import FinishedCalls
+from remuda.bus.execution.processor import QueueProcessor
+from remuda.bus.handlers.call import Call, loop_runs_here, run_on_new_loop
+from remuda.bus.handlers.call_result import CallResult
+from remuda.bus.publishing import bodies
+from remuda.bus.publishing.options import DeadLetter
 from remuda.model.document import Document
 from remuda.model.durations import Duration, micros
 from remuda.model.errors import RemudaError
@@ -87,8 +86,8 @@ class TestBus:
     def run(self) -> int:
         """Handle everything that can be handled now. Gives how many calls were made."""
         calls = 0
-        works = self.bus.works()
-        while made := sum(self._round(work) for work in works):
+        processors = self.bus.processors()
+        while made := sum(self._round(processor) for processor in processors):
             calls += made
             if calls > _PLENTY:
                 raise RuntimeError(f"after {calls} calls there is still work; do handlers publish to themselves?")
@@ -117,19 +116,20 @@ class TestBus:
     def dead_letters(self, queue: str, **filters: Any) -> list[DeadLetter]:
         return self.bus.dead_letters(queue, **filters)
 
-    def _round(self, work: Work) -> int:
+    def _round(self, processor: QueueProcessor) -> int:
         delivery = self.bus.broker.pull(
-            work.queue, work.settings.batch if work.duties.takes_lists and work.settings.batch else 1
+            processor.queue,
+            processor.settings.batch if processor.dispatcher.takes_lists and processor.settings.batch else 1,
         )
         if delivery is None:
             return 0
-        ended: Ended = []
-        for rows, call in work.duties.calls(delivery):
-            ended.append((rows, call if isinstance(call, Outcome) else _run(call)))
-        work.conclude(delivery, ended)
-        return len(ended)
+        finished: FinishedCalls = []
+        for rows, call in processor.dispatcher.calls(delivery):
+            finished.append((rows, call if isinstance(call, CallResult) else _run(call)))
+        processor.conclude(delivery, finished)
+        return len(finished)
 
 
-def _run(call: Call) -> Outcome:
+def _run(call: Call) -> CallResult:
     """Run a call here; a coroutine in a thread of its own if the test itself is one."""
-    return apart(call.run_async()) if call.handler.is_async and loop_runs_here() else call.run()
+    return run_on_new_loop(call.run_async()) if call.handler.is_async and loop_runs_here() else call.run()

@@ -14,7 +14,7 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Print the effective settings: from code, remuda.toml and the environment."""
-    from remuda.bus.settings import Settings
+    from remuda.bus.settings.settings import Settings
     from remuda.cli import say
     from remuda.cli.target import load_bus
 
@@ -39,7 +39,7 @@ def _shown(name: str, value: Any) -> str:
 
 def _plain(name: str, value: Any) -> Any:
     """A value as one would write it."""
-    from remuda.bus.retry import RetryPolicy
+    from remuda.bus.settings.retry import RetryPolicy
     from remuda.model.durations import text
 
     if isinstance(value, RetryPolicy):

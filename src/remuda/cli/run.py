@@ -35,8 +35,8 @@ def run(
 
         run_reloading(_child_arguments(app, grace, threads or [], until_idle, log_json, metrics))
         return
-    from remuda.bus.logs import configure
-    from remuda.bus.signals import Stopper
+    from remuda.bus.execution.signals import StopOnSignal
+    from remuda.bus.observing.logs import configure
     from remuda.cli.target import load_bus
 
     bus = load_bus(app)
@@ -46,7 +46,7 @@ def run(
         bus.settings.put(f"message.threads.{queue}" if queue else "message.threads", number, "--threads")
     if metrics is not None:
         _serve_metrics(bus, metrics)
-    with Stopper(bus, grace):
+    with StopOnSignal(bus, grace):
         _greet(app, bus)
         try:
             bus.run(until_idle=until_idle, grace=grace)
@@ -62,7 +62,7 @@ def _greet(app: str, bus: Bus) -> None:
 
 
 def _serve_metrics(bus: Bus, port: int) -> None:
-    from remuda.bus.metrics import Metrics
+    from remuda.bus.observing.metrics import Metrics
 
     metrics = Metrics()
     bus.stack.layers.append(metrics)

@@ -1,0 +1,62 @@
+"""How a worker takes messages: how many at once, and whether it lets some gather first."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from remuda.bus.broker_api import BaseDelivery
+from remuda.model.durations import SECOND
+
+_QUICK: Final = 0.005
+_SLOW: Final = 0.05
+_MOST: Final = 256
+_DENSE: Final = 0.0002
+_DENSE_AT_MOST: Final = 0.002
+_GATHERING: Final = 0.002
+
+
+class AdaptivePrefetch:
+    """More messages at once while they are quick, one while they are slow or a crash lies behind.
+
+    If the power fails, everything taken counts as attempted once; where there is no second attempt, a worker therefore
+    takes one message at a time (`fixed`).
+    """
+
+    def __init__(self, fixed: int | None, arrivals: ArrivalRate) -> None:
+        self._fixed = fixed
+        self._arrival_rate = arrivals
+        self.count = fixed or 1
+        self._began = 0.0
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+
+    def end(self, delivery: BaseDelivery[Any], *, failed: bool) -> float:
+        """A delivery was worked through. Gives how many seconds to wait before asking for the next.
+
+        Where messages come faster than they are worth a turn each, and none is left, a moment in which more can come
+        costs everyone less.
+        """
+        took = time.monotonic() - self._began
+        if self._fixed is None:
+            if failed or took > _SLOW:
+                self.count = max(1, self.count // 4)
+            elif took < _QUICK:
+                self.count = min(self.count * 2, _MOST)
+        dense = self._arrival_rate.seconds_apart(delivery) < min(max(2 * took / len(delivery), _DENSE), _DENSE_AT_MOST)
+        return _GATHERING if dense and self.count > 1 and not any(delivery.remaining) else 0.0
+
+
+class ArrivalRate:
+    """How fast messages come to a queue, as all its workers see it together."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def seconds_apart(self, delivery: BaseDelivery[Any]) -> float:
+        """How many seconds lie between messages since the delivery before this one, on average."""
+        created = delivery.messages.created
+        newest = created[-1] if isinstance(created, list) else created
+        since, self._newest = newest - self._newest, newest
+        return since / SECOND / len(delivery)

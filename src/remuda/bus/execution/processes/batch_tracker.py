@@ -1,0 +1,87 @@
+"""How far a process has come with a delivery, as its parent reads it from the shared."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Final
+
+from remuda.bus.broker_api import Outcome
+from remuda.bus.execution.active_delivery import DeliveryState, FinishedCalls
+from remuda.bus.execution.processes import shared_progress as shared
+from remuda.bus.execution.processes.shared_progress import SharedProgress
+from remuda.bus.handlers.call_result import DONE, CallResult
+from remuda.model.durations import SECOND, text
+
+_NANO: Final = 1_000_000_000
+
+
+class BatchTracker:
+    """Remembers which rows of the delivery nobody has answered for yet."""
+
+    def __init__(self, shared: SharedProgress, count: int) -> None:
+        self._shared = shared
+        self._count = count
+        self._left = set(range(count))
+        self._result_of: FinishedCalls = []
+
+    @property
+    def began(self) -> int:
+        """When the last call began; 0 if none has."""
+        return self._shared.began
+
+    @property
+    def untouched(self) -> bool:
+        return not self.began
+
+    def hear(self, text: bytes) -> None:
+        """The result of a call, for which the shared had no room."""
+        self._result_of.append(pickle.loads(text))
+
+    def is_running(self) -> bool:
+        return shared.RUNNING in self._shared.marks(self._count)
+
+    def take(self) -> DeliveryState:
+        """How things stand. Whatever has finished or has not begun is told once, for somebody to answer for it."""
+        marks = self._shared.marks(self._count)
+        told = (*map(pickle.loads, self._shared.texts()), *self._result_of)
+        finished = [(rows, result) for rows, result in told if self._left.issuperset(rows)]
+        self._left.difference_update(*(rows for rows, _ in finished))
+        if done := [row for row in self._left if marks[row] == shared.DONE]:
+            finished.append((done, DONE))
+        waiting = [row for row in self._left if marks[row] == shared.WAITING]
+        self._left.difference_update(done, waiting)
+        return DeliveryState(finished, sorted(self._left), waiting)
+
+
+class CallDeadline:
+    """The time that each call may take."""
+
+    def __init__(self, timeout: int | None) -> None:
+        self._timeout = timeout or 0
+        self._seconds = float("inf") if timeout is None else timeout / SECOND
+        self.look = time.monotonic() + self._seconds
+        """When to see again whether a call takes too long."""
+        self.broken: int | None = None
+        """The start of the call that did."""
+
+    def is_broken(self, tracker: BatchTracker, now: float) -> bool:
+        """Whether the call that runs takes too long; it is said once."""
+        # In this order: if a call runs, and the last to begin has not begun since, then it is that one.
+        running, began = tracker.is_running(), tracker.began
+        self.look = (began / _NANO if running else now) + self._seconds
+        if now < self.look:
+            return False
+        self.broken, self.look = began, float("inf")
+        return True
+
+    def result_of_kill(self, tracker: BatchTracker) -> CallResult | None:
+        """The result of the call that ran when the process was killed for one that took too long; None if it was not.
+
+        They may differ: between the look and the kill a call can end and the next begin.
+        """
+        if self.broken is None:
+            return None
+        if self.broken == tracker.began:
+            return CallResult(Outcome.NEGATIVE, f"timed out after {text(self._timeout)}; its process was killed")
+        return CallResult(Outcome.RELEASE, "its process was killed for the call before it")

@@ -1,0 +1,198 @@
+"""The other side of a process crew: runs handlers in a process that may crash without taking anyone along."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from remuda.bus.broker_api import BaseDelivery, Sending
+from remuda.bus.execution.processes import shared_progress as shared
+from remuda.bus.execution.processes.shared_progress import SharedProgress
+from remuda.bus.handlers import call_result
+from remuda.bus.handlers.call import Call
+from remuda.bus.handlers.call_result import DONE, CallResult
+from remuda.bus.handlers.dispatcher import Dispatcher
+from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.messages import Messages
+
+# What the child says by the line: a word, the number of the round that it is about, and an result, if any.
+READY: Final = "ready"
+TOLD: Final = "told"
+"""A call finished with this result, for which the shared has no room."""
+CLOSED: Final = "closed"
+"""The answer to a recall: from now on no call begins in this round."""
+OVER: Final = "over"
+"""The last word of a round."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Messages to handle, with their attempts. The shared says what became of each row."""
+
+    number: int
+    messages: Messages
+    attempts: list[int]
+
+
+class Pipes(msgspec.Struct, frozen=True):
+    """The child's ends: for rounds and what is said of them, for recalls, for what handlers ask."""
+
+    link: Connection
+    recalls: Connection
+    asking: Connection
+
+    def close(self) -> None:
+        for end in (self.link, self.recalls, self.asking):
+            end.close()
+
+
+class ParentConnection:
+    """The way to the parent, which owns the broker. Any thread of the child may use it."""
+
+    def __init__(self, link: Connection) -> None:
+        self._link = link
+        self._guard = threading.Lock()
+        self._process = os.getpid()
+
+    def publish(self, messages: Messages) -> list[str]:
+        """Have the parent publish, and give the ids."""
+        if os.getpid() != self._process:
+            raise RemudaError("a fork of a handler's process cannot publish; let the handler itself do it")
+        with self._guard:
+            self._link.send(messages)
+            answer = self._link.recv()
+        if isinstance(answer, BaseException):
+            raise answer
+        assert isinstance(answer, list)
+        return answer
+
+
+_line: ParentConnection | None = None
+
+
+def line() -> ParentConnection | None:
+    """The way to the parent, in a process that has one."""
+    return _line
+
+
+class BatchDelivery(BaseDelivery[NoReturn]):
+    """The messages of a round as a delivery, whose answers are not given here."""
+
+    def __init__(self, round: Batch) -> None:
+        runs = [(row, 1) for row in range(len(round.messages))]
+        super().__init__(Sending("", "", None, runs, round.attempts, 0), round.messages)
+
+    def _settle(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("the parent settles what was handled here")
+
+
+class CallServer:
+    """Works through one round after the other. A recall closes the round, from another thread, while a handler runs."""
+
+    def __init__(self, pipes: Pipes, shared: SharedProgress, dispatcher: Dispatcher) -> None:
+        self._link = pipes.link
+        self._recalls = pipes.recalls
+        self._shared = shared
+        self._dispatcher = dispatcher
+        self._process = os.getpid()
+        self._guard = threading.Lock()
+        self._open: int | None = None
+        """The round in which calls may begin."""
+
+    def serve(self) -> NoReturn:
+        threading.Thread(target=self._hear_recalls, name="remuda-parent", daemon=True).start()
+        self._say(READY)
+        while True:
+            round: Batch = pickle.loads(self._link.recv_bytes())
+            with self._guard:
+                self._open = round.number
+            self._work_through(round)
+            self._say(OVER, round.number)
+
+    def _work_through(self, round: Batch) -> None:
+        for rows, call in self._calls(round):
+            with self._guard:
+                if self._open is None:
+                    return
+                self._shared.begin(rows)
+            finished = call if isinstance(call, CallResult) else self._run(call)
+            if finished is DONE:
+                self._shared.mark(rows, shared.DONE)
+            else:
+                self._tell(round.number, rows, finished)
+
+    def _calls(self, round: Batch) -> Iterable[tuple[list[int], Call | CallResult]]:
+        calls = self._dispatcher.calls(BatchDelivery(round))
+        if not self._dispatcher.takes_lists:
+            return calls
+        # Bodies for a list are decoded before its call begins. Whatever crashes in there counts as an attempt of all,
+        # and next time each has a call of its own.
+        everything = range(len(round.messages))
+        self._shared.begin(everything)
+        made = list(calls)
+        self._shared.mark(everything, shared.WAITING)
+        return made
+
+    def _run(self, call: Call) -> CallResult:
+        try:
+            return call.run()
+        except BaseException as error:
+            if os.getpid() != self._process:
+                os._exit(1)
+            return call_result.of_error(error)
+
+    def _tell(self, number: int, rows: list[int], finished: CallResult) -> None:
+        try:
+            text = pickle.dumps((rows, finished))
+        except Exception as error:
+            text = pickle.dumps((rows, call_result.of_error(error)))
+        if not self._shared.write(text):
+            self._say(TOLD, number, text)
+        self._shared.mark(rows, shared.TOLD)
+
+    def _say(self, word: str, number: int = 0, text: bytes = b"") -> None:
+        with self._guard:
+            self._link.send_bytes(pickle.dumps((word, number, text)))
+
+    def _hear_recalls(self) -> None:
+        try:
+            while True:
+                number: int = self._recalls.recv()
+                with self._guard:
+                    known = self._open == number
+                    if known:
+                        self._open = None
+                if known:
+                    self._say(CLOSED, number)
+        except (EOFError, OSError):
+            # The parent is gone, and others will be given the messages that are in hand here.
+            os._exit(0)
+
+
+def main(pipes: Pipes, memory: Any, size: int, dispatcher: Dispatcher) -> None:
+    """Serve one parent until it hangs up."""
+    global _line
+    _line = ParentConnection(pipes.asking)
+    # The terminal's interrupt is for the parent, which stops its children in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        CallServer(pipes, SharedProgress(memory, size), dispatcher).serve()
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def check_portable(dispatcher: Dispatcher) -> None:
+    """Refuse what cannot be sent to another process."""
+    try:
+        pickle.dumps(dispatcher)
+    except Exception as error:
+        raise InvalidOption(
+            f"{dispatcher.handlers[0].id} cannot run in a process: {error}. A handler for the process executor must be "
+            "a function at the top level of an importable module, and its middleware must be picklable"
+        ) from error

@@ -1,0 +1,186 @@
+"""One process that runs handlers, as its parent sees it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import selectors
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from remuda.bus.execution.processes import child_main as child
+from remuda.bus.execution.processes.shared_progress import SharedProgress
+from remuda.bus.handlers.dispatcher import Dispatcher
+from remuda.model.errors import RemudaError
+from remuda.model.messages import Messages
+
+_START_LIMIT: Final = 60.0
+_LOOK: Final = 0.5
+"""How often to see whether the process still lives. A hung-up line does not tell, if the handler has forked."""
+
+
+class ProcessNotStarted(RemudaError):
+    """A process for handlers does not come up."""
+
+
+class ProcessCrashed(Exception):
+    """The process is gone, or does not answer any more."""
+
+
+class ChildProcess:
+    """A process with a line for rounds of calls, one for recalls, and one for what its handlers ask for meanwhile.
+
+    `size` is how many messages a round can have.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        size: int,
+        publish: Callable[[Messages], list[str]],
+        stopping: threading.Event,
+    ) -> None:
+        context = multiprocessing.get_context("spawn")
+        memory = SharedProgress.memory(context, size)
+        self.shared = SharedProgress(memory, size)
+        self._publish = publish
+        self._guard = threading.Lock()
+        self._round = 0
+        self._link, link = context.Pipe()
+        recalled, self._recalls = context.Pipe(duplex=False)
+        self._asked, asking = context.Pipe()
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._link, selectors.EVENT_READ)
+        self._ready.register(self._asked, selectors.EVENT_READ)
+        ends = child.Pipes(link, recalled, asking)
+        self._process = context.Process(target=child.main, args=(ends, memory, size, dispatcher), daemon=True)
+        try:
+            self._process.start()
+            ends.close()
+            self._await_ready(stopping)
+        except BaseException:
+            self.close()
+            raise
+
+    def is_alive(self) -> bool:
+        with self._guard:
+            return self._process.is_alive()
+
+    def begin(self, messages: Messages, attempts: list[int]) -> bool:
+        """ActiveDelivery over a round of messages, of which the shared then tells; False if the process is gone."""
+        self._round += 1
+        self.shared.wipe(len(messages))
+        try:
+            self._link.send_bytes(_encoded(child.Batch(self._round, messages, attempts)))
+        except OSError:
+            return False
+        return True
+
+    def recall(self) -> None:
+        """Let no more calls of this round begin; the process says when that is so."""
+        with suppress(OSError):
+            self._recalls.send(self._round)
+
+    def listen(self, timeout: float) -> tuple[str, bytes] | None:
+        """What the process says next of this round; None if it is silent for so long. Handlers are served."""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            ready = [key.fileobj for key, _ in self._ready.select(min(max(left, 0), _LOOK))]
+            try:
+                # Words first: if the process is gone, the last one may still be there.
+                if self._link in ready:
+                    word, number, text = pickle.loads(self._link.recv_bytes())
+                    if number == self._round:
+                        return word, text
+                elif self._asked in ready:
+                    self._serve()
+            except (EOFError, OSError):
+                raise self._crash() from None
+            if not ready and not self.is_alive() and not self._link.poll(0):
+                raise self._crash()
+            if left <= 0:
+                return None
+
+    def attend(self) -> None:
+        """Do what threads ask for that a handler has left running in the process."""
+        with suppress(EOFError, OSError):
+            while any(key.fileobj is self._asked for key, _ in self._ready.select(0)):
+                self._serve()
+
+    def kill(self) -> None:
+        """End the process at once, from any thread; whoever listens learns of it."""
+        with self._guard:
+            if self._process.pid is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        """End the process and let go what it needed."""
+        self.kill()
+        with self._guard:
+            if self._process.pid is not None:
+                self._process.join()
+        self._ready.close()
+        for end in (self._link, self._recalls, self._asked):
+            end.close()
+
+    def _await_ready(self, stopping: threading.Event) -> None:
+        deadline = time.monotonic() + _START_LIMIT
+        while not self._link.poll(0.05):
+            if stopping.is_set() or time.monotonic() > deadline or not self.is_alive():
+                raise ProcessNotStarted(
+                    f"a process for handlers did not start (exit code {self._process.exitcode}){_HINT}"
+                )
+        try:
+            self._link.recv()
+        except (EOFError, OSError):
+            self._process.join(1)
+            raise ProcessNotStarted(
+                f"a process for handlers finished with exit code {self._process.exitcode}{_HINT}"
+            ) from None
+
+    def _serve(self) -> None:
+        messages = self._asked.recv()
+        answer: Any
+        try:
+            answer = self._publish(messages)
+        except Exception as error:
+            answer = _portable(error)
+        self._asked.send(answer)
+
+    def _crash(self) -> ProcessCrashed:
+        with self._guard:
+            self._process.join(1)
+            return ProcessCrashed(f"the process crashed with exit code {self._process.exitcode}")
+
+
+_HINT: Final = (
+    "; its traceback is on stderr. Handlers must be importable there, and a script must call bus.run() "
+    'under if __name__ == "__main__"'
+)
+
+
+def _encoded(round: child.Batch) -> bytes:
+    try:
+        return pickle.dumps(round, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        # Headers may be any mapping, as their publisher made them.
+        headers = round.messages.headers
+        plain: Mapping[str, str] | list[Mapping[str, str]]
+        plain = [dict(each) for each in headers] if isinstance(headers, list) else dict(headers)
+        messages = msgspec.structs.replace(round.messages, headers=plain)
+        return pickle.dumps(msgspec.structs.replace(round, messages=messages), pickle.HIGHEST_PROTOCOL)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or its text if it does not survive the way to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RemudaError(f"{type(error).__name__}: {error}")
+    return error

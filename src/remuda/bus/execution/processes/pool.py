@@ -1,0 +1,177 @@
+"""A crew of processes: code that can crash the interpreter costs one attempt of one message."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from remuda.bus.broker_api import Delivery, Outcome
+from remuda.bus.execution.active_delivery import LINGER, RENEW, DeliveryState
+from remuda.bus.execution.processes import child_main
+from remuda.bus.execution.processes.batch_tracker import BatchTracker, CallDeadline
+from remuda.bus.execution.processes.child_process import ChildProcess, ProcessCrashed, ProcessNotStarted
+from remuda.bus.execution.processor import POLL, QueueProcessor, join_all, report_trouble, run_until_stopped
+from remuda.bus.handlers.call_result import CallResult
+from remuda.model.errors import BrokerClosed, RemudaError
+from remuda.model.messages import Messages
+
+_log = logging.getLogger("remuda.bus")
+_LONGEST_PAUSE: Final = 30.0
+_MOST: Final = 256
+
+Publish = Callable[[Messages], list[str]]
+
+
+class ProcessWorkerPool:
+    """As many processes as the queue's concurrency, each fed by a thread here."""
+
+    def __init__(self, processor: QueueProcessor, publish: Publish) -> None:
+        child_main.check_portable(processor.dispatcher)
+        self.processor = processor
+        self.publish = publish
+        self.stopping = threading.Event()
+        self.abandoned = False
+        self._feeders = [_Feeder(self) for _ in range(processor.settings.threads)]
+
+    def start(self) -> None:
+        for feeder in self._feeders:
+            feeder.thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def join(self, timeout: float) -> bool:
+        return join_all([feeder.thread for feeder in self._feeders], timeout)
+
+    def abandon(self) -> None:
+        self.abandoned = True
+        for feeder in self._feeders:
+            feeder.kill()
+        self.join(1.0)
+
+
+class _Feeder:
+    def __init__(self, pool: ProcessWorkerPool) -> None:
+        self._pool = pool
+        self._processor = pool.processor
+        self._prefetch = pool.processor.prefetch()
+        self._most = pool.processor.settings.batch or _MOST
+        self._child: ChildProcess | None = None
+        self._failures = 0
+        self.thread = threading.Thread(target=self._run, name=f"remuda-{pool.processor.queue}", daemon=True)
+
+    def kill(self) -> None:
+        """End the process, from any thread."""
+        if (child := self._child) is not None:
+            child.kill()
+
+    def _run(self) -> None:
+        try:
+            run_until_stopped(self._processor, self._pool.stopping, self._step)
+        finally:
+            self._dismiss()
+
+    def _step(self) -> bool:
+        child = self._hire()
+        if child is None:
+            return True
+        child.attend()
+        count = min(self._prefetch.count, self._most)
+        delivery = self._processor.broker.pull(self._processor.queue, count, timeout=POLL)
+        if delivery is not None:
+            self._prefetch.begin()
+            if pause := self._prefetch.end(delivery, failed=not self._handle(child, delivery)):
+                time.sleep(pause)
+        return True
+
+    def _hire(self) -> ChildProcess | None:
+        """A process that is ready; None, after a pause, if there is none to be had."""
+        if self._child is not None and self._child.is_alive():
+            return self._child
+        self._dismiss()
+        processor, pool = self._processor, self._pool
+        try:
+            self._child = ChildProcess(processor.dispatcher, self._most, pool.publish, pool.stopping)
+        except ProcessNotStarted as error:
+            self._failures += 1
+            pause = min(2.0**self._failures, _LONGEST_PAUSE)
+            processor.trouble = str(error)
+            _log.error("%s: %s; next try in %.0f s", processor.queue, error, pause)
+            pool.stopping.wait(pause)
+            return None
+        self._failures = 0
+        return self._child
+
+    def _dismiss(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+    def _handle(self, child: ChildProcess, delivery: Delivery) -> bool:
+        """Have the process work through a delivery, and settle it; whether all went well."""
+        tracker = BatchTracker(child.shared, len(delivery))
+        limit = CallDeadline(self._processor.settings.timeout)
+        state: DeliveryState | None = None
+        if child.begin(delivery.messages, delivery.attempts):
+            try:
+                self._await(child, delivery, tracker, limit)
+            except ProcessCrashed as crash:
+                state = self._charge(tracker, limit, crash)
+                self._dismiss()
+            except BaseException:
+                # The process is at work, and nobody would hear of it.
+                self._dismiss()
+                raise
+        return self._settle(delivery, tracker.take() if state is None else state)
+
+    def _await(self, child: ChildProcess, delivery: Delivery, tracker: BatchTracker, limit: CallDeadline) -> None:
+        """Until the batch is over. If it takes long, calls that have not begun come back; what finished is settled."""
+        began = time.monotonic()
+        renewal, patience = began + RENEW, began + LINGER
+        while True:
+            match child.listen(min(limit.look, renewal, patience) - time.monotonic()):
+                case (child_main.OVER, _):
+                    return
+                case (child_main.TOLD, text):
+                    tracker.hear(text)
+                case (child_main.CLOSED, _):
+                    self._settle(delivery, tracker.take())
+            now = time.monotonic()
+            if now >= limit.look and limit.is_broken(tracker, now):
+                child.kill()
+            if now >= patience:
+                patience = float("inf")
+                if len(delivery) > 1:
+                    child.recall()
+            if now >= renewal:
+                renewal = now + RENEW
+                self._renew(delivery)
+
+    def _charge(self, tracker: BatchTracker, limit: CallDeadline, crash: ProcessCrashed) -> DeliveryState:
+        """How things stand, with the crash as the result of the call that ran."""
+        state = tracker.take()
+        # If none ran yet, the first is charged: a message that cannot even be read must not bring down one process
+        # after the other for ever.
+        lost = state.running or state.waiting[: tracker.untouched]
+        if self._pool.abandoned:
+            result = CallResult(Outcome.RELEASE, "stopped before it finished")
+        else:
+            result = limit.result_of_kill(tracker) or CallResult(Outcome.NEGATIVE, str(crash))
+        finished = [*state.finished, (lost, result)] if lost else state.finished
+        return DeliveryState(finished, [], [row for row in state.waiting if row not in lost])
+
+    def _settle(self, delivery: Delivery, state: DeliveryState) -> bool:
+        if state.finished or state.waiting:
+            self._processor.conclude(delivery, state.finished, state.waiting, self._pool.stopping)
+        return all(result.outcome is Outcome.ACKNOWLEDGE for _, result in state.finished)
+
+    def _renew(self, delivery: Delivery) -> None:
+        try:
+            self._processor.broker.renew(delivery)
+        except BrokerClosed:
+            raise
+        except RemudaError as error:
+            report_trouble(self._processor, error)

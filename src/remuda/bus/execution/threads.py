@@ -1,0 +1,146 @@
+"""A crew of threads: each takes messages, runs a plain function on them, and settles."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from remuda.bus.broker_api import Delivery, Outcome
+from remuda.bus.execution.active_delivery import ActiveDelivery
+from remuda.bus.execution.processor import POLL, QueueProcessor, join_all, run_until_stopped
+from remuda.bus.execution.watchdog import Watchdog, WatchedThread
+from remuda.bus.handlers.call import Call
+from remuda.bus.handlers.call_result import CallResult
+from remuda.bus.handlers.exceptions import HandlerTimeout
+from remuda.model.durations import SECOND, text
+
+
+class ThreadWorkerPool:
+    """As many threads as the queue's concurrency. One that is left behind is replaced."""
+
+    def __init__(self, processor: QueueProcessor, watchdog: Watchdog) -> None:
+        self.processor = processor
+        self.watchdog = watchdog
+        self.stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._workers: list[_Worker] = []
+
+    def start(self) -> None:
+        for _ in range(self.processor.settings.threads):
+            self._add()
+
+    def replace(self, worker: _Worker) -> None:
+        with self._guard:
+            self._workers.remove(worker)
+        if not self.stopping.is_set():
+            self._add()
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def join(self, timeout: float) -> bool:
+        with self._guard:
+            workers = list(self._workers)
+        return join_all([worker.thread for worker in workers], timeout)
+
+    def abandon(self) -> None:
+        with self._guard:
+            workers = list(self._workers)
+        for worker in workers:
+            worker.give_up()
+
+    def _add(self) -> None:
+        worker = _Worker(self)
+        with self._guard:
+            self._workers.append(worker)
+        worker.thread.start()
+
+
+class _Worker:
+    def __init__(self, pool: ThreadWorkerPool) -> None:
+        self._pool = pool
+        self._processor = pool.processor
+        self._prefetch = pool.processor.prefetch()
+        self._active: ActiveDelivery[Delivery] | None = None
+        self._watched = WatchedThread(f"a handler of {pool.processor.queue}", self._attend, self._abandon)
+        self.thread = threading.Thread(target=self._run, name=f"remuda-{pool.processor.queue}", daemon=True)
+
+    def give_up(self) -> None:
+        """The crew has stopped, and does not wait any longer."""
+        self._watched.give_up()
+        self._answer_for(CallResult(Outcome.RELEASE, "stopped before it finished"))
+
+    def _run(self) -> None:
+        self._pool.watchdog.add(self._watched)
+        try:
+            run_until_stopped(self._processor, self._pool.stopping, self._step)
+        finally:
+            self._pool.watchdog.remove(self._watched)
+
+    def _step(self) -> bool:
+        delivery = self._processor.broker.pull(self._processor.queue, self._prefetch.count, timeout=POLL)
+        if delivery is not None:
+            self._prefetch.begin()
+            if pause := self._prefetch.end(delivery, failed=not self._handle(delivery)):
+                time.sleep(pause)
+        return not self._watched.abandoned
+
+    def _handle(self, delivery: Delivery) -> bool:
+        """Run the handlers for a delivery and settle it; whether all went well."""
+        active = self._active = ActiveDelivery(delivery)
+        try:
+            for rows, call in self._processor.dispatcher.calls(delivery):
+                if self._pool.stopping.is_set() or not active.begin(rows):
+                    break
+                if not active.end(call if isinstance(call, CallResult) else self._call(call)):
+                    return False
+            state = active.close()
+            if state is None:
+                return False
+            self._processor.conclude(delivery, state.finished, state.waiting, self._pool.stopping)
+            return all(result.outcome is Outcome.ACKNOWLEDGE for _, result in state.finished)
+        finally:
+            self._active = None
+
+    def _call(self, call: Call) -> CallResult:
+        timeout = self._processor.settings.timeout
+        result = CallResult(Outcome.NEGATIVE)
+        try:
+            try:
+                self._watched.begin(None if timeout is None else timeout / SECOND)
+                result = call.run()
+            finally:
+                self._watched.end()
+        except HandlerTimeout:
+            # It came outside the handler. There is only one for each call, so nothing disturbs this.
+            self._watched.end()
+        if self._watched.interrupted and timeout is not None and result.outcome is Outcome.NEGATIVE:
+            return CallResult(Outcome.NEGATIVE, f"timed out after {text(timeout)}", result.detail)
+        return result
+
+    def _attend(self, now: float) -> None:
+        """Called by the watchdog while a call runs."""
+        active = self._active
+        if active is None:
+            return
+        if rows := active.give_back(now):
+            active.delivery.release(rows)
+        if active.must_renew(now):
+            self._processor.broker.renew(active.delivery)
+
+    def _abandon(self) -> None:
+        """Called by the watchdog: answer for the call that does not end, give back the rest, and go on without it."""
+        timeout = text(self._processor.settings.timeout or 0)
+        try:
+            self._answer_for(CallResult(Outcome.NEGATIVE, f"timed out after {timeout} and ignores the interrupt"))
+        finally:
+            self._pool.replace(self)
+
+    def _answer_for(self, running: CallResult) -> None:
+        """Outcome for the worker, which is in a call; its own answer will then come too late."""
+        active = self._active
+        state = active.close() if active is not None else None
+        if active is None or state is None:
+            return
+        finished = [*state.finished, (state.running, running)] if state.running else state.finished
+        self._processor.conclude(active.delivery, finished, state.waiting, self._pool.stopping)

@@ -1,0 +1,110 @@
+"""What a handler may ask for by type, beside the body."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from remuda.bus.publishing import headers as names
+from remuda.model.message import Message
+
+
+class Headers(dict[str, str]):
+    """The message's headers."""
+
+
+class Attempt(int):
+    """Which attempt this is; 1 is the first."""
+
+
+class Response:
+    """What will be sent to the callback: a handler may add headers, send it elsewhere, or not at all (B9)."""
+
+    def __init__(self, callback: str | None) -> None:
+        self.callback = callback
+        self.headers: dict[str, str] = {}
+
+    def rewrite(self, topic: str) -> None:
+        """Send the answer to another topic."""
+        self.callback = topic
+
+    def remove(self) -> None:
+        """Send no answer."""
+        self.callback = None
+
+
+class Context:
+    """One message in one handler's hands. What few handlers ask for is made when it is asked for."""
+
+    __slots__ = ("_attempt", "_headers", "_response", "_values", "handler", "message", "queue")
+
+    def __init__(self, message: Message, queue: str, handler: str, attempt: int) -> None:
+        self.message = message
+        self.queue = queue
+        self.handler = handler
+        self._attempt = attempt
+        self._headers: Headers | None = None
+        self._response: Response | None = None
+        self._values: dict[object, object] | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt(self._attempt)
+
+    @property
+    def headers(self) -> Headers:
+        if self._headers is None:
+            self._headers = Headers(self.message.headers)
+        return self._headers
+
+    @property
+    def response(self) -> Response:
+        if self._response is None:
+            self._response = Response(self.message.headers.get(names.CALLBACK))
+        return self._response
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether what the handler returns is sent to somebody."""
+        if self._response is None:
+            return names.CALLBACK in self.message.headers
+        return self._response.callback is not None
+
+    @property
+    def values(self) -> dict[object, object]:
+        """Whatever middleware wants to pass on; values are given to handlers by type."""
+        if self._values is None:
+            self._values = {}
+        return self._values
+
+    @property
+    def user(self) -> str | None:
+        """Who caused this message, however many handlers lie between."""
+        return self.headers.get(names.USER)
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that adds the message's particulars to each line."""
+        extra = {
+            "queue": self.queue,
+            "message_id": self.message.id,
+            "topic": self.message.name,
+            "attempt": self.attempt,
+        }
+        return logging.LoggerAdapter(logging.getLogger(f"remuda.handlers.{self.handler}"), extra)
+
+
+def child_headers(parent: Mapping[str, str], parent_id: str) -> dict[str, str]:
+    """Headers that a message caused by another inherits: correlation, sequence, user, trace."""
+    inherited = {names.CORRELATION: parent_id, names.SEQUENCE: str(_sequence(parent) + 1)}
+    for name in (names.USER, names.TRACE):
+        if name in parent:
+            inherited[name] = parent[name]
+    return inherited
+
+
+def _sequence(headers: Mapping[str, str]) -> int:
+    try:
+        return int(headers.get(names.SEQUENCE, "0"))
+    except ValueError:
+        return 0

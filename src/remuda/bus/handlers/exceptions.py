@@ -1,0 +1,47 @@
+"""What a handler can say by raising (B12), besides returning or failing."""
+
+from __future__ import annotations
+
+from remuda.model.durations import Duration, micros
+
+
+class HandlerDecision(Exception):
+    """An answer to the bus rather than a failure."""
+
+
+class Retry(HandlerDecision):
+    """Try again: now, or after a while. Counts as an attempt."""
+
+    def __init__(self, reason: str = "asked for a retry", *, after: Duration = 0) -> None:
+        super().__init__(reason)
+        self.after = micros(after)
+
+
+class Reject(HandlerDecision):
+    """The message is invalid and will never be understood (I)."""
+
+    def __init__(self, reason: str = "invalid") -> None:
+        super().__init__(reason)
+
+
+class NotInterested(HandlerDecision):
+    """The message is not for this handler (N)."""
+
+    def __init__(self, reason: str = "not interested") -> None:
+        super().__init__(reason)
+
+
+class NotNow(HandlerDecision):
+    """Back to the queue; the attempt does not count. A moment passes first, lest it comes round without end."""
+
+    def __init__(self, reason: str = "not now", *, after: Duration = "1s") -> None:
+        super().__init__(reason)
+        self.after = micros(after)
+
+
+class Dead(HandlerDecision):
+    """The message cannot be handled; it is kept with the reason, and comes back when it is reprocessed."""
+
+
+class HandlerTimeout(BaseException):
+    """Raised inside a handler that runs longer than its timeout. Like a cancellation, it passes `except Exception`."""

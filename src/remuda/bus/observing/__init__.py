@@ -1,0 +1,1 @@
+"""Logs, metrics and traces of what passes through a bus."""

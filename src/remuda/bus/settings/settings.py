@@ -1,0 +1,271 @@
+"""Settings from code, `remuda.toml`, the environment and PaperTrail's property names (B3); the more specific wins.
+
+Every setting is a PaperTrail property: `message.retry.max`, or `message.retry.max.<queueId>` for one queue. In the
+environment it is `REMUDA_MESSAGE_RETRY_MAX` or `REMUDA_MESSAGE_RETRY_MAX__<queueId>`, where the queue's id may also be
+written as a shell allows it, `ORDERS_SHIP` for `Orders.ship`. In TOML a name that is longer than another setting's is
+quoted, since a table cannot also be a value:
+
+    message.retry.max = 3
+    "message.retry.max.Orders.ship" = 10
+
+`message.retry.check.interval` is accepted for compatibility and has no effect: nothing is checked for at intervals,
+since a retry comes when it is due.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from remuda.bus.handlers.handler import ExecutorKind, HandlerOptions
+from remuda.bus.settings.retry import DEFAULT, RetryPolicy
+from remuda.model.durations import MILLISECOND, SECOND, micros
+from remuda.model.errors import InvalidOption
+
+_PREFIX: Final = "REMUDA_"
+
+
+class Property(msgspec.Struct, frozen=True):
+    """One setting: how it is read, what it is by default, and whether a queue may have its own."""
+
+    read: Callable[[Any], Any]
+    default: Any
+    per_queue: bool = True
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A value and where it came from."""
+
+    value: Any
+    source: str
+
+
+def _whole(minimum: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        try:
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        if number is None or isinstance(value, bool) or (isinstance(value, float) and value != number):
+            raise InvalidOption(f"must be a whole number, not {value!r}")
+        if number < minimum:
+            raise InvalidOption(f"must be at least {minimum}, not {value!r}")
+        return number
+
+    return read
+
+
+def _intervals(value: Any) -> tuple[int, ...]:
+    entries = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+    return tuple(micros(entry, SECOND) for entry in entries)
+
+
+def _executor(value: Any) -> ExecutorKind:
+    try:
+        return ExecutorKind(value)
+    except ValueError:
+        raise InvalidOption(f"must be one of {', '.join(ExecutorKind)}; not {value!r}") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidOption(f"must be a text, not {value!r}")
+    return value
+
+
+def _duration(unit: int, *, least: int = 0) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        length = micros(value, unit)
+        if length < least:
+            raise InvalidOption(f"must be longer than zero, not {value!r}")
+        return length
+
+    return read
+
+
+PROPERTIES: Final[dict[str, Property]] = {
+    "message.retry.max": Property(_whole(0), 5),
+    "message.retry.intervals": Property(_intervals, DEFAULT.intervals),
+    "message.retry.min.interval": Property(_duration(MILLISECOND), DEFAULT.min_interval, per_queue=False),
+    "message.retry.check.interval": Property(_duration(SECOND), 60 * SECOND, per_queue=False),
+    "message.queue.size": Property(_whole(0), 500),
+    "message.failover": Property(_text, None),
+    "message.threads": Property(_whole(1), 1),
+    "message.timeout": Property(_duration(SECOND, least=1), None),
+    "message.executor": Property(_executor, None),
+}
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one queue, after all sources were asked."""
+
+    retry: RetryPolicy
+    timeout: int | None
+    failover: str | None
+    threads: int
+    executor: ExecutorKind | None
+    queue_size: int
+    batch: int | None = None
+
+
+class Settings:
+    """All sources in one place. Later sources win over earlier ones, a queue's own value over the general one."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Setting] = {}
+
+    @classmethod
+    def load(
+        cls,
+        properties: Mapping[str, Any] | None = None,
+        file: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Settings from a TOML file, then code, then the environment. The file may be absent unless it is named."""
+        settings = cls()
+        path = Path(file) if file is not None else Path("remuda.toml")
+        if file is not None or path.exists():
+            settings.read_file(path)
+        for name, value in (properties or {}).items():
+            settings.put(name, value, "code")
+        settings.read_environment(os.environ if environment is None else environment)
+        return settings
+
+    def read_file(self, path: Path) -> None:
+        try:
+            tables = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise InvalidOption(f"the settings file {path} cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidOption(f"the settings file {path} is not valid TOML: {error}") from error
+        for name, value in _flatten(tables):
+            self.put(name, value, str(path))
+
+    def read_environment(self, environment: Mapping[str, str]) -> None:
+        names = {name.upper().replace(".", "_"): name for name in PROPERTIES}
+        for variable, value in environment.items():
+            if not variable.startswith(_PREFIX + "MESSAGE_"):
+                continue
+            known, _, queue = variable.removeprefix(_PREFIX).partition("__")
+            if known not in names:
+                raise InvalidOption(f"the environment variable {variable} is no setting{_hint(known, list(names))}")
+            self.put(names[known] + (f".{queue}" if queue else ""), value, variable)
+
+    def put(self, name: str, value: Any, source: str) -> None:
+        """Take one setting, or refuse it with its name."""
+        known = property_of(name)
+        if known is None:
+            raise InvalidOption(f"{source}: unknown setting {name!r}{_hint(name, list(PROPERTIES))}")
+        if name == known + ".":
+            raise InvalidOption(f"{source}: {name!r} names no queue after its last dot")
+        if name != known and not PROPERTIES[known].per_queue:
+            raise InvalidOption(f"{source}: {known} holds for all queues; {name!r} cannot be set for one")
+        if name == "message.failover":
+            raise InvalidOption(f"{source}: message.failover needs a queue: message.failover.<queueId>")
+        try:
+            self._values[name] = Setting(PROPERTIES[known].read(value), source)
+        except InvalidOption as error:
+            raise InvalidOption(f"{source}: {name} {error}") from None
+
+    def get(self, name: str) -> Setting:
+        """What holds for queues that have no value of their own."""
+        return self._values.get(name, Setting(PROPERTIES[name].default, "default"))
+
+    def own(self, name: str, queue: str) -> Setting | None:
+        """A queue's own value."""
+        return self._values.get(f"{name}.{queue}") or self._values.get(f"{name}.{_shell_name(queue)}")
+
+    def unknown_queues(self, queues: Iterable[str]) -> set[str]:
+        """Queues that some setting names, and that are none of these."""
+        known = {name for queue in queues for name in (queue, _shell_name(queue))}
+        named = {name[len(prefix) + 1 :] for name in self._values if (prefix := property_of(name)) and prefix != name}
+        return named - known
+
+    def for_queue(self, queue: str, options: HandlerOptions) -> QueueSettings:
+        """What holds for a queue: its own settings, then what its handler says, then the general settings."""
+
+        def pick(name: str, said: Any) -> Any:
+            own = self.own(name, queue)
+            return own.value if own is not None else said if said is not None else self.get(name).value
+
+        return QueueSettings(
+            retry=self._retry(queue, options.retry),
+            timeout=pick("message.timeout", options.timeout),
+            failover=pick("message.failover", options.failover),
+            threads=pick("message.threads", options.threads),
+            executor=pick("message.executor", options.executor),
+            queue_size=pick("message.queue.size", options.queue_size),
+            batch=options.batch,
+        )
+
+    def effective(self, queues: Mapping[str, HandlerOptions]) -> list[tuple[str, Any, str]]:
+        """Every setting in force, with its source, for people to read."""
+        rows = [
+            (name, self.get(name).value, self.get(name).source) for name in PROPERTIES if name != "message.failover"
+        ]
+        for queue, options in queues.items():
+            chosen = self.for_queue(queue, options)
+            said = {
+                "message.retry": (chosen.retry, options.retry),
+                "message.timeout": (chosen.timeout, options.timeout),
+                "message.failover": (chosen.failover, options.failover),
+                "message.threads": (chosen.threads, options.threads),
+                "message.executor": (chosen.executor, options.executor),
+            }
+            for name, (value, written) in said.items():
+                own = self._source_of(name, queue)
+                if own is not None or written is not None:
+                    rows.append((f"{name}.{queue}", value, own.source if own is not None else "handler"))
+        return rows
+
+    def _retry(self, queue: str, said: RetryPolicy | None) -> RetryPolicy:
+        policy = said or RetryPolicy(
+            max_retries=self.get("message.retry.max").value,
+            intervals=self.get("message.retry.intervals").value,
+            min_interval=self.get("message.retry.min.interval").value,
+        )
+        changes: dict[str, Any] = {}
+        for name, field in (("message.retry.max", "max_retries"), ("message.retry.intervals", "intervals")):
+            own = self.own(name, queue)
+            if own is not None:
+                changes[field] = own.value
+        if said is not None and self.get("message.retry.min.interval").source != "default":
+            changes["min_interval"] = self.get("message.retry.min.interval").value
+        if "max_retries" in changes and policy.threshold == policy.max_retries + 1:
+            changes["threshold"] = changes["max_retries"] + 1
+        return msgspec.structs.replace(policy, **changes)
+
+    def _source_of(self, name: str, queue: str) -> Setting | None:
+        """A queue's own value of a property, or of one below it."""
+        below = [known for known in PROPERTIES if known == name or known.startswith(name + ".")]
+        return next((own for known in below if (own := self.own(known, queue)) is not None), None)
+
+
+def property_of(name: str) -> str | None:
+    """The property that a setting's name begins with."""
+    return max((known for known in PROPERTIES if name == known or name.startswith(known + ".")), key=len, default=None)
+
+
+def _flatten(tables: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in tables.items():
+        name = f"{prefix}{key}"
+        rows += _flatten(value, name + ".") if isinstance(value, Mapping) else [(name, value)]
+    return rows
+
+
+def _shell_name(queue: str) -> str:
+    """A queue's id as the name of an environment variable can hold it."""
+    return re.sub(r"\W", "_", queue, flags=re.ASCII).upper()
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; the settings are {', '.join(known)}"

@@ -1,0 +1,71 @@
+"""How many messages a worker takes at once, and when it lets some gather first."""
+
+from __future__ import annotations
+
+import pytest
+
+from remuda.broker.delivery import Delivery
+from remuda.bus.execution import prefetch as pace
+from remuda.bus.execution.prefetch import AdaptivePrefetch, ArrivalRate
+from remuda.core.effects import Sending
+from remuda.model.messages import Messages
+
+
+class Watch:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    made = Watch()
+    monkeypatch.setattr(pace, "time", made)
+    return made
+
+
+def delivery(*created: int, remaining: int = 0) -> Delivery:
+    messages = Messages(bodies=[b""] * len(created), name="x", created=list(created))
+    sending = Sending("q", "worker", 1, [(0, len(created))], [1], 0, (0, remaining))
+    return Delivery(sending, messages, lambda *_: 0)
+
+
+def worked(worker: AdaptivePrefetch, given: Delivery, watch: Watch, seconds: float, *, failed: bool = False) -> float:
+    worker.begin()
+    watch.now += seconds
+    return worker.end(given, failed=failed)
+
+
+def test_more_at_once_while_they_are_quick_and_fewer_when_they_are_not(watch: Watch) -> None:
+    worker = AdaptivePrefetch(None, ArrivalRate())
+    counts = []
+    for seconds, failed in [(0.001, False)] * 3 + [(0.02, False), (0.1, False), (0.001, False), (0.001, True)]:
+        worked(worker, delivery(0, remaining=1), watch, seconds, failed=failed)
+        counts.append(worker.count)
+    assert counts == [2, 4, 8, 8, 2, 4, 1]
+
+
+def test_a_fixed_number_stays(watch: Watch) -> None:
+    worker = AdaptivePrefetch(1, ArrivalRate())
+    assert worked(worker, delivery(0, 0, 0), watch, 0.0001) == 0, "one at a time gathers nothing"
+    assert worker.count == 1
+
+
+def test_messages_gather_where_they_come_thick_and_fast(watch: Watch) -> None:
+    worker = AdaptivePrefetch(None, ArrivalRate())
+    worked(worker, delivery(1_000_000), watch, 0.0001)
+    assert worked(worker, delivery(1_000_050, 1_000_100), watch, 0.0001) > 0
+    assert worked(worker, delivery(1_000_150, remaining=1), watch, 0.0001) == 0, "not while some wait"
+    assert worked(worker, delivery(1_001_150), watch, 0.0001) == 0, "a message each ms is worth a turn each"
+
+
+def test_workers_of_a_queue_know_together_how_fast_messages_come(watch: Watch) -> None:
+    arrivals = ArrivalRate()
+    first, second = AdaptivePrefetch(None, arrivals), AdaptivePrefetch(None, arrivals)
+    worked(first, delivery(1_000_000), watch, 0.0001)
+    worked(second, delivery(1_000_100), watch, 0.0001)
+    assert worked(first, delivery(1_000_200), watch, 0.0001) > 0, "to the first alone they would seem far apart"
