@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from remuda.broker.opening import open_broker
-from remuda.broker.workers import claim_worker
+from remuda.broker.embedded.workers import claim_worker
 from remuda.model.errors import InvalidOption
 from remuda.model.ids import STEP, Snowflakes, time_of
 from tests.conformance.kit import numbered
 
 CLAIM = """
 import sys, pathlib
-from remuda.broker.workers import claim_worker
+from remuda.broker.embedded.workers import claim_worker
 claim = claim_worker(None, pathlib.Path(sys.argv[1]))
 print(claim.number, flush=True)
 sys.stdin.read()

@@ -10,7 +10,7 @@ import pytest
 
 from remuda.broker.delivery import Delivery
 from remuda.broker.port import AsyncBroker, Broker, Subscription
-from remuda.core.effects import Notice, NoticeKind
+from remuda.model.notices import Notice, NoticeKind
 from remuda.model.document import QueueView
 from remuda.model.message import Message, Priority
 

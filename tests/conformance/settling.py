@@ -11,7 +11,7 @@ import pytest
 
 from remuda.broker.delivery import Delivery
 from remuda.broker.port import Broker
-from remuda.core.receipts import Receipt
+from remuda.model.results import Receipt
 from remuda.model.errors import CommitTimeout, DeliveryFailed, InvalidOption
 from remuda.model.message import Message
 from tests.conformance.kit import (

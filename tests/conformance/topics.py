@@ -8,7 +8,7 @@ from remuda.broker.port import Broker
 from remuda.model.errors import Conflict, ConsumersFull, InvalidOption, NotFound
 from remuda.model.message import CORRELATION, Message
 from remuda.model.options import QueueOptions
-from remuda.model.records import Binding
+from remuda.model.routing import Binding
 from tests.conformance.kit import (
     MOMENT,
     Backend,

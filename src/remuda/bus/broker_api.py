@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from remuda.broker.clock import Clock, steady_clock
-from remuda.broker.delivery import Answers as BaseDelivery
-from remuda.broker.delivery import AsyncDelivery, Delivery
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery
+from remuda.broker.delivery import Dispatch
+from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
-from remuda.core.effects import Answer as Outcome
-from remuda.core.effects import Sending
-from remuda.core.info import QueueInfo
-from remuda.core.operators import Parked
-from remuda.core.operators import Selection as MessageFilter
-from remuda.core.settling import Verdict as Settlement
+from remuda.broker.threads import EmbeddedBroker
+from remuda.model.filters import MessageFilter
+from remuda.model.results import ParkedMessage as Parked
+from remuda.model.results import QueueInfo
+from remuda.model.settlement import Outcome, Settlement
 
 __all__ = [
     "AsyncDelivery",
@@ -26,8 +24,8 @@ __all__ = [
     "Outcome",
     "Parked",
     "QueueInfo",
-    "Sending",
     "Settlement",
+    "in_hand",
     "open_broker",
     "settlement",
     "steady_clock",
@@ -43,3 +41,8 @@ def settlement(
 ) -> Settlement:
     """What shall become of delivered messages; without a delay the queue decides when."""
     return Settlement(outcome, reason, delay, consumer, detail=detail)
+
+
+def in_hand(runs: list[tuple[int, int]], attempts: list[int]) -> Dispatch:
+    """A delivery that another process holds the lease of."""
+    return Dispatch("", "", 0, None, runs, attempts, 0)

@@ -99,12 +99,12 @@ class TestBus:
         broker = self.bus.broker
         assert isinstance(broker, EmbeddedBroker)
         calls = self.run()
-        while (wake := broker.host.tick()) <= end:
+        while (wake := broker.runtime.tick()) <= end:
             self.clock.now = max(wake, self.clock.now + 1)
-            broker.host.tick()
+            broker.runtime.tick()
             calls += self.run()
         self.clock.now = max(end, self.clock.now)
-        broker.host.tick()
+        broker.runtime.tick()
         return calls + self.run()
 
     def queue(self, name: str) -> QueueInfo:

@@ -10,7 +10,6 @@ import msgspec
 
 from remuda.core import snapshot
 from remuda.core.core import Core
-from remuda.core.info import QueueInfo, describe
 from remuda.core.queue import Queue
 from remuda.log.disk import AppendFile, DirectoryDisk
 from remuda.log.log import Log
@@ -19,6 +18,7 @@ from remuda.model.errors import InvalidOption, NotFound, StorageError
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Message
 from remuda.model.records import Event, Events
+from remuda.model.results import QueueInfo
 from remuda.model.state import State
 
 _ATTEMPTS: Final = 20
@@ -129,7 +129,7 @@ class Look:
     def _info(self, queue: Queue) -> QueueInfo:
         holders = self._holders.get(queue.name, {})
         held = tuple(name for name, run in holders.items() if any(True for _ in queue.flights.find(*run)))
-        return msgspec.structs.replace(describe(queue), consumers=held)
+        return msgspec.structs.replace(self._core.info(queue.name), consumers=held)
 
 
 def check_kind(kind: str | None) -> tuple[str, ...]:
@@ -146,8 +146,8 @@ def _whereabouts(queue: Queue, kinds: tuple[str, ...]) -> Iterator[Whereabouts]:
         for piece in queue.flights:
             yield Whereabouts("in-flight", piece.first, piece.count, piece.attempt, time=piece.time or None)
     if "waiting" in kinds:
-        for lane in queue.lanes():
-            for first, count, _ in lane.runs():
+        for _, _, level in queue.ready.levels():
+            for first, count, _ in level.runs():
                 yield Whereabouts("waiting", first, count, queue.attempts.get(first, 0))
     if "delayed" in kinds:
         for piece in queue.delayed:

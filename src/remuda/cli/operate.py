@@ -28,9 +28,10 @@ def reprocess(
     """Send dead, invalid and unwanted messages back to their queue, with a fresh count of attempts."""
     from remuda.cli import say
     from remuda.cli.times import point
-    from remuda.core.operators import Selection
+    from remuda.model.filters import MessageFilter
+    from remuda.model.state import PARKED, State
 
-    selection = Selection(reason=reason, since=point(since) if since else 0, until=point(until) if until else None)
+    selection = MessageFilter(states=PARKED | {State.RETRY}, reason=reason, since=point(since) if since else 0, until=point(until) if until else None)
     with _broker(directory) as broker:
         number = broker.reprocess(queue, selection, who=who or _login())
     typer.echo(f"{say.count(number, 'message')} back in {queue}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from remuda.core.info import QueueInfo
+    from remuda.model.results import QueueInfo
 
 _COLUMNS = ("queue", "depth", "in flight", "delayed", "dead", "invalid", "unwanted", "done", "consumers", "status")
 _RARE = ("invalid", "unwanted")

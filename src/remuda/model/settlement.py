@@ -22,6 +22,9 @@ class Outcome(StrEnum):
     DEAD = "dead"
     """Give up; optionally on to another queue."""
 
+    ACKNOWLEDGE = "ack"
+    NEGATIVE = "nack"
+
     __hash__ = str.__hash__  # As for states.
 
 

@@ -9,7 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from remuda.bus.broker_api import BaseDelivery, Broker, Outcome, settlement
+import msgspec
+
+from remuda.bus.broker_api import BaseDelivery, Broker, Outcome, Settlement, settlement
 from remuda.bus.execution.active_delivery import FinishedCalls
 from remuda.bus.execution.failure_policy import FailurePolicy, Judgement, Threshold
 from remuda.bus.execution.prefetch import AdaptivePrefetch, ArrivalRate
@@ -161,7 +163,7 @@ class PendingSettlement:
         """Gives what the delivery's answers gave: for a coroutine, something to await."""
         whole = len(self._delivery)
         return [
-            self._delivery.answer(fate.settlement, None if len(rows) == whole else rows, fate.to, wait=False)
+            self._delivery.answer(_with_target(fate), None if len(rows) == whole else rows, wait=False)
             for fate, rows in self._fates.items()
         ]
 
@@ -197,3 +199,7 @@ def report_trouble(processor: QueueProcessor, error: Exception) -> None:
     processor.trouble = str(error)
     known = isinstance(error, RemudaError)
     _log.error("%s: a worker has to wait: %s", processor.queue, error, exc_info=None if known else error)
+
+
+def _with_target(fate: Judgement) -> Settlement:
+    return fate.settlement if fate.to is None else msgspec.structs.replace(fate.settlement, to=fate.to)

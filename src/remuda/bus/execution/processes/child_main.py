@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from remuda.bus.broker_api import BaseDelivery, Sending
+from remuda.bus.broker_api import BaseDelivery, in_hand
 from remuda.bus.execution.processes import shared_progress as shared
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers import call_result
@@ -86,10 +86,11 @@ class BatchDelivery(BaseDelivery[NoReturn]):
 
     def __init__(self, round: Batch) -> None:
         runs = [(row, 1) for row in range(len(round.messages))]
-        super().__init__(Sending("", "", None, runs, round.attempts, 0), round.messages)
+        super().__init__(in_hand(runs, round.attempts), round.messages, _settled_by_parent)
 
-    def _settle(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("the parent settles what was handled here")
+
+def _settled_by_parent(*_: Any) -> NoReturn:
+    raise NotImplementedError("the parent settles what was handled here")
 
 
 class CallServer:
