@@ -161,7 +161,7 @@ class Operators(Conformance):
         assert broker.queue("orders").size == 0
 
     def test_clear_of_something_else_is_refused(self, broker: Broker) -> None:
-        with pytest.raises(InvalidOption, match="clear takes all, priority or regular"):
+        with pytest.raises(InvalidOption, match="lanes must be one of all, priority, regular"):
             broker.clear("orders", "some")
 
     def test_m6_parked_messages_are_listed_and_chosen_by_state_and_reason(self, broker: Broker) -> None:

@@ -160,7 +160,8 @@ class PutBack(Conformance):
         broker.create_queue("orders", type="pull", put_back=put_back)
         broker.publish([urgent(b"h0"), urgent(b"h1"), *numbered(1)])
         pulled(broker).nack()
-        assert waiting_bodies(broker) == [b"h1", b"h0", b"0"]
+        first = [b"h0", b"h1"] if put_back == "priority" else [b"h1", b"h0"]
+        assert waiting_bodies(broker) == [*first, b"0"]
 
     def test_q9_high_priority_stays_high_through_delay_and_restart(self, backend: Backend, broker: Broker) -> None:
         broker.create_queue("orders", type="pull", put_back_delay="20ms")

@@ -120,10 +120,18 @@ class Consuming:
 
     def hand_over(self, command: HandOver) -> list[tuple[int, int]]:
         queue = self._registry.queues.get(command.queue)
-        lease = queue.leases.get(command.lease) if queue is not None else None
-        if queue is None or lease is None or lease.deadline <= self._recorder.now:
+        if queue is None:
             return []
-        return delivering.hand_over(self._registry, queue, lease)
+        consumer = queue.consumers.get(command.consumer)
+        if consumer is not None and command.watched:
+            consumer.under_way = max(consumer.under_way - command.count, 0)
+            queue.offer(consumer)
+        lease = queue.leases.get(command.lease)
+        runs: list[tuple[int, int]] = []
+        if lease is not None and lease.deadline > self._recorder.now:
+            runs = delivering.hand_over(self._registry, queue, lease)
+        self._registry.after(queue)
+        return runs
 
     def settle(self, command: Settle) -> int:
         queue = self._registry.queues.get(command.queue)

@@ -14,7 +14,7 @@ from remuda.core.queue import CONSUMING, Lease, Queue, Waiter
 from remuda.core.ranges import MessageRange
 from remuda.core.ready import ReadyRun
 from remuda.model.notices import NoticeKind
-from remuda.model.options import PER_TOPIC, Acknowledge, PutBack
+from remuda.model.options import PER_TOPIC, Acknowledge, PutBack, QueueType
 from remuda.model.records import Event
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
@@ -62,7 +62,8 @@ def dispatch(registry: Registry, queue: Queue) -> None:
 def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     """Answer a pull request; False when nothing can be had now."""
     recorder = registry.recorder
-    pace = queue.options.delay_between_messages
+    # A pull queue gives what it is asked for; the others keep their pace for whoever asks (Q8).
+    pace = 0 if queue.options.type is QueueType.PULL else queue.options.delay_between_messages
     if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
         return False
     expire(registry, queue)
@@ -113,7 +114,7 @@ def send(
         recorder.send(
             Dispatch(
                 queue.name, name, tag, token if asks or ahead else None, chosen, attempts, deadline,
-                queue.ready.by_rank, redelivered if True in redelivered else (), ahead,
+                queue.ready.by_rank, redelivered if True in redelivered else (), ahead, len(consumers) > 1,
             )
         )  # fmt: skip
         if consumer is not None:
@@ -126,28 +127,31 @@ def send(
 
 
 def hand_over(registry: Registry, queue: Queue, lease: Lease) -> list[tuple[int, int]]:
-    """A delivery reaches its consumer. Gives the runs that still may; what has expired meanwhile ends here."""
+    """A delivery reaches one of its consumers. Gives the runs that still may; what has expired meanwhile ends here."""
     recorder = registry.recorder
-    held = _held(queue, lease, lease.runs)
-    alive = [piece for piece in held if piece.deadline > recorder.now]
-    if len(alive) < len(held):
+    lease.awaits_hand_over = False
+    lease.taken += 1
+    if not lease.kicked:
+        held = _held(queue, lease, lease.runs)
+        alive = [piece for piece in held if piece.deadline > recorder.now]
+        gone = sum(piece.count for piece in held if piece.deadline <= recorder.now)
         for piece in held:
             if piece.deadline <= recorder.now:
-                expired = Event(queue.name, State.DEAD, piece.first, piece.count, reason="expired")
-                recorder.event(queue, State.FETCHED, expired)
-        gone = sum(piece.count for piece in held) - sum(piece.count for piece in alive)
-        queue.give_back(lease, lease.consumers, gone)
-        lease.open -= gone
-    queue.handed_over(lease)
-    if queue.options.acknowledge is Acknowledge.NONE:
-        label = ", ".join(lease.consumers)
-        for piece in alive:
-            recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, piece.first, piece.count, label))
+                to = queue.options.expired_queue or queue.options.dead_letter_queue
+                registry.end(queue, State.FETCHED, piece.first, piece.count, "expired", priority=piece.priority, to=to)
+        if gone:
+            queue.give_back(lease.consumers, gone)
+            lease.open -= gone
+        lease.runs = [(piece.first, piece.count) for piece in alive]
+        if queue.options.acknowledge is Acknowledge.NONE:
+            lease.kicked = True
+            label = ", ".join(lease.consumers)
+            for first, count in lease.runs:
+                recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, label))
+    runs = list(lease.runs)
+    if lease.open <= 0 or (lease.kicked and lease.taken >= len(lease.consumers)):
         queue.revoke(lease)
-    elif lease.open <= 0:
-        queue.revoke(lease)
-    registry.after(queue)
-    return [(piece.first, piece.count) for piece in alive]
+    return runs
 
 
 def expire(registry: Registry, queue: Queue) -> None:
@@ -207,7 +211,7 @@ def settle(
     settled = sum(piece.count for piece in pieces)
     for piece, decided in _reviewed(queue, pieces, settlement):
         conclude(registry, queue, piece, decided)
-    queue.give_back(lease, lease.consumers, settled)
+    queue.give_back(lease.consumers, settled)
     lease.open -= settled
     if lease.open <= 0:
         queue.revoke(lease)
@@ -260,7 +264,7 @@ def recount(queue: Queue) -> None:
     for lease in list(queue.leases.values()):
         left = sum(piece.count for piece in _held(queue, lease, lease.runs))
         if left < lease.open:
-            queue.give_back(lease, lease.consumers, lease.open - left)
+            queue.give_back(lease.consumers, lease.open - left)
             lease.open = left
         if not lease.open:
             queue.revoke(lease)
@@ -423,7 +427,7 @@ def _count_confirmation(
         recorder.confirm_again(queue, success)
     else:
         recorder.event(queue, State.FETCHED, success)
-    queue.give_back(lease, (consumer,), lease.open)
+    queue.give_back((consumer,), lease.open)
     lease.confirmed.add(consumer)
     if len(lease.confirmed) >= lease.needed:
         recorder.event(queue, State.SUCCESS, Event(queue.name, State.COMPLETED, piece.first, piece.count))
@@ -435,7 +439,7 @@ def _count_confirmation(
 
 def _decline(registry: Registry, queue: Queue, lease: Lease, consumer: str, settlement: Settlement) -> None:
     if consumer not in lease.confirmed and consumer not in lease.declined:
-        queue.give_back(lease, (consumer,), lease.open)
+        queue.give_back((consumer,), lease.open)
         lease.declined.add(consumer)
         _end_if_all_spoke(registry, queue, lease, settlement)
 

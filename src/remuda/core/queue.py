@@ -43,6 +43,11 @@ class Lease(msgspec.Struct):
     answered: bool = False
     """Whether some consumer has answered for some of it."""
     awaits_hand_over: bool = False
+    """Whether it was sent ahead and nobody has it in hand yet: until then it is the queue's."""
+    kicked: bool = False
+    """Whether its messages are settled by being handed over; it stands for those that still will be."""
+    taken: int = 0
+    """How many of its consumers have it in hand."""
 
 
 class Waiter(msgspec.Struct, frozen=True):
@@ -283,30 +288,18 @@ class Queue:
             self._lease_ends = [(held.deadline, token) for token, held in self.leases.items()]
             heapq.heapify(self._lease_ends)
 
-    def handed_over(self, lease: Lease) -> None:
-        """The messages of a delivery are in their consumers' hands."""
-        if lease.awaits_hand_over:
-            lease.awaits_hand_over = False
-            for name in lease.consumers:
-                consumer = self.consumers.get(name)
-                if consumer is not None:
-                    consumer.under_way -= lease.open
-                    self.offer(consumer)
-
     def answered(self, lease: Lease) -> None:
         if not lease.answered:
             lease.answered = True
             self.unanswered -= 1
 
-    def give_back(self, lease: Lease, names: Sequence[str], count: int) -> None:
-        """These consumers have `count` messages of a delivery less to answer for."""
+    def give_back(self, names: Sequence[str], count: int) -> None:
+        """These consumers have `count` messages less to answer for."""
         for name in names:
             consumer = self.consumers.get(name)
             if consumer is not None:
                 consumer.unanswered -= count
                 consumer.credit.used -= count
-                if lease.awaits_hand_over:
-                    consumer.under_way -= count
                 self.offer(consumer)
 
     def revoke(self, lease: Lease) -> None:
@@ -316,7 +309,7 @@ class Queue:
         self.answered(lease)
         if lease.open > 0:
             silent = [name for name in lease.consumers if name not in lease.confirmed and name not in lease.declined]
-            self.give_back(lease, silent, lease.open)
+            self.give_back(silent, lease.open)
             lease.open = 0
 
     # How records change it
