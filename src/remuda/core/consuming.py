@@ -44,10 +44,10 @@ class Consuming:
             status = Status.RUNNING if named is not None and "type" in named else Status.NOT_INITIALIZED
             queue = registry.create(command.queue, registry.options(named), status)
             queue.named = frozenset(named or ())
+        elif command.consumer in queue.consumers:
+            raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
         elif queue.status is Status.NOT_INITIALIZED and named is not None and "type" in named:
             registry.initialize(queue, named)
-        if command.consumer in queue.consumers:
-            raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
         limit = queue.options.client_limit
         if limit and len(queue.consumers) >= limit:
             raise ConsumersFull(
@@ -120,10 +120,12 @@ class Consuming:
 
     def hand_over(self, command: HandOver) -> list[tuple[int, int]]:
         queue = self._registry.queues.get(command.queue)
-        lease = queue.leases.get(command.lease) if queue is not None else None
-        if queue is None or lease is None or lease.deadline <= self._recorder.now:
+        if queue is None:
             return []
-        return delivering.hand_over(self._registry, queue, lease)
+        lease = queue.leases.get(command.lease) or queue.settled_ahead.get(command.lease)
+        if lease is None or lease.deadline <= self._recorder.now or command.consumer not in lease.silent:
+            return []
+        return delivering.hand_over(self._registry, queue, lease, command.consumer)
 
     def settle(self, command: Settle) -> int:
         queue = self._registry.queues.get(command.queue)
@@ -198,8 +200,7 @@ class Consuming:
         queue.flights.add(MessageRange(first, count, State.FETCHED, expires, priority, 1, token, 0, False, None, now))
         deadline = now + queue.options.acknowledge_timeout
         runs = [(first, count)]
-        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, set(), set())
-        queue.unanswered += 1
+        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, set(), set(), pulled=True)
         queue._note_end(lease)
         name = queue.name
         dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, ready.by_rank if ready.size else (0, 0))
@@ -231,8 +232,7 @@ class Consuming:
         else:
             now = recorder.now
         del queue.leases[token]
-        if not lease.answered:
-            queue.unanswered -= 1
+        queue.answered(lease)
         counts = queue.counts
         counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
         counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count

@@ -312,7 +312,7 @@ class Publishing:
             column: Column[tuple[str, ...]] = routes[0] if routes.count(routes[0]) == len(routes) else routes
             self._enter(self._recorder.append(kept, column, None))
         for binding in bindings:
-            if binding.topic is not None:
+            if binding.queue is None:
                 refusals.update(self._copy_to(binding, originals))
         return refusals
 
@@ -321,8 +321,11 @@ class Publishing:
         copies = originals
         if binding.topic is not None:
             copies = msgspec.structs.replace(originals, name=binding.topic, topics=(), ids=None)
+        elif binding.exchange is not None:
+            copies = msgspec.structs.replace(originals, ids=None)
+        command = Publish(copies, queue=binding.queue, exchange=binding.exchange)
         try:
-            return self._publish(Publish(copies, queue=binding.queue), self._identified(copies)).refusals
+            return self._publish(command, self._identified(copies)).refusals
         except NotFound as error:
             return {row: Refused(str(error)) for row in range(len(originals))}
 

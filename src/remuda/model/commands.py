@@ -96,6 +96,7 @@ class HandOver(msgspec.Struct, frozen=True):
 
     queue: str
     lease: int
+    consumer: str
 
 
 class Settle(msgspec.Struct, frozen=True):

@@ -267,12 +267,12 @@ class Runtime:
         with self.lock:
             queue = self.engine.core.queues.get(dispatch.queue)
             lease = queue.leases.get(dispatch.lease) if queue is not None else None
-            if lease is None:
-                return None
-            now = self.clock()
-            if not dispatch.hand_over and lease.deadline > now and (queue is None or not queue.options.message_timeout):
-                return dispatch
-        runs: list[tuple[int, int]] = self.submit(HandOver(dispatch.queue, dispatch.lease)).result
+            if not dispatch.hand_over:
+                if queue is None or lease is None:
+                    return None
+                if lease.deadline > self.clock() and not queue.options.message_timeout:
+                    return dispatch
+        runs: list[tuple[int, int]] = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)).result
         if not runs:
             return None
         return dispatch if runs == dispatch.runs else _without(dispatch, runs)
