@@ -48,6 +48,7 @@ START = 1_800_000_000 * SECOND
 QUEUES = ("a", "b")
 CONSUMERS = ("c1", "c2", "c3")
 MAYBE = st.booleans()
+CHANGES = [{"message_limit": 3}, {"message_limit": 0}, {"acknowledge": "wait"}, {"acknowledge": "none"}]
 
 
 @st.composite
@@ -212,6 +213,7 @@ class CoreMachine(RuleBasedStateMachine):
             for offset in range(first, first + count)
             if (piece := queue.flights.holding(offset)) is not None and piece.lease == dispatch.lease
         ]
+        answers = lease is not None and dispatch.consumer in lease.silent
         settlement = Settlement(
             outcome, delay=delay, consumer=dispatch.consumer, to=to if outcome is Outcome.DEAD else None, front=front,
             counted=counted,
@@ -219,7 +221,7 @@ class CoreMachine(RuleBasedStateMachine):
         settled = self.core.apply(
             Settle(dispatch.queue, dispatch.lease, settlement, None if not some else runs), self.now
         )
-        if lease is None:
+        if lease is None or not answers:
             assert settled == 0
         elif lease.needed == 1:
             assert settled == len(held)

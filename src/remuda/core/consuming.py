@@ -122,8 +122,12 @@ class Consuming:
         queue = self._registry.queues.get(command.queue)
         if queue is None:
             return []
-        lease = queue.leases.get(command.lease) or queue.settled_ahead.get(command.lease)
-        if lease is None or lease.deadline <= self._recorder.now or command.consumer not in lease.silent:
+        lease = queue.leases.get(command.lease)
+        if lease is None:
+            lease = queue.settled_ahead.get(command.lease)
+            if lease is None or command.consumer not in lease.awaited:
+                return []
+        if lease.deadline <= self._recorder.now or command.consumer not in lease.silent:
             return []
         return delivering.hand_over(self._registry, queue, lease, command.consumer)
 

@@ -99,7 +99,7 @@ def send(
     # Whoever pulls has them in hand at once; what is sent ahead to a subscriber is the queue's until it takes it.
     ahead = waiter is None and not queue.waits
     if asks or ahead:
-        needed = _needed(queue, chosen[0][0]) if asks else 1
+        needed = _needed(queue, chosen[0][0]) if asks and waiter is None else 1
         queue.grant(
             Lease(
                 token, consumers, chosen, deadline, total, set(), set(), needed, pulled=waiter is not None,

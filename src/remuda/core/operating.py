@@ -40,7 +40,7 @@ class Operating:
             waits = piece.state is State.RETRY
             count = piece.count if waits or not limit else min(piece.count, limit - queue.size)
             if count <= 0:
-                break
+                continue
             again = Event(queue.name, State.QUEUED, piece.first, count, reason="reprocessed", who=command.who)
             self._recorder.event(queue, piece.state, again)
             sent += count

@@ -393,7 +393,12 @@ class Queue:
         if self.id_of:
             for offset in range(piece.first, piece.end):
                 if offset in self.id_of:
-                    self.offset_of[self.id_of[offset]] = offset
+                    self.offset_of.setdefault(self.id_of[offset], offset)
+
+    def has_taken_id(self, offset: int) -> bool:
+        """Whether another message that is live has the id of this one, which is parked."""
+        identity = self.id_of.get(offset)
+        return identity is not None and identity in self.offset_of
 
     def remember_id(self, identity: str, offset: int) -> None:
         self.offset_of[identity] = offset
@@ -459,14 +464,14 @@ class Queue:
         """
         dues = self._dues
         while dues and dues[0][0] <= time:
-            first = heapq.heappop(dues)[1]
+            at, first = heapq.heappop(dues)
             piece = self.delayed.holding(first)
             if piece is None or min(piece.due, piece.deadline) > time:
                 continue
-            if piece.state is State.QUEUED and piece.due <= time:
-                self._release(piece)
-            else:
+            if piece.state is not State.QUEUED or piece.due > time:
                 self._overdue.append(first)
+            elif piece.due <= at:  # else it stands here once more, for when it is due
+                self._release(piece)
 
     def _release(self, piece: MessageRange) -> None:
         self.delayed.remove(piece.first, piece.count)

@@ -260,14 +260,17 @@ class Registry:
 
     def enter(self, queue: Queue, event: Event) -> None:
         """Messages come from another queue. Those that are live here already, having come by two ways, stay as they
-        are."""
+        are, and so do those parked here whose id another one has by now."""
         at, end = event.first, event.first + event.count
-        known = [(piece.state, piece.first, piece.count) for piece in queue.parked.find(event.first, event.count)]
+        parked = queue.parked.find(event.first, event.count)
+        if queue.id_of:
+            parked = [piece.part(one, one + 1) for piece in parked for one in range(piece.first, piece.end)]
+        known = [(piece.state, piece.first, piece.count) for piece in parked]
         known += [(state, first, count) for state, first, count, _ in whereabouts(queue, event.first, event.count)]
         for state, first, count in sorted(known, key=lambda found: found[1]):
             if first > at:
                 self._enter_part(queue, State.LOGGED, event, at, first - at)
-            if state in PARKED:
+            if state in PARKED and not queue.has_taken_id(first):
                 self._enter_part(queue, state, event, first, count)
             at = first + count
         if at < end:
