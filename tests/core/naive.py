@@ -8,14 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from remuda.core.core import Core
-from remuda.core.lane import NEVER
-from remuda.core.pieces import Pieces
 from remuda.core.queue import Queue
-from remuda.model.message import Priority
+from remuda.core.ranges import RangeMap
+from remuda.core.ready import NEVER
 from remuda.model.messages import cell
 from remuda.model.options import PER_TOPIC, QueueOptions
 from remuda.model.records import CONFIGURED, CREATED, FORGOTTEN, REMOVED, Appended, Event, Events, QueueChange, Record
 from remuda.model.state import LIVE, PARKED, State, check_move
+
+Level = tuple[int, bool]
+"""A priority, and whether its messages were put back to the front."""
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Copy:
 
     offset: int
     id: str
-    high: bool
+    priority: int
     deadline: int
     state: State = State.QUEUED
     due: int | None = None
@@ -37,16 +39,21 @@ class Copy:
 @dataclass
 class NaiveQueue:
     options: QueueOptions
-    high: list[Copy] = field(default_factory=list)
-    returned: list[Copy] = field(default_factory=list)
-    normal: list[Copy] = field(default_factory=list)
+    levels: dict[Level, list[Copy]] = field(default_factory=dict)
     delayed: list[Copy] = field(default_factory=list)
     copies: dict[int, Copy] = field(default_factory=dict)
     newest_first: bool = False
 
+    def in_order(self) -> list[tuple[Level, list[Copy]]]:
+        """The highest priority first, and in each what was put back to the front."""
+        return sorted(
+            ((level, copies) for level, copies in self.levels.items() if copies),
+            key=lambda item: (-item[0][0], not item[0][1]),
+        )
+
     @property
     def line(self) -> list[Copy]:
-        return [*self.high, *self.returned, *self.normal]
+        return [copy for _, copies in self.in_order() for copy in copies]
 
     @property
     def live(self) -> list[Copy]:
@@ -74,8 +81,9 @@ class NaiveQueue:
 
     def play(self, event: Event, offset: int, now: int) -> None:
         copy = self.copies.get(offset)
-        if copy is None:
-            copy = Copy(offset, "", event.high, self._timeout(now), State.LOGGED)
+        if copy is None or (copy.state is State.SUCCESS and event.state is State.QUEUED):
+            # It comes from another queue, perhaps after its copy here was confirmed too seldom and let go.
+            copy = Copy(offset, "", event.priority, self.timeout(now), State.LOGGED)
             self.copies[offset] = copy
         again = copy.state is State.SUCCESS and event.state is State.SUCCESS and self.options.confirmations != 1
         if not again:
@@ -88,20 +96,21 @@ class NaiveQueue:
             copy.confirmations += 1
         if event.state is State.RETRY or (event.state is State.QUEUED and event.due is not None):
             copy.due, copy.ahead = event.due or now, event.ahead
-            copy.attempts = event.attempt
+            copy.attempts = max(event.attempt, 0)
             self.delayed.append(copy)
         elif event.state is State.QUEUED:
             if came_from in PARKED:
-                copy.deadline, copy.confirmations = self._timeout(now), 0
-            copy.attempts, copy.ahead, copy.due = event.attempt, event.ahead, None
+                copy.deadline, copy.confirmations = self.timeout(now), 0
+            copy.attempts, copy.ahead, copy.due = max(event.attempt, 0), event.ahead, None
             self._join(copy, now)
+        elif event.to is not None or event.state in (State.COMPLETED, State.KICKED):
+            del self.copies[offset]
 
     def _fetch(self, copy: Copy, event: Event, now: int) -> None:
         assert copy.deadline > now, "Q5: delivered after its deadline"
         assert event.attempt == copy.attempts + 1, "attempts are counted one by one"
         if self.newest_first:
-            lane = self.high or self.returned or self.normal
-            assert copy is lane[-1], "Q16: the newest was asked for"
+            assert copy is self.in_order()[0][1][-1], "Q16: the newest was asked for"
         else:
             assert copy is self.line[0], "Q15: first in, first out"
         copy.attempts, copy.fetched = event.attempt, now
@@ -109,19 +118,15 @@ class NaiveQueue:
     def _join(self, copy: Copy, now: int) -> None:
         if copy.due is not None and copy.due > now:
             self.delayed.append(copy)
-        elif copy.high:
-            self.high.append(copy)
-        elif copy.ahead:
-            self.returned.append(copy)
         else:
-            self.normal.append(copy)
+            self.levels.setdefault((copy.priority, copy.ahead), []).append(copy)
 
     def _leave(self, copy: Copy) -> None:
-        for place in (self.high, self.returned, self.normal, self.delayed):
+        for place in (*self.levels.values(), self.delayed):
             if copy in place:
                 place.remove(copy)
 
-    def _timeout(self, now: int) -> int:
+    def timeout(self, now: int) -> int:
         return now + self.options.message_timeout if self.options.message_timeout else NEVER
 
 
@@ -167,10 +172,10 @@ class Naive:
                 queue = self.queues[name]
                 queue.let_time_pass(record.created)
                 own = message.expires if message.expires is not None else NEVER
-                deadline = min(own, queue._timeout(record.created))
-                high = message.priority is Priority.HIGH
+                deadline = min(own, queue.timeout(record.created))
                 due = message.due if message.due is not None and message.due > record.created else None
-                queue.admit(Copy(record.first + row, message.id, high, deadline, due=due), record.created)
+                copy = Copy(record.first + row, message.id, message.priority, deadline, due=due)
+                queue.admit(copy, record.created)
 
     def _change(self, change: QueueChange) -> None:
         if change.action == CREATED and change.options is not None:
@@ -184,20 +189,27 @@ class Naive:
                 del self.queues[change.queue].copies[offset]
 
 
-def lanes_of(queue: Queue) -> list[list[tuple[int, int]]]:
-    """Offset and deadline of each waiting message, lane by lane."""
+Levels = list[tuple[Level, list[tuple[int, int]]]]
+
+
+def levels_of(queue: Queue) -> Levels:
+    """Offset and deadline of each waiting message, level by level."""
     return [
-        [(offset, deadline) for first, count, deadline in lane.runs() for offset in range(first, first + count)]
-        for lane in queue.lanes()
+        (
+            (priority, front),
+            [(offset, deadline) for first, count, deadline in level.runs() for offset in range(first, first + count)],
+        )
+        for priority, front, level in queue.ready.levels()
+        if level.size
     ]
 
 
-def naive_lanes(queue: NaiveQueue) -> list[list[tuple[int, int]]]:
-    return [[(copy.offset, copy.deadline) for copy in lane] for lane in (queue.high, queue.returned, queue.normal)]
+def naive_levels(queue: NaiveQueue) -> Levels:
+    return [(level, [(copy.offset, copy.deadline) for copy in copies]) for level, copies in queue.in_order()]
 
 
-def states_in(pieces: Pieces) -> dict[int, State]:
-    return {offset: piece.state for piece in pieces for offset in range(piece.first, piece.end)}
+def states_in(ranges: RangeMap) -> dict[int, State]:
+    return {offset: piece.state for piece in ranges for offset in range(piece.first, piece.end)}
 
 
 def state_of(core: Core) -> dict[str, object]:
@@ -206,10 +218,10 @@ def state_of(core: Core) -> dict[str, object]:
 
 
 def _queue_state(queue: Queue) -> dict[str, object]:
-    def cut(pieces: Pieces, *fields: str) -> dict[int, tuple[object, ...]]:
+    def cut(ranges: RangeMap, *fields: str) -> dict[int, tuple[object, ...]]:
         return {
             offset: tuple(getattr(piece, name) for name in fields)
-            for piece in pieces
+            for piece in ranges
             if piece.state is not State.SUCCESS
             for offset in range(piece.first, piece.end)
         }
@@ -218,10 +230,10 @@ def _queue_state(queue: Queue) -> dict[str, object]:
     return {
         "options": queue.options,
         "status": queue.status,
-        "lanes": lanes_of(queue),
-        "flights": cut(queue.flights, "state", "deadline", "high", "attempt", "time"),
-        "delayed": cut(queue.delayed, "state", "deadline", "high", "attempt", "due", "ahead"),
-        "parked": cut(queue.parked, "state", "high", "attempt", "reason", "time"),
+        "levels": levels_of(queue),
+        "flights": cut(queue.flights, "state", "deadline", "priority", "attempt", "time", "redelivered"),
+        "delayed": cut(queue.delayed, "state", "deadline", "priority", "attempt", "due", "front", "redelivered"),
+        "parked": cut(queue.parked, "state", "priority", "attempt", "reason", "time"),
         "attempts": queue.attempts,
         "ids": {offset: identity for offset, identity in queue.id_of.items() if offset not in unfinished},
         "topics": {

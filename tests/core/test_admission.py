@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.core.effects import Answer
-from remuda.core.operators import Selection
 from remuda.model.errors import Duplicate, MessageTooLarge, NotFound, QueueFull, QueueNotAccepting
 from remuda.model.message import Priority
-from remuda.model.messages import Messages
 from remuda.model.options import Status
-from tests.core.kit import Bench
-
-PULL = {"type": "pull"}
+from remuda.model.settlement import Outcome
+from tests.core.kit import PULL, Bench
 
 
 def test_q6_reject_new_takes_what_fits_of_a_batch() -> None:
@@ -34,7 +30,7 @@ def test_q6_delete_oldest_keeps_the_newest() -> None:
     bench = Bench({**PULL, "message_limit": 3, "limit_exceeded": "delete-oldest"})
     bench.publish(*"ab")
     bench.publish(*"cde")
-    assert [run[:2] for run in bench.core.queue("q").peek(9)] == [(2, 3)]
+    assert bench.line() == [2, 3, 4]
     assert bench.core.info("q").dead == 2
 
 
@@ -42,7 +38,7 @@ def test_q6_a_refused_message_evicts_nothing() -> None:
     bench = Bench({**PULL, "message_limit": 1, "limit_exceeded": "delete-oldest", "message_size_limit": 3})
     bench.publish("a")
     assert isinstance(bench.publish("too large").refusals[0], MessageTooLarge)
-    assert [run[:2] for run in bench.core.queue("q").peek(9)] == [(0, 1)]
+    assert bench.line() == [0]
 
 
 def test_q6_what_is_in_flight_cannot_be_evicted() -> None:
@@ -55,8 +51,8 @@ def test_q6_what_is_in_flight_cannot_be_evicted() -> None:
 def test_q6_a_lower_limit_set_later_evicts_at_once() -> None:
     bench = Bench({**PULL, "limit_exceeded": "delete-oldest"})
     bench.publish(*"abcd")
-    bench.core.configure("q", {"message_limit": 2}, bench.now)
-    assert [run[:2] for run in bench.core.queue("q").peek(9)] == [(2, 2)]
+    bench.configure(message_limit=2)
+    assert bench.line() == [2, 3]
 
 
 def test_q7_zero_means_no_limit() -> None:
@@ -73,10 +69,10 @@ def test_q7_the_size_limit_is_inclusive() -> None:
 def test_q12_an_id_is_taken_while_queued_or_in_flight() -> None:
     bench = Bench({**PULL, "unique_ids": True})
     assert list(bench.publish("a", "b", ids=["x", "x"]).refusals) == [1]
-    sending = bench.pull()
-    assert sending is not None
+    dispatch = bench.pull()
+    assert dispatch is not None
     assert isinstance(bench.publish("c", ids=["x"]).refusals[0], Duplicate)
-    bench.answer(sending, Answer.ACKNOWLEDGE)
+    bench.answer(dispatch, Outcome.ACK)
     assert not bench.publish("d", ids=["x"]).refusals
 
 
@@ -85,30 +81,30 @@ def test_q12_an_id_is_freed_however_its_message_ends(how: str) -> None:
     bench = Bench({**PULL, "unique_ids": True, "message_timeout": 10})
     bench.publish("a", ids=["x"])
     if how == "clear":
-        bench.core.clear("q", bench.now)
+        bench.clear()
     elif how == "expire":
         bench.wait(10)
     else:
-        sending = bench.pull()
-        assert sending is not None
-        bench.answer(sending, Answer.DEAD)
+        dispatch = bench.pull()
+        assert dispatch is not None
+        bench.answer(dispatch, Outcome.DEAD)
     assert not bench.publish("b", ids=["x"]).refusals
 
 
 def test_q12_a_message_brought_back_takes_its_id_again() -> None:
     bench = Bench({**PULL, "unique_ids": True})
     bench.publish("a", ids=["x"])
-    bench.core.clear("q", bench.now)
-    assert bench.core.reprocess("q", Selection(), bench.now) == 1
+    bench.clear()
+    assert bench.reprocess() == 1
     assert isinstance(bench.publish("b", ids=["x"]).refusals[0], Duplicate)
 
 
 def test_q12_a_message_whose_id_another_has_by_now_stays_parked() -> None:
     bench = Bench({**PULL, "unique_ids": True})
     bench.publish("a", ids=["x"])
-    bench.core.clear("q", bench.now)
+    bench.clear()
     bench.publish("b", ids=["x"])
-    assert bench.core.reprocess("q", Selection(), bench.now) == 0
+    assert bench.reprocess() == 0
     assert (bench.core.info("q").waiting, bench.core.info("q").dead) == (1, 1)
 
 
@@ -131,7 +127,7 @@ def test_q11_without_auto_creation_nothing_appears() -> None:
 @pytest.mark.parametrize("status", [Status.ONLY_CONSUME, Status.PAUSED])
 def test_q14_a_queue_that_is_closed_for_publishing_says_so(status: Status) -> None:
     bench = Bench(PULL)
-    bench.core.set_status("q", status, bench.now)
+    bench.set_status(status)
     error = bench.publish("a").refusals[0]
     assert isinstance(error, QueueNotAccepting)
     assert status.value in str(error)
@@ -139,7 +135,7 @@ def test_q14_a_queue_that_is_closed_for_publishing_says_so(status: Status) -> No
 
 def test_an_empty_batch_is_no_message() -> None:
     bench = Bench(PULL)
-    assert len(bench.core.publish(Messages(bodies=[], name="q"), bench.now)) == 0
+    assert len(bench.publish()) == 0
 
 
 def test_q15_high_priority_first_then_in_order() -> None:
@@ -147,6 +143,6 @@ def test_q15_high_priority_first_then_in_order() -> None:
     bench.publish("n0")
     bench.publish("h1", priority=Priority.HIGH)
     bench.publish("n2", "h3", priority=[Priority.NORMAL, Priority.HIGH])
-    sending = bench.pull(9)
-    assert sending is not None
-    assert [offset for first, count in sending.runs for offset in range(first, first + count)] == [1, 3, 0, 2]
+    dispatch = bench.pull(9)
+    assert dispatch is not None
+    assert [offset for first, count in dispatch.runs for offset in range(first, first + count)] == [1, 3, 0, 2]

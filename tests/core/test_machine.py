@@ -14,26 +14,45 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from remuda.core import snapshot
 from remuda.core.core import Core
-from remuda.core.effects import Answer, Sending
-from remuda.core.operators import Selection
-from remuda.core.settling import Verdict
+from remuda.core.credit import WINDOW
+from remuda.core.effects import Dispatch
+from remuda.model.commands import (
+    Clear,
+    Command,
+    ConfigureQueue,
+    DeclareQueue,
+    Forget,
+    HandOver,
+    Move,
+    Publish,
+    Pull,
+    Reprocess,
+    SetCredit,
+    SetStatus,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
 from remuda.model.durations import MILLISECOND, SECOND
 from remuda.model.errors import Duplicate, QueueFull, Refused
+from remuda.model.filters import MessageFilter
 from remuda.model.ids import Snowflakes
-from remuda.model.message import Message, Priority
+from remuda.model.message import Message
 from remuda.model.messages import Messages
-from remuda.model.options import LimitExceeded, QueueOptions, Status
+from remuda.model.options import LimitExceeded, QueueOptions, Status, read_options
+from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
-from tests.core.naive import Naive, lanes_of, naive_lanes, state_of, states_in
+from tests.core.naive import Naive, levels_of, naive_levels, state_of, states_in
 
 START = 1_800_000_000 * SECOND
 QUEUES = ("a", "b")
 CONSUMERS = ("c1", "c2", "c3")
 MAYBE = st.booleans()
+CHANGES = [{"message_limit": 3}, {"message_limit": 0}, {"acknowledge": "wait"}, {"acknowledge": "none"}]
 
 
 @st.composite
-def queue_options(draw: st.DrawFn) -> QueueOptions:
+def queue_options(draw: st.DrawFn, other: str) -> QueueOptions:
     kind = draw(st.sampled_from(["push", "round-robin", "pull"]))
     return QueueOptions.parse(
         type=kind,
@@ -46,6 +65,9 @@ def queue_options(draw: st.DrawFn) -> QueueOptions:
         message_timeout=draw(st.sampled_from([0, 0, 20])),
         delay_between_messages=draw(st.sampled_from([0, 0, 1])) if kind != "pull" else 0,
         confirmations=draw(st.sampled_from([1, 1, 2])) if kind == "push" else 1,
+        delivery_limit=draw(st.sampled_from([0, 0, 1])),
+        dead_letter_queue=draw(st.sampled_from([None, None, other])),
+        expired_queue=draw(st.sampled_from([None, None, other])),
     )
 
 
@@ -56,40 +78,43 @@ class CoreMachine(RuleBasedStateMachine):
         self.core = Core(Snowflakes(1))
         self.replica = Core(Snowflakes(1))
         self.naive = Naive()
-        self.sent: list[Sending] = []
+        self.sent: list[Dispatch] = []
+        self.tags = 0
+        self.untold = False
+        """Whether time passed that the core has not been told of."""
         self.given: set[str] = set()
 
-    @initialize(options=st.tuples(queue_options(), queue_options()))
+    @initialize(options=st.tuples(queue_options("b"), queue_options("a")))
     def create(self, options: tuple[QueueOptions, QueueOptions]) -> None:
         for name, chosen in zip(QUEUES, options, strict=True):
-            self.core.declare(name, chosen, self.now)
-        self.absorb()
+            self.apply(DeclareQueue(name, read_options(chosen)))
 
     # Producers
 
     @rule(
         topics=st.sampled_from([("a",), ("b",), ("a.x", "b"), ("a.x", "a.y")]),
         rows=st.lists(
-            st.tuples(MAYBE, st.sampled_from([None, None, 2, 5]), st.sampled_from([None, None, 4])), max_size=4
+            st.tuples(
+                st.sampled_from([0, 0, 1, 31]), st.sampled_from([None, None, 2, 5]), st.sampled_from([None, None, 4])
+            ),
+            max_size=4,
         ),
         ids=st.sampled_from([None, "x", "y", "z"]),
     )
-    def publish(
-        self, topics: tuple[str, ...], rows: list[tuple[bool, int | None, int | None]], ids: str | None
-    ) -> None:
+    def publish(self, topics: tuple[str, ...], rows: list[tuple[int, int | None, int | None]], ids: str | None) -> None:
         """Q6, Q12: the limit and the ids let in exactly what they should, and say why not."""
         messages = Messages.of(
             Message(
                 topics[0], b"", id=f"{ids}{row % 3}" if ids else "", topics=topics,
-                priority=Priority.HIGH if high else Priority.NORMAL,
+                priority=priority,
                 due=None if due is None else self.now + due * SECOND,
                 expires=None if expires is None else self.now + expires * SECOND,
             )
-            for row, (high, due, expires) in enumerate(rows)
+            for row, (priority, due, expires) in enumerate(rows)
         )  # fmt: skip
         names = list(dict.fromkeys(topic[0] for topic in topics))
         expected = self._expected_refusals(messages, names)
-        receipt = self.core.publish(messages, self.now)
+        receipt = self.core.apply(Publish(messages), self.now)
         assert {row: type(error) for row, error in receipt.refusals.items()} == expected
         if ids is None:
             given = {one for row, one in enumerate(receipt.ids) if row not in receipt.refusals}
@@ -126,91 +151,126 @@ class CoreMachine(RuleBasedStateMachine):
 
     # Consumers
 
-    @rule(name=st.sampled_from(QUEUES), consumer=st.sampled_from(CONSUMERS), batch=st.integers(1, 3))
-    def subscribe(self, name: str, consumer: str, batch: int) -> None:
+    @rule(
+        name=st.sampled_from(QUEUES), consumer=st.sampled_from(CONSUMERS), batch=st.integers(1, 3),
+        credit=st.integers(1, 4), group=st.sampled_from([None, "g"]),
+    )  # fmt: skip
+    def subscribe(self, name: str, consumer: str, batch: int, credit: int, group: str | None) -> None:
         if consumer not in self.core.queues[name].consumers:
-            self.core.subscribe(name, consumer, self.now, batch=batch)
-            self.absorb()
+            self.tags += 1
+            self.apply(Subscribe(name, consumer, self.tags, batch, credit, group))
+
+    @rule(name=st.sampled_from(QUEUES), consumer=st.sampled_from(CONSUMERS), credit=st.integers(1, 4))
+    def set_credit(self, name: str, consumer: str, credit: int) -> None:
+        if consumer in self.core.queues[name].consumers:
+            self.apply(SetCredit(name, consumer, credit))
 
     @rule(name=st.sampled_from(QUEUES), consumer=st.sampled_from(CONSUMERS))
     def unsubscribe(self, name: str, consumer: str) -> None:
-        self.core.unsubscribe(name, consumer, self.now)
-        self.absorb()
+        self.apply(Unsubscribe(name, consumer))
 
-    @rule(name=st.sampled_from(QUEUES), count=st.integers(1, 4), newest=MAYBE)
-    def pull(self, name: str, count: int, newest: bool) -> None:
-        if self.core.queues[name].options.type.value != "pull":
-            return
-        self.core.pull(name, "puller", self.now, count=count, newest=newest)
+    @rule(name=st.sampled_from(QUEUES), count=st.integers(1, 4), newest=MAYBE, puller=st.sampled_from(["puller", "c1"]))
+    def pull(self, name: str, count: int, newest: bool, puller: str) -> None:
+        queue = self.core.queues[name]
+        self.tags += 1
+        if newest and (queue.consumers or queue.waiters):
+            newest = False
         self.naive.queues[name].newest_first = newest
-        self.absorb()
+        self.apply(Pull(name, puller, self.tags, count, newest))
         self.naive.queues[name].newest_first = False
 
     @precondition(lambda self: self.sent)
+    @rule(pick=st.integers(0, 1000))
+    def hand_over(self, pick: int) -> None:
+        """Q2: what is sent ahead is the queue's until its consumer takes it."""
+        dispatch = self.sent[pick % len(self.sent)]
+        if dispatch.lease is not None and dispatch.hand_over:
+            runs = self.apply(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
+            given = {offset for first, count in runs for offset in range(first, first + count)}
+            sent = {offset for first, count in dispatch.runs for offset in range(first, first + count)}
+            assert given <= sent
+
+    @precondition(lambda self: self.sent)
     @rule(
-        pick=st.integers(0, 1000), answer=st.sampled_from(list(Answer)), some=MAYBE,
+        pick=st.integers(0, 1000), outcome=st.sampled_from(list(Outcome)), some=MAYBE,
         delay=st.sampled_from([None, 0, 2 * SECOND]), to=st.sampled_from([None, None, "b"]),
+        front=st.sampled_from([None, None, True, False]), counted=st.sampled_from([None, None, True, False]),
     )  # fmt: skip
-    def settle(self, pick: int, answer: Answer, some: bool, delay: int | None, to: str | None) -> None:
+    def settle(
+        self, pick: int, outcome: Outcome, some: bool, delay: int | None, to: str | None, front: bool | None,
+        counted: bool | None,
+    ) -> None:  # fmt: skip
         """Q3: only the holder of the lease settles, only once; any other answer changes nothing."""
-        sending = self.sent[pick % len(self.sent)]
-        if sending.lease is None:
+        dispatch = self.sent[pick % len(self.sent)]
+        if dispatch.lease is None:
             return
-        queue = self.core.queues[sending.queue]
-        runs = [(sending.runs[0][0], 1)] if some else sending.runs
-        lease = queue.leases.get(sending.lease)
+        queue = self.core.queues[dispatch.queue]
+        runs = [(dispatch.runs[0][0], 1)] if some else dispatch.runs
+        lease = queue.leases.get(dispatch.lease)
         held = [
             offset
             for first, count in runs
             for offset in range(first, first + count)
-            if (piece := queue.flights.holding(offset)) is not None and piece.lease == sending.lease
+            if (piece := queue.flights.holding(offset)) is not None and piece.lease == dispatch.lease
         ]
-        if to is not None and (answer is not Answer.DEAD or sending.queue == to or self._lives_in(to, held)):
-            to = None
-        verdict = Verdict(answer, delay=delay, consumer=sending.consumer)
-        settled = self.core.settle(sending.queue, sending.lease, verdict, self.now, runs=runs, to=to)
-        if lease is None:
+        answers = lease is not None and dispatch.consumer in lease.silent
+        settlement = Settlement(
+            outcome, delay=delay, consumer=dispatch.consumer, to=to if outcome is Outcome.DEAD else None, front=front,
+            counted=counted,
+        )  # fmt: skip
+        settled = self.core.apply(
+            Settle(dispatch.queue, dispatch.lease, settlement, None if not some else runs), self.now
+        )
+        if lease is None or not answers:
             assert settled == 0
-        elif queue.options.confirmations == 1:
+        elif lease.needed == 1:
             assert settled == len(held)
         changed = self.absorb()
-        assert changed or not settled or queue.options.confirmations != 1
-
-    def _lives_in(self, name: str, offsets: list[int]) -> bool:
-        return any(offset in self.naive.queues[name].copies for offset in offsets)
+        assert changed or not settled or lease is None or lease.needed != 1
 
     # Operators and time
 
     @rule(name=st.sampled_from(QUEUES), lanes=st.sampled_from(["all", "priority", "regular"]))
     def clear(self, name: str, lanes: str) -> None:
-        self.core.clear(name, self.now, lanes=lanes)
-        self.absorb()
-        queue = self.naive.queues[name]
-        assert not (queue.high if lanes != "regular" else queue.normal)
+        self.apply(Clear(name, lanes))
+        levels = [priority for (priority, _), _ in self.naive.queues[name].in_order()]
+        assert not [one for one in levels if lanes == "all" or (lanes == "priority") == (one > 0)]
 
-    @rule(name=st.sampled_from(QUEUES), states=st.sampled_from([PARKED, frozenset({State.DEAD})]))
+    @rule(name=st.sampled_from(QUEUES), states=st.sampled_from([PARKED, frozenset({State.QUEUED})]))
+    def move(self, name: str, states: frozenset[State]) -> None:
+        """What finds no room in the other queue stays as it is."""
+        to = "b" if name == "a" else "a"
+        before = self.naive.queues[name].in_state(State.QUEUED, State.RETRY, *PARKED)
+        moved = self.apply(Move(name, to, MessageFilter(states=states)))
+        after = self.naive.queues[name].in_state(State.QUEUED, State.RETRY, *PARKED)
+        limited = any(queue.options.message_limit for queue in self.naive.queues.values())
+        assert limited or len(after) <= len(before) - moved
+
+    @rule(name=st.sampled_from(QUEUES), states=st.sampled_from([PARKED, frozenset({State.DEAD, State.RETRY})]))
     def reprocess(self, name: str, states: frozenset[State]) -> None:
-        self.core.reprocess(name, Selection(states=states), self.now)
-        self.absorb()
+        self.apply(Reprocess(name, MessageFilter(states=states)))
 
     @rule(name=st.sampled_from(QUEUES))
     def forget(self, name: str) -> None:
-        assert self.core.forget(name, Selection(until=self.now - 10 * SECOND), self.now) >= 0
-        self.absorb()
+        assert self.apply(Forget(name, MessageFilter(until=self.now - 10 * SECOND))) >= 0
 
-    @rule(name=st.sampled_from(QUEUES), changes=st.sampled_from([{"message_limit": 3}, {"message_limit": 0}]))
+    @rule(
+        name=st.sampled_from(QUEUES),
+        changes=st.sampled_from(
+            [{"message_limit": 3}, {"message_limit": 0}, {"acknowledge": "wait"}, {"acknowledge": "none"}]
+        ),
+    )
     def configure(self, name: str, changes: dict[str, Any]) -> None:
-        self.core.configure(name, changes, self.now)
-        self.absorb()
+        self.apply(ConfigureQueue(name, read_options(changes) or {}))
 
     @rule(name=st.sampled_from(QUEUES), status=st.sampled_from([Status.RUNNING, Status.RUNNING, Status.ONLY_PUBLISH]))
     def set_status(self, name: str, status: Status) -> None:
-        self.core.set_status(name, status, self.now)
-        self.absorb()
+        self.apply(SetStatus(name, status))
 
     @rule(step=st.sampled_from([1, 300 * MILLISECOND, SECOND, 4 * SECOND, 16 * SECOND, 30 * SECOND]), ticks=MAYBE)
     def pass_time(self, step: int, ticks: bool) -> None:
         self.now += step
+        self.untold = not ticks
         if ticks:
             self.core.tick(self.now)
             assert self.core.next_wake() > self.now, "what is due was done"
@@ -241,12 +301,19 @@ class CoreMachine(RuleBasedStateMachine):
 
     # What must always hold
 
+    def apply(self, command: Command) -> Any:
+        result = self.core.apply(command, self.now)
+        if isinstance(result, Dispatch):
+            self.sent.append(result)
+        self.absorb()
+        return result
+
     def absorb(self) -> bool:
         effects = self.core.drain()
         for record in effects.records:
             self.naive.play(record)
             self.replica.replay(record)
-        self.sent += effects.sendings
+        self.sent += effects.dispatches
         return bool(effects.records)
 
     @invariant()
@@ -256,12 +323,53 @@ class CoreMachine(RuleBasedStateMachine):
             naive = self.naive.queues[name]
             queue.release_due(self.now)
             naive.let_time_pass(self.now)
-            assert lanes_of(queue) == naive_lanes(naive)
+            assert levels_of(queue) == naive_levels(naive)
             assert queue.size == naive.size + sum(1 for piece in queue.flights if piece.state is State.SUCCESS)
             assert states_in(queue.delayed) == {copy.offset: copy.state for copy in naive.delayed}
             assert states_in(queue.parked) == {copy.offset: copy.state for copy in naive.in_state(*PARKED)}
             fetched = {offset: state for offset, state in states_in(queue.flights).items() if state is State.FETCHED}
             assert fetched == {copy.offset: State.FETCHED for copy in naive.in_state(State.FETCHED)}
+
+    @invariant()
+    def credit_is_what_consumers_hold(self) -> None:
+        """Q2: counted in messages, over all queues that share it."""
+        used: dict[int, int] = {}
+        for queue in self.core.queues.values():
+            leases = [*queue.leases.values(), *queue.settled_ahead.values()]
+            assert queue.unanswered == sum(not lease.answered for lease in queue.leases.values() if not lease.pulled)
+            for name, consumer in queue.consumers.items():
+                mine = [lease for lease in leases if name in lease.silent and not lease.pulled and not lease.ahead]
+                assert consumer.unanswered == sum(lease.open for lease in mine)
+                assert consumer.under_way == sum(lease.sent for lease in leases if name in lease.awaited)
+                assert consumer.under_way <= WINDOW
+                used[id(consumer.credit)] = used.get(id(consumer.credit), 0) + consumer.unanswered
+            for lease in queue.leases.values():
+                held = sum(
+                    1
+                    for first, count in lease.runs
+                    for piece in queue.flights.find(first, count)
+                    if piece.lease == lease.token
+                    for _ in range(piece.count)
+                )
+                assert lease.open == held
+        for queue in self.core.queues.values():
+            for consumer in queue.consumers.values():
+                assert consumer.credit.used == used[id(consumer.credit)]
+
+    @invariant()
+    def nobody_waits_while_there_is_work(self) -> None:
+        """Q1, Q2: who has credit is sent what waits."""
+        for queue in self.core.queues.values():
+            options = queue.options
+            if queue.status is Status.RUNNING and options.type.value != "push" and not options.delay_between_messages:
+                free = [
+                    name
+                    for name, one in queue.consumers.items()
+                    if (one.credit.left if queue.waits else WINDOW - one.under_way) > 0
+                ]
+                waiting = [deadline for _, level in levels_of(queue) for _, deadline in level if deadline > self.now]
+                due = any(piece.due <= self.now for piece in queue.delayed)
+                assert not (free and waiting) or due or self.untold
 
     @invariant()
     def ids_are_unique_where_they_must_be(self) -> None:

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.core.core import Core
-from remuda.core.effects import Answer
+from remuda.model.commands import Pull
 from remuda.model.errors import Conflict, InvalidOption, NotFound
-from remuda.model.ids import Snowflakes
 from remuda.model.options import Status
+from remuda.model.settlement import Outcome
 from remuda.model.state import State
-from tests.core.kit import Bench
-
-PULL = {"type": "pull"}
-
-
-def restarted(bench: Bench, begun: list[tuple[int, int]] | None = None) -> Core:
-    core = Core(Snowflakes(1))
-    for effects in bench.effects:
-        for record in effects.records:
-            core.replay(record)
-    core.resume(bench.now, lambda event, first, count: begun)
-    return core
+from tests.core.kit import PULL, Bench
 
 
 @pytest.mark.parametrize(
@@ -41,12 +29,11 @@ def test_after_a_crash_only_what_was_begun_counts_as_attempted(
     bench = Bench(PULL)
     bench.publish(*"abcde")
     bench.pull(5)
-    core = restarted(bench, begun)
-    core.pull("q", "puller", bench.now, count=5)
-    (sending,) = core.drain().sendings
+    core = bench.restarted(begun)
+    dispatch = core.apply(Pull("q", "puller", 1, 5), bench.now)
     told = {
         offset: attempt
-        for attempt, (first, count) in zip(sending.attempts, sending.runs, strict=True)
+        for attempt, (first, count) in zip(dispatch.attempts, dispatch.runs, strict=True)
         for offset in range(first, first + count)
     }
     assert [told[offset] for offset in range(5)] == attempts
@@ -54,51 +41,51 @@ def test_after_a_crash_only_what_was_begun_counts_as_attempted(
 
 def test_q13_the_creators_options_stand_and_the_next_is_told() -> None:
     bench = Bench({**PULL, "message_limit": 5})
-    declared = bench.core.declare("q", {**PULL, "message_limit": 7}, bench.now)
+    declared = bench.declare("q", {**PULL, "message_limit": 7})
     assert (declared.created, declared.differs) == (False, {"message_limit": (7, 5)})
     assert bench.core.info("q").options.message_limit == 5
 
 
 def test_q13_a_subscriber_without_a_type_leaves_the_queue_to_the_first_publish() -> None:
     bench = Bench()
-    bench.core.subscribe("q", "c", bench.now)
+    bench.subscribe("c")
     assert bench.core.info("q").status is Status.NOT_INITIALIZED
     bench.publish("a")
     assert bench.core.info("q").status is Status.RUNNING
-    assert [sending.consumer for sending in bench.sent] == ["c"]
+    assert [dispatch.consumer for dispatch in bench.sent] == ["c"]
 
 
 def test_q13_a_subscriber_that_names_options_initializes_the_queue() -> None:
     bench = Bench()
-    bench.core.subscribe("q", "c1", bench.now)
-    bench.core.subscribe("q", "c2", bench.now, options={"type": "push"})
+    bench.subscribe("c1")
+    bench.subscribe("c2", options={"type": "push"})
     assert (bench.core.info("q").status, bench.core.info("q").options.type) == ("running", "push")
 
 
 def test_q1_the_type_is_fixed_once_initialized_and_other_options_are_not() -> None:
     bench = Bench(PULL)
     with pytest.raises(InvalidOption, match="stays one"):
-        bench.core.configure("q", {"type": "push"}, bench.now)
-    assert bench.core.configure("q", {"message_limit": 9}, bench.now).message_limit == 9
+        bench.configure(type="push")
+    assert bench.configure(message_limit=9).message_limit == 9
 
 
 def test_q14_status_survives_a_restart() -> None:
     bench = Bench(PULL)
-    bench.core.set_status("q", Status.PAUSED, bench.now)
+    bench.set_status(Status.PAUSED)
     bench.drain()
-    assert restarted(bench).info("q").status is Status.PAUSED
+    assert bench.restarted().info("q").status is Status.PAUSED
 
 
 def test_q14_not_initialized_cannot_be_set() -> None:
     with pytest.raises(Conflict, match="not-initialized"):
-        Bench(PULL).core.set_status("q", Status.NOT_INITIALIZED, 0)
+        Bench(PULL).set_status(Status.NOT_INITIALIZED)
 
 
 def test_q17_a_memory_queue_loses_its_messages_at_restart_and_nothing_else() -> None:
     bench = Bench({**PULL, "persistence": "memory"})
     bench.publish("a", "b")
     bench.pull()
-    again = restarted(bench).info("q")
+    again = bench.restarted().info("q")
     assert (again.size, again.dead, again.options.persistence) == (0, 2, "memory")
 
 
@@ -106,10 +93,9 @@ def test_l2_what_was_in_flight_goes_back_after_a_restart_and_the_attempt_counts(
     bench = Bench(PULL)
     bench.publish("a", "b")
     bench.pull()
-    core = restarted(bench)
-    core.pull("q", "p", bench.now, count=2)
-    (sending,) = core.drain().sendings
-    assert (sending.runs, sending.attempts) == ([(1, 1), (0, 1)], [1, 2])
+    core = bench.restarted()
+    dispatch = core.apply(Pull("q", "p", 1, 2), bench.now)
+    assert (dispatch.runs, dispatch.attempts) == ([(1, 1), (0, 1)], [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -118,21 +104,21 @@ def test_l2_what_was_in_flight_goes_back_after_a_restart_and_the_attempt_counts(
 )
 def test_q10_auto_destroy(rule: str, gone_after: str) -> None:
     bench = Bench({"auto_destroy": rule})
-    bench.core.subscribe("q", "c", bench.now)
+    bench.subscribe("c")
     bench.publish("a")
     assert "q" in bench.core.queues, "a queue with anything in flight is not empty"
-    bench.answer(bench.sent[0], Answer.ACKNOWLEDGE)
+    bench.answer(bench.sent[0], Outcome.ACK)
     assert ("q" not in bench.core.queues) is (gone_after == "ack")
-    bench.core.unsubscribe("q", "c", bench.now)
+    bench.unsubscribe("c")
     assert ("q" not in bench.core.queues) is (gone_after != "never")
 
 
 def test_q10_delayed_messages_keep_a_queue_alive() -> None:
     bench = Bench({**PULL, "auto_destroy": "no-messages", "put_back_delay": 5})
     bench.publish("a")
-    sending = bench.pull()
-    assert sending is not None
-    bench.answer(sending, Answer.NEGATIVE)
+    dispatch = bench.pull()
+    assert dispatch is not None
+    bench.answer(dispatch, Outcome.NACK)
     assert "q" in bench.core.queues
 
 
@@ -140,15 +126,14 @@ def test_a_removed_queue_ends_its_messages_and_is_not_found() -> None:
     bench = Bench(PULL)
     bench.publish("a", "b")
     bench.pull()
-    bench.core.remove("q", bench.now, who="ann")
-    bench.drain()
+    bench.remove(who="ann")
     assert {event.state for event in bench.events[1:]} == {State.DEAD}
     with pytest.raises(NotFound):
-        bench.core.queue("q")
-    assert not restarted(bench).queues
+        bench.clear()
+    assert not bench.restarted().queues
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
 def test_a_queue_needs_a_name_that_can_be_shown(name: str) -> None:
     with pytest.raises(InvalidOption, match="name"):
-        Bench().core.declare(name, None, 0)
+        Bench().declare(name)

@@ -1,31 +1,22 @@
-"""Answers, missing answers, lost consumers (Q3, Q9, M8, B12)."""
+"""Outcomes, missing answers, lost consumers (Q3, Q9, M8, B12)."""
 
 from __future__ import annotations
 
 import pytest
 
-from remuda.core.effects import Answer
-from remuda.core.operators import Selection
-from remuda.core.settling import Verdict
-from remuda.model.errors import InvalidOption
+from remuda.model.commands import EndUnreadable, Settle
 from remuda.model.message import Priority
+from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
-from tests.core.kit import Bench
-
-PULL = {"type": "pull"}
-
-
-def bodies_order(bench: Bench) -> list[int]:
-    """Offsets in the order in which they would go out."""
-    return [offset for first, count, _ in bench.core.queue("q").peek(99) for offset in range(first, first + count)]
+from tests.core.kit import PULL, Bench
 
 
 def test_m8_an_acknowledged_message_succeeds_and_is_complete() -> None:
     bench = Bench(PULL)
     bench.publish("a")
-    sending = bench.pull()
-    assert sending is not None
-    assert bench.answer(sending, Answer.ACKNOWLEDGE) == 1
+    dispatch = bench.pull()
+    assert dispatch is not None
+    assert bench.answer(dispatch, Outcome.ACK) == 1
     assert bench.states() == "FSX"
     assert bench.core.info("q").size == 0
 
@@ -33,12 +24,12 @@ def test_m8_an_acknowledged_message_succeeds_and_is_complete() -> None:
 def test_m8_a_second_answer_is_ignored_and_counted() -> None:
     bench = Bench(PULL)
     bench.publish("a")
-    sending = bench.pull()
-    assert sending is not None
-    bench.answer(sending, Answer.ACKNOWLEDGE)
-    assert bench.answer(sending, Answer.NEGATIVE) == 0
+    dispatch = bench.pull()
+    assert dispatch is not None
+    bench.answer(dispatch, Outcome.ACK)
+    assert bench.answer(dispatch, Outcome.NACK) == 0
     assert bench.states() == "FSX"
-    assert bench.core.ledger.late_answers == 1
+    assert bench.core.recorder.late_answers == 1
 
 
 def test_q3_an_old_holder_cannot_settle_the_new_ones_delivery() -> None:
@@ -49,8 +40,8 @@ def test_q3_an_old_holder_cannot_settle_the_new_ones_delivery() -> None:
     new = bench.pull()
     assert old is not None
     assert new is not None
-    assert bench.answer(old, Answer.ACKNOWLEDGE) == 0
-    assert bench.answer(new, Answer.ACKNOWLEDGE) == 1
+    assert bench.answer(old, Outcome.ACK) == 0
+    assert bench.answer(new, Outcome.ACK) == 1
 
 
 def test_q3_a_part_put_back_early_is_no_longer_the_old_holders() -> None:
@@ -59,49 +50,49 @@ def test_q3_a_part_put_back_early_is_no_longer_the_old_holders() -> None:
     bench.publish("a", "b")
     old = bench.pull(2)
     assert old is not None
-    bench.answer(old, Answer.NEGATIVE, runs=[(0, 1)])
+    bench.answer(old, Outcome.NACK, runs=[(0, 1)])
     new = bench.pull()
     assert new is not None
-    assert bench.answer(old, Answer.ACKNOWLEDGE) == 1
+    assert bench.answer(old, Outcome.ACK) == 1
     assert bench.core.info("q").in_flight == 1
-    assert bench.answer(new, Answer.ACKNOWLEDGE) == 1
+    assert bench.answer(new, Outcome.ACK) == 1
 
 
 def test_q3_another_consumers_name_does_not_open_the_lease() -> None:
     bench = Bench(PULL)
     bench.publish("a")
-    sending = bench.pull()
-    assert sending is not None
-    assert bench.answer(sending, Answer.ACKNOWLEDGE, consumer="thief") == 0
+    dispatch = bench.pull()
+    assert dispatch is not None
+    assert bench.answer(dispatch, Outcome.ACK, consumer="thief") == 0
 
 
 @pytest.mark.parametrize(("put_back", "order"), [("regular", [1, 2, 0]), ("priority", [0, 1, 2]), ("no", [1, 2])])
 def test_q9_where_a_refused_message_goes(put_back: str, order: list[int]) -> None:
     bench = Bench({**PULL, "put_back": put_back})
     bench.publish("a", "b", "c")
-    sending = bench.pull()
-    assert sending is not None
-    bench.answer(sending, Answer.NEGATIVE, reason="busy")
-    assert bodies_order(bench) == order
+    dispatch = bench.pull()
+    assert dispatch is not None
+    bench.answer(dispatch, Outcome.NACK, reason="busy")
+    assert bench.line() == order
     assert bench.core.info("q").dead == (put_back == "no")
 
 
 def test_q9_priority_goes_before_regular_and_high_stays_high() -> None:
     bench = Bench({**PULL, "put_back": "regular"})
     bench.publish("h", priority=Priority.HIGH)
-    sending = bench.pull()
+    dispatch = bench.pull()
     bench.publish("n")
-    assert sending is not None
-    bench.answer(sending, Answer.NEGATIVE)
-    assert bodies_order(bench) == [0, 1]
+    assert dispatch is not None
+    bench.answer(dispatch, Outcome.NACK)
+    assert bench.line() == [0, 1]
 
 
 def test_q9_delayed_put_backs_count_in_the_size_and_come_in_time() -> None:
     bench = Bench({**PULL, "put_back_delay": 5})
     bench.publish("a")
-    sending = bench.pull()
-    assert sending is not None
-    bench.answer(sending, Answer.NEGATIVE)
+    dispatch = bench.pull()
+    assert dispatch is not None
+    bench.answer(dispatch, Outcome.NACK)
     assert (bench.core.info("q").delayed, bench.core.info("q").size) == (1, 1)
     bench.wait(4.9)
     assert bench.pull() is None
@@ -116,21 +107,21 @@ def test_b12_not_now_does_not_count_as_an_attempt() -> None:
     bench = Bench(PULL)
     bench.publish("a")
     for _ in range(3):
-        sending = bench.pull()
-        assert sending is not None
-        assert sending.attempts == [1]
-        bench.answer(sending, Answer.RELEASE)
+        dispatch = bench.pull()
+        assert dispatch is not None
+        assert dispatch.attempts == [1]
+        bench.answer(dispatch, Outcome.RELEASE)
 
 
 def test_attempts_begin_anew_when_an_operator_brings_a_message_back() -> None:
     bench = Bench(PULL)
     bench.publish("a")
     for attempt in (1, 2):
-        sending = bench.pull()
-        assert sending is not None
-        assert sending.attempts == [attempt]
-        bench.answer(sending, Answer.NEGATIVE if attempt == 1 else Answer.DEAD)
-    bench.core.reprocess("q", Selection(), bench.now)
+        dispatch = bench.pull()
+        assert dispatch is not None
+        assert dispatch.attempts == [attempt]
+        bench.answer(dispatch, Outcome.NACK if attempt == 1 else Outcome.DEAD)
+    bench.reprocess()
     fresh = bench.pull()
     assert fresh is not None
     assert fresh.attempts == [1]
@@ -138,88 +129,84 @@ def test_attempts_begin_anew_when_an_operator_brings_a_message_back() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "state"),
-    [(Answer.INVALID, State.INVALID), (Answer.NOT_INTERESTED, State.NOT_INTERESTED), (Answer.DEAD, State.DEAD)],
+    [(Outcome.INVALID, State.INVALID), (Outcome.NOT_INTERESTED, State.NOT_INTERESTED), (Outcome.DEAD, State.DEAD)],
 )
-def test_b12_final_answers_park_the_message_with_its_reason(answer: Answer, state: State) -> None:
+def test_b12_final_answers_park_the_message_with_its_reason(answer: Outcome, state: State) -> None:
     bench = Bench(PULL)
     bench.publish("a")
-    sending = bench.pull()
-    assert sending is not None
-    bench.answer(sending, answer, reason="because")
-    (piece,) = bench.core.queue("q").parked
+    dispatch = bench.pull()
+    assert dispatch is not None
+    bench.answer(dispatch, answer, reason="because")
+    (piece,) = bench.core.queues["q"].parked
     assert (piece.state, piece.reason) == (state, "because")
 
 
-def test_b7_a_message_given_up_goes_on_in_another_queue_and_an_acknowledged_one_cannot() -> None:
+def test_b7_a_message_given_up_moves_to_another_queue() -> None:
     bench = Bench(PULL)
     bench.publish("a")
-    sending = bench.pull()
-    assert sending is not None
-    with pytest.raises(InvalidOption, match="given up"):
-        bench.answer(sending, Answer.ACKNOWLEDGE, to="other")
-    bench.answer(sending, Answer.DEAD, to="other")
-    assert bench.core.info("q").dead == 1
-    assert bench.core.info("other").waiting == 1
+    dispatch = bench.pull()
+    assert dispatch is not None
+    bench.answer(dispatch, Outcome.DEAD, to="other")
+    assert (bench.core.info("q").dead, bench.core.info("other").waiting) == (0, 1)
 
 
 def test_b7_one_of_several_confirmers_giving_up_moves_nothing_yet() -> None:
     bench = Bench({"type": "push", "confirmations": 2})
     for name in ("c1", "c2"):
-        bench.core.subscribe("q", name, bench.now)
+        bench.subscribe(name)
     bench.publish("a")
     one, other = bench.sent
-    bench.answer(one, Answer.DEAD, to="other")
-    assert bench.core.info("other").size == 0
-    bench.answer(other, Answer.DEAD, to="other")
-    assert (bench.core.info("q").dead, bench.core.info("other").waiting) == (1, 1)
+    bench.answer(one, Outcome.DEAD, to="other")
+    assert "other" not in bench.core.queues
+    bench.answer(other, Outcome.DEAD, to="other")
+    assert (bench.core.info("q").dead, bench.core.info("other").waiting) == (0, 1)
 
 
 def test_m8_a_message_is_complete_at_the_last_confirmation_it_needs() -> None:
     bench = Bench({"type": "push", "confirmations": 2})
     for name in ("c1", "c2", "c3"):
-        bench.core.subscribe("q", name, bench.now)
+        bench.subscribe(name)
     bench.publish("a")
     one, two, three = bench.sent
-    bench.answer(one, Answer.ACKNOWLEDGE)
-    assert bench.answer(one, Answer.ACKNOWLEDGE) == 0
+    bench.answer(one, Outcome.ACK)
+    assert bench.answer(one, Outcome.ACK) == 0
     assert bench.states() == "FS"
-    bench.answer(two, Answer.ACKNOWLEDGE)
+    bench.answer(two, Outcome.ACK)
     assert bench.states() == "FSSX"
-    assert bench.answer(three, Answer.ACKNOWLEDGE) == 0
+    assert bench.answer(three, Outcome.ACK) == 0
     assert bench.size_of(State.SUCCESS) == 2
 
 
 def test_m8_who_declined_cannot_confirm_afterwards() -> None:
     bench = Bench({"type": "push", "confirmations": 2})
     for name in ("c1", "c2"):
-        bench.core.subscribe("q", name, bench.now)
+        bench.subscribe(name)
     bench.publish("a")
     one, _ = bench.sent
-    bench.answer(one, Answer.NEGATIVE)
-    assert bench.answer(one, Answer.ACKNOWLEDGE) == 0
+    bench.answer(one, Outcome.NACK)
+    assert bench.answer(one, Outcome.ACK) == 0
     assert bench.states() == "F"
 
 
 def test_q9_a_lost_consumers_messages_go_back() -> None:
     bench = Bench({"type": "round-robin"})
-    bench.core.subscribe("q", "c", bench.now, batch=2)
+    bench.subscribe("c", batch=2)
     bench.publish("a", "b", "c")
-    bench.core.unsubscribe("q", "c", bench.now)
+    bench.unsubscribe("c")
     bench.drain()
     assert bench.states() == "FQ"
-    assert bodies_order(bench) == [2, 0, 1]
+    assert bench.line() == [2, 0, 1]
 
 
 def test_l3_a_message_that_cannot_be_read_frees_its_consumer_at_once() -> None:
     bench = Bench({"type": "round-robin"})
-    bench.core.subscribe("q", "c", bench.now)
+    bench.subscribe("c")
     bench.publish("unreadable", "fine")
-    bench.core.lost("q", [(0, 1)], bench.now)
-    bench.drain()
-    assert [sending.runs for sending in bench.sent] == [[(0, 1)], [(1, 1)]]
+    bench.do(EndUnreadable("q", ((0, 1),)))
+    assert [dispatch.runs for dispatch in bench.sent] == [[(0, 1)], [(1, 1)]]
 
 
 def test_settling_in_a_queue_that_is_gone_is_a_late_answer() -> None:
     bench = Bench(PULL)
-    assert bench.core.settle("gone", 5, Verdict(Answer.ACKNOWLEDGE), bench.now) == 0
-    assert bench.core.ledger.late_answers == 1
+    assert bench.do(Settle("gone", 5, Settlement(Outcome.ACK))) == 0
+    assert bench.core.recorder.late_answers == 1

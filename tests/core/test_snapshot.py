@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from remuda.core import snapshot
 from remuda.core.core import Core
-from remuda.core.effects import Answer
+from remuda.model.commands import DeclareExchange
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Priority
 from remuda.model.options import Status
-from remuda.model.records import Binding, RouterKind
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.settlement import Outcome
 from tests.core.kit import Bench
 from tests.core.naive import state_of
 
@@ -17,19 +18,18 @@ def lived_in() -> Bench:
     """One of everything: waiting, high, put back, delayed, in flight, parked, ids, routers, history."""
     bench = Bench({"type": "pull", "unique_ids": True, "put_back": "priority", "message_timeout": 100})
     bench.publish(*"abcdefgh", ids=list("abcdefgh"))
-    for answer in (Answer.NEGATIVE, Answer.RETRY, Answer.DEAD, Answer.INVALID):
-        sending = bench.pull(newest=True)
-        assert sending is not None
-        bench.answer(sending, answer, delay=5_000_000 if answer is Answer.RETRY else None)
+    for answer in (Outcome.NACK, Outcome.RETRY, Outcome.DEAD, Outcome.INVALID):
+        dispatch = bench.pull(newest=True)
+        assert dispatch is not None
+        bench.answer(dispatch, answer, delay=5_000_000 if answer is Outcome.RETRY else None)
     bench.publish("high", ids=["high"], priority=Priority.HIGH)
     bench.publish("due", ids=["due"], due=bench.now + 9_000_000)
     bench.pull()
     bench.publish("A", name="other", object="customer", key="1")
-    bench.core.declare("channel", {"type": "push", "topics": ["x"], "confirmations": "per-topic"}, bench.now)
+    bench.declare("channel", {"type": "push", "topics": ["x"], "confirmations": "per-topic"})
     bench.publish("t", name="x.y", topics=("x.y", "x.z"))
-    bench.core.set_status("other", Status.PAUSED, bench.now)
-    bench.core.set_router("r", RouterKind.FIRST, [Binding(queue="q", priority=2)], bench.now)
-    bench.drain()
+    bench.set_status(Status.PAUSED, "other")
+    bench.do(DeclareExchange("r", ExchangeKind.FIRST, (Binding(queue="q", priority=2),)))
     return bench
 
 
@@ -45,12 +45,12 @@ def test_l4_save_and_load_give_the_same_core() -> None:
     assert state_of(fresh) == state_of(core)
     assert snapshot.save(fresh) == snapshot.save(core)
     assert fresh.compacter.history == core.compacter.history
-    assert (fresh.ledger.next_offset, fresh.ledger.next_position) == (
-        core.ledger.next_offset,
-        core.ledger.next_position,
+    assert (fresh.recorder.next_offset, fresh.recorder.next_position) == (
+        core.recorder.next_offset,
+        core.recorder.next_position,
     )
-    assert fresh.routers["r"].bindings == core.routers["r"].bindings
-    assert fresh.distributor.channels(("x.y",)) == ("channel",)
+    assert fresh.routing.exchanges["r"].bindings == core.routing.exchanges["r"].bindings
+    assert fresh.routing.channels(("x.y",)) == ("channel",)
 
 
 def test_m4_ids_go_on_above_those_given_before() -> None:

@@ -3,40 +3,78 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from remuda.broker.host import Host
-from remuda.broker.upkeep import Upkeep
-from remuda.core.effects import Answer
-from remuda.core.operators import Selection
-from remuda.core.receipts import Receipt
-from remuda.core.settling import Verdict
+from remuda.broker.embedded.runtime import Runtime
+from remuda.broker.embedded.upkeep import Upkeep
+from remuda.core.effects import Dispatch
+from remuda.model.commands import (
+    Bind,
+    Clear,
+    Command,
+    ConfigureQueue,
+    DeclareExchange,
+    DeclareQueue,
+    EndUnreadable,
+    Forget,
+    HandOver,
+    Move,
+    Publish,
+    Pull,
+    RemoveQueue,
+    Renew,
+    Reprocess,
+    SetCredit,
+    SetStatus,
+    Settle,
+    Subscribe,
+    Unbind,
+    Unsubscribe,
+)
 from remuda.model.durations import MILLISECOND, SECOND
-from remuda.model.errors import Conflict, ConsumersFull, DiskFull
+from remuda.model.errors import ConsumersFull, DiskFull
+from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
 from remuda.model.messages import Messages
-from remuda.model.options import PutBack, QueueType, Status
-from remuda.model.state import State
+from remuda.model.options import LimitExceeded, PutBack, Status, read_options
+from remuda.model.results import Receipt
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import PARKED, State
 from tests.simulation import checks, recovery
 from tests.simulation.disk import CrashKind
-from tests.simulation.model import QueueModel, Step, Tally, require
-from tests.simulation.scenario import DEAD_LETTERS, START
+from tests.simulation.model import Credit, Lease, QueueModel, Step, Tally, require
+from tests.simulation.scenario import DEAD_LETTERS, ROOTS, START, WORDS
 
 if TYPE_CHECKING:
-    from tests.simulation.runner import Held, Simulation
+    from tests.simulation.runner import Simulation
+
+EXCHANGES = ("x-direct", "x-fanout", "x-topic", "x-headers")
 
 FIRST_STATES = {
-    Answer.ACKNOWLEDGE: "S",
-    Answer.RETRY: "R",
-    Answer.RELEASE: "Q",
-    Answer.INVALID: "I",
-    Answer.NOT_INTERESTED: "N",
-    Answer.DEAD: "E",
+    Outcome.ACK: "S",
+    Outcome.NACK: "R",
+    Outcome.RETRY: "R",
+    Outcome.RELEASE: "Q",
+    Outcome.INVALID: "I",
+    Outcome.NOT_INTERESTED: "N",
+    Outcome.DEAD: "E",
 }
+
+
+@dataclass(frozen=True)
+class Held:
+    """A delivery in a consumer's hands."""
+
+    queue: str
+    consumer: str
+    lease: int | None
+    offsets: tuple[int, ...]
 
 
 class Actors:
@@ -52,19 +90,37 @@ class Actors:
         sim, scenario = self.sim, self.sim.scenario
         batch = scenario.batch(sim.clock)
         target = scenario.name() if self.random.random() < 0.3 else None
-        wanted = scenario.queue_options(target or "late") if self.random.random() < 0.2 else None
+        wanted = read_options(scenario.queue_options(target or "late")) if self.random.random() < 0.2 else None
         messages = Messages.of(batch)
         topics = (
             f"to {target}" if target else f"under {batch[0].name}{' …' if len({m.name for m in batch}) > 1 else ''}"
         )
         step = Step(f"publish {len(batch)} {topics}")
-        self._make_room(messages, step)
-        expected = self._expected_routes(batch, target)
+        self._publish(batch, Publish(messages, queue=target, options=wanted), self._routes(batch, target), step)
+
+    def publish_through(self) -> None:
+        """Q18: through an exchange, to the queues behind it; what finds none is in the log and told."""
+        sim = self.sim
+        if not sim.model.exchanges:
+            return
+        exchange = self.random.choice(sorted(sim.model.exchanges))
+        batch = sim.scenario.batch(sim.clock)
+        routes = [sim.model.behind(exchange, message.name, dict(message.headers)) for message in batch]
+        step = Step(f"publish {len(batch)} through {exchange}")
+        receipt = self._publish(batch, Publish(Messages.of(batch), exchange=exchange), routes, step)
+        taken = [route for row, route in enumerate(routes) if row not in receipt.refusals]
+        nowhere = tuple(number for number, route in enumerate(taken) if not route)
+        require(receipt.unroutable == nowhere, f"Q18: {receipt.unroutable} were unroutable, not {nowhere}")
+
+    def _publish(self, batch: list[Message], command: Publish, expected: list[set[str]], step: Step) -> Receipt:
+        sim = self.sim
+        self._make_room(command.messages, step)
         offset = sim.model.next_offset
         history = dict(sim.model.history)
         tallies = {name: Tally(queue) for name, queue in sim.model.queues.items()}
-        receipt = sim.run(step, lambda: sim.engine.core.publish(messages, sim.clock, queue=target, options=wanted))
-        self._check_receipt(batch, receipt, expected, tallies, history, offset, target, set(step.entered))
+        receipt: Receipt = sim.apply(step, command)
+        self._check_receipt(batch, receipt, expected, tallies, history, offset, command.queue, set(step.entered))
+        return receipt
 
     def _make_room(self, messages: Messages, step: Step) -> None:
         try:
@@ -74,7 +130,7 @@ class Actors:
             checks.check_numbers(self.sim.engine, self.sim.model)
             raise
 
-    def _expected_routes(self, batch: list[Message], target: str | None) -> list[set[str]]:
+    def _routes(self, batch: list[Message], target: str | None) -> list[set[str]]:
         return [{target} if target else self._route(message) for message in batch]
 
     def _route(self, message: Message) -> set[str]:
@@ -168,17 +224,23 @@ class Actors:
         self._names += 1
         consumer = f"c{self._names}"
         batch = self.random.choice((1, 1, 2, 5))
-        options = sim.scenario.queue_options(name) if self.random.random() < 0.3 else None
-        step = Step(f"{consumer} subscribes to {name}, batch {batch}")
+        group = self.random.choice((None, None, None, "g", "h"))
+        limit = max(batch, self.random.choice((1, 3, 10))) if self.random.random() < 0.8 else 1
+        credit = (self._shared(group) if group else None) or Credit(limit, group)
+        options = read_options(sim.scenario.queue_options(name)) if self.random.random() < 0.3 else None
+        step = Step(f"{consumer} subscribes to {name}, batch {batch}, credit {limit} {group or ''}")
+        command = Subscribe(name, consumer, self._names, batch, limit, group, options)
 
         def verb() -> bool:
             if queue is not None:
                 queue.consumers.append(consumer)
+                queue.credits[consumer] = credit
             try:
-                sim.engine.core.subscribe(name, consumer, sim.clock, batch=batch, options=options)
+                sim.engine.core.apply(command, sim.clock)
             except ConsumersFull:
                 assert queue is not None
                 queue.consumers.remove(consumer)
+                del queue.credits[consumer]
                 return False
             return True
 
@@ -188,31 +250,50 @@ class Actors:
             return
         if joined and consumer not in after.consumers:
             after.consumers.append(consumer)
+            after.credits[consumer] = credit
         limit, count = after.options.client_limit, len(after.consumers)
         require(joined or 0 < limit <= count, f"Q7: {count} of {limit} consumers were too many")
         require(not joined or not limit or count <= limit, f"Q7: {count} consumers where {limit} are allowed")
 
+    def _shared(self, group: str) -> Credit | None:
+        """The credit of a group that has members."""
+        queues = self.sim.model.queues.values()
+        return next((one for queue in queues for one in queue.credits.values() if one.group == group), None)
+
+    def set_credit(self) -> None:
+        sim = self.sim
+        pairs = self._consumers()
+        if not pairs:
+            return
+        queue, consumer = self.random.choice(pairs)
+        limit = self.random.choice((1, 2, 5, 20))
+        queue.credits[consumer].limit = limit
+        sim.apply(Step(f"{consumer} of {queue.name} has credit for {limit}"), SetCredit(queue.name, consumer, limit))
+
+    def _consumers(self) -> list[tuple[QueueModel, str]]:
+        return [(queue, name) for queue in self.sim.model.queues.values() for name in queue.consumers]
+
     def unsubscribe(self) -> None:
         sim = self.sim
-        pairs = [(queue, name) for queue in sim.model.queues.values() for name in queue.consumers]
+        pairs = self._consumers()
         if not pairs:
             return
         queue, consumer = self.random.choice(pairs)
         step = Step(f"{consumer} leaves {queue.name}", left={(queue.name, consumer)})
-
-        def verb() -> None:
-            queue.consumers.remove(consumer)
-            for lease in queue.leases.values():
-                if consumer in lease.consumers and consumer not in lease.confirmed:
-                    lease.declined.add(consumer)
-            sim.engine.core.unsubscribe(queue.name, consumer, sim.clock)
-
-        sim.run(step, verb)
+        queue.consumers.remove(consumer)
+        del queue.credits[consumer]
+        for lease in queue.leases.values():
+            if consumer in lease.consumers and consumer not in lease.confirmed:
+                lease.declined.add(consumer)
+        sim.apply(step, Unsubscribe(queue.name, consumer))
+        for lease in queue.leases.values():
+            lease.awaited.discard(consumer)
 
     def pull(self) -> None:
+        """Q16: from a queue of any type."""
         sim = self.sim
-        pulls = [queue.name for queue in sim.model.queues.values() if queue.options.type is QueueType.PULL]
-        name = self.random.choice(pulls) if pulls and self.random.random() < 0.9 else sim.scenario.name()
+        known = sorted(sim.model.queues)
+        name = self.random.choice(known) if known and self.random.random() < 0.9 else sim.scenario.name()
         self._names += 1
         puller = f"p{self._names}"
         count = self.random.choice((1, 1, 3, 10))
@@ -226,17 +307,44 @@ class Actors:
             step.cleared.add(name)
             if wait:
                 sim.model.clearing_pulls.add(name)
-        try:
-            sim.run(
-                step,
-                lambda: sim.engine.core.pull(
-                    name, puller, sim.clock, count=count, newest=newest, wait=wait, clear_after=after,
-                    request=self._names,
-                ),
-            )  # fmt: skip
-        except Conflict:
-            queue = sim.model.queues[name]
-            require(queue.options.type is not QueueType.PULL, f"a pull from the pull queue {name!r} was refused")
+        sim.apply(step, Pull(name, puller, self._names, count, newest, wait, after))
+
+    def take(self) -> None:
+        """Q2: what was sent ahead reaches its consumer, as far as it is still the queue's to give."""
+        for _ in range(self.random.choice((1, 3, 8))):
+            if self.sim.inbox:
+                self._take_one(self.sim.inbox.pop(self.random.randrange(len(self.sim.inbox))))
+
+    def _take_one(self, dispatch: Dispatch) -> None:
+        sim = self.sim
+        assert dispatch.lease is not None
+        queue = sim.model.queues.get(dispatch.queue)
+        lease = queue.leases.get(dispatch.lease) if queue is not None else None
+        sim.model.now = max(sim.model.now, sim.clock)
+        expected: list[int] = []
+        if queue is not None and lease is not None:
+            expected = self._to_give(queue, lease, dispatch.lease, dispatch.consumer)
+        step = Step(f"{dispatch.consumer} takes {dispatch.runs} of {dispatch.queue}, lease {dispatch.lease}")
+        step.handed.add((dispatch.queue, dispatch.lease))
+        sim.engine.log.reserve(4096, use_spare=True)
+        if lease is not None:
+            lease.awaited -= {dispatch.consumer} if expected else set()
+            lease.taken |= {dispatch.consumer} if expected else set()
+            if expected and lease.sent:
+                lease.offsets = expected
+        runs = sim.apply(step, HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
+        given = [offset for first, count in runs for offset in range(first, first + count)]
+        require(sorted(given) == sorted(expected), f"Q2: {given} were handed over, not {expected}")
+        if given:
+            sim.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(given)))
+
+    def _to_give(self, queue: QueueModel, lease: Lease, number: int, consumer: str) -> list[int]:
+        if consumer not in lease.silent or lease.deadline <= self.sim.model.now:
+            return []
+        held = queue.held(number)
+        if lease.sent and lease.taken:
+            return lease.offsets if held or consumer in lease.awaited else []
+        return [at for at in held if queue.entries[at].deadline > self.sim.model.now]
 
     def answer(self) -> None:
         for _ in range(self.random.choice((1, 1, 3, 8))):
@@ -244,29 +352,31 @@ class Actors:
                 self._answer_one()
 
     def _answer_one(self) -> None:
-        sim = self.sim
-        held = self.random.choice(sim.hands)
-        if self.random.random() < 0.05:
+        sim, random = self.sim, self.random
+        held = random.choice(sim.hands)
+        if random.random() < 0.05:
             self._renew(held)
             return
-        if self.random.random() < 0.8:
+        if random.random() < 0.8:
             sim.hands.remove(held)
         if held.lease is None or not held.offsets:
             return
-        answer = self.random.choice((Answer.ACKNOWLEDGE,) * 6 + tuple(Answer))
-        delay = self.random.choice((None, None, 0, 100 * MILLISECOND, 10 * SECOND))
-        to = self.random.choice((None, DEAD_LETTERS)) if answer is Answer.DEAD else None
+        outcome = random.choice((Outcome.ACK,) * 6 + tuple(Outcome))
         offsets = list(held.offsets)
         runs = None
-        if self.random.random() < 0.3:
-            offsets = sorted(self.random.sample(offsets, self.random.randint(1, len(offsets))))
+        if random.random() < 0.3:
+            offsets = sorted(random.sample(offsets, random.randint(1, len(offsets))))
             runs = _runs(offsets)
-        consumer = held.consumer if self.random.random() < 0.97 else "stranger"
-        verdict = Verdict(answer, None, delay, consumer)
-        step = Step(f"{consumer} answers {answer.value} for {offsets} of {held.queue}, lease {held.lease}")
-        if to:
-            step.text += f", on to {to}"
-        self._answer(held, consumer, offsets, verdict, runs, to, step)
+        settlement = Settlement(
+            outcome,
+            delay=random.choice((None, None, 0, 100 * MILLISECOND, 10 * SECOND)),
+            consumer=held.consumer if random.random() < 0.97 else "stranger",
+            to=random.choice((None, DEAD_LETTERS)) if outcome is Outcome.DEAD else None,
+            front=random.choice((None, None, True, False)),
+            counted=random.choice((None, None, True, False)),
+        )
+        step = Step(f"{settlement} for {offsets} of {held.queue}, lease {held.lease}", counted=settlement.counted)
+        self._answer(held, offsets, settlement, runs, step)
 
     def _renew(self, held: Held) -> None:
         sim = self.sim
@@ -274,47 +384,56 @@ class Actors:
         number = -1 if held.lease is None else held.lease
         lease = queue.leases.get(number) if queue else None
         step = Step(f"{held.consumer} asks for more time in {held.queue}, lease {number}")
-        renewed = sim.run(step, lambda: sim.engine.core.renew(held.queue, number, sim.clock))
-        holds = queue is not None and any(
-            queue.entries[at].lease == number for at in held.offsets if at in queue.entries
-        )
+        renewed = sim.apply(step, Renew(held.queue, number))
+        holds = queue is not None and lease is not None and bool(queue.held(number))
         require(renewed == (holds and held.lease is not None), f"Q3: more time was {'' if renewed else 'not '}given")
         if renewed and queue is not None and lease is not None:
             lease.deadline = sim.model.now + queue.options.acknowledge_timeout
 
     def _answer(
-        self, held: Held, consumer: str, offsets: list[int], verdict: Verdict, runs: list[tuple[int, int]] | None,
-        to: str | None, step: Step,
-    ) -> None:  # fmt: skip
+        self, held: Held, offsets: list[int], settlement: Settlement, runs: list[tuple[int, int]] | None, step: Step
+    ) -> None:
         sim = self.sim
-        lease_number = held.lease
-        assert lease_number is not None
+        number = held.lease
+        assert number is not None
+        consumer = settlement.consumer or ""
         queue = sim.model.queues.get(held.queue)
-        lease = queue.leases.get(lease_number) if queue else None
+        lease = queue.leases.get(number) if queue else None
         expected: list[int] = []
-        if queue is not None and lease is not None and consumer in lease.consumers:
-            spoke = consumer in lease.confirmed or consumer in lease.declined
-            held_now = [at for at in offsets if at in queue.entries and queue.entries[at].lease == lease_number]
-            expected = [] if spoke else [at for at in held_now if queue.entries[at].state in "FS"]
+        if queue is not None and lease is not None and consumer in lease.silent:
+            expected = [at for at in queue.held(number) if at in offsets]
         step.answered = {(held.queue, offset) for offset in expected}
+        wanted = {} if queue is None else {at: self._fate(queue, at, settlement) for at in expected}
         sim.engine.log.reserve(4096, use_spare=True)
-
-        def verb() -> int:
-            if lease is not None and expected and lease.needed != 1:
-                (lease.confirmed if verdict.answer is Answer.ACKNOWLEDGE else lease.declined).add(consumer)
-            return sim.engine.core.settle(held.queue, lease_number, verdict, sim.clock, runs=runs, to=to)
-
-        settled = sim.run(step, verb)
+        if lease is not None and expected and lease.needed != 1:
+            (lease.confirmed if settlement.outcome is Outcome.ACK else lease.declined).add(consumer)
+        settled = sim.apply(step, Settle(held.queue, number, settlement, runs))
         require(settled == len(expected), f"Q3: the answer settled {settled}, {expected} were held")
         sim.tally.settled += settled
         if queue is None or lease is None or lease.needed != 1:
             return
-        first = FIRST_STATES.get(verdict.answer) or ("E" if queue.options.put_back is PutBack.NO else "R")
         for offset in expected:
             told = step.told.get((held.queue, offset), "")
-            require(told.startswith(first), f"M6: {offset} answered {verdict.answer.value} went {told or 'nowhere'}")
-            if verdict.answer is Answer.ACKNOWLEDGE:
+            state, front = wanted[offset]
+            require(told.startswith(state), f"M6: {offset} answered {settlement.outcome} went {told or 'nowhere'}")
+            if settlement.outcome is Outcome.ACK:
                 require(told == "SX", f"M6: {offset} was acknowledged and went {told}")
+            if state in "RQ":
+                where = step.fronts[held.queue, offset]
+                require(where == front, f"Q9: {offset} was put back {'before' if where else 'behind'} the others")
+
+    def _fate(self, queue: QueueModel, offset: int, settlement: Settlement) -> tuple[str, bool]:
+        """Q9, B12: where an answer sends a message first, and whether to the front."""
+        outcome, options, attempt = settlement.outcome, queue.options, queue.entries[offset].attempt
+        front = bool(settlement.front)
+        if outcome is Outcome.NACK and settlement.front is None:
+            front = options.put_back is PutBack.PRIORITY
+            if options.put_back is PutBack.NO:
+                return "E", False
+        last = options.delivery_limit and attempt > options.delivery_limit and settlement.counted is not False
+        if outcome in (Outcome.NACK, Outcome.RETRY) and last:
+            return "E", False
+        return FIRST_STATES[outcome], front
 
     def lose(self, name: str, runs: list[tuple[int, int]]) -> None:
         """The host's reaction to messages that the log cannot give back."""
@@ -323,7 +442,7 @@ class Actors:
             return
         gone = {(name, offset) for first, count in runs for offset in range(first, first + count)}
         step = Step(f"{name}: {runs} cannot be read", unreadable=gone)
-        sim.run(step, lambda: sim.engine.core.lost(name, runs, sim.clock))
+        sim.apply(step, EndUnreadable(name, tuple(runs)))
 
     # Operators
 
@@ -335,9 +454,7 @@ class Actors:
             options = sim.scenario.channel_options(name)
         else:
             options = sim.scenario.queue_options(name)
-        self._operate(
-            Step(f"declare {name} {_shown(options)}"), lambda: sim.engine.core.declare(name, options, sim.clock)
-        )
+        self._operate(Step(f"declare {name} {_shown(options)}"), DeclareQueue(name, read_options(options)))
 
     def configure(self) -> None:
         sim, name = self.sim, self._existing()
@@ -345,7 +462,7 @@ class Actors:
             return
         changes = sim.scenario.changes(sim.model.queues[name].options)
         step = Step(f"configure {name} {changes}")
-        self._operate(step, lambda: sim.engine.core.configure(name, changes, sim.clock, "an operator"))
+        self._operate(step, ConfigureQueue(name, read_options(changes) or {}, "an operator"))
 
     def set_status(self) -> None:
         sim, name = self.sim, self._existing()
@@ -354,9 +471,7 @@ class Actors:
         choices = (Status.RUNNING, Status.RUNNING, Status.ONLY_PUBLISH, Status.ONLY_CONSUME, Status.PAUSED)
         status = self.random.choice(choices)
         if sim.model.queues[name].status is not Status.NOT_INITIALIZED:
-            self._operate(
-                Step(f"set {name} to {status.value}"), lambda: sim.engine.core.set_status(name, status, sim.clock)
-            )
+            self._operate(Step(f"set {name} to {status.value}"), SetStatus(name, status))
             require(
                 name not in sim.model.queues or sim.model.queues[name].status is status, f"Q14: {name} kept its status"
             )
@@ -367,59 +482,138 @@ class Actors:
             return
         selection = self._selection(name)
         step = Step(f"reprocess {name} {selection.offsets or ''}", reprocessed={name})
-        parked = self._unique(name, self._selected(name, selection))
+        chosen = self._selected(name, selection)
+        retries = [offset for offset in chosen if sim.model.queues[name].entries[offset].state == "R"]
+        parked = self._unique(name, [offset for offset in chosen if offset not in retries])
         queue = sim.model.queues[name]
         limit = queue.options.message_limit
         room = max(limit - queue.size, 0) if limit else len(parked)
-        count = self._operate(step, lambda: sim.engine.core.reprocess(name, selection, sim.clock, "an operator"))
+        count = self._operate(step, Reprocess(name, selection, "an operator"))
         require(
-            count == min(len(parked), room),
+            count == min(len(parked), room) + len(retries),
             f"B15: {count} were reprocessed, {sorted(parked)} were parked and there was room for {room}",
         )
 
     def forget(self) -> None:
-        sim, name = self.sim, self._existing()
+        name = self._existing()
         if name is not None:
             selection = self._selection(name)
             step = Step(f"forget parked messages of {name}")
-            self._operate(step, lambda: sim.engine.core.forget(name, selection, sim.clock, "an operator"))
+            self._operate(step, Forget(name, selection, "an operator"))
 
     def clear(self) -> None:
         sim, name = self.sim, self._existing()
         if name is None:
             return
         lanes = self.random.choice(("all", "all", "priority", "regular"))
-        step = Step(f"clear {lanes} of {name}", cleared={name})
-        self._operate(step, lambda: sim.engine.core.clear(name, sim.clock, lanes=lanes, who="an operator"))
+        only = self._some(sim.model.queues[name].waiting)
+        step = Step(
+            f"clear {lanes} of {name}, {only or 'all'}", cleared={name}, only=None if only is None else set(only)
+        )
+        runs = None if only is None else tuple(_runs(only))
+        cleared = self._operate(step, Clear(name, lanes, runs, "an operator"))
+        require(only is None or cleared <= len(only), f"B15: {cleared} of {only} were cleared")
+
+    def move(self) -> None:
+        """Messages go on elsewhere, as far as there is room; what finds none stays as it is."""
+        sim, name = self.sim, self._existing()
+        if name is None:
+            return
+        to = self.random.choice((DEAD_LETTERS, "late", *ROOTS))
+        queue = sim.model.queues[name]
+        sim.model.now = max(sim.model.now, sim.clock)
+        queue.release_due(sim.model.now)
+        parks = self.random.random() < 0.5
+        there = queue.parked() if parks else [*queue.waiting, *queue.delayed()]
+        only = self._some(there)
+        chosen = MessageFilter(
+            states=PARKED if parks else frozenset({State.QUEUED}), offsets=None if only is None else tuple(_runs(only))
+        )
+        room = self._room(to)
+        step = Step(f"move {only or 'all'} {'parked' if parks else 'waiting'} from {name} to {to}", moving={name})
+        step.only = None if only is None else set(only)
+        moved = self._operate(step, Move(name, to, chosen, "an operator"))
+        wanted = 0 if to == name else len(there if only is None else only)
+        require(min(wanted, room) <= moved <= wanted, f"{moved} of {wanted} were moved, there was room for {room}")
+
+    def _room(self, name: str) -> int:
+        """How many messages a queue takes from another."""
+        sim = self.sim
+        queue = sim.model.queues.get(name)
+        options = sim.scenario.broker.queue_defaults if queue is None else queue.options
+        if queue is not None and queue.status in (Status.ONLY_CONSUME, Status.PAUSED):
+            return 0
+        size, flying = (0, 0) if queue is None else (queue.size, len(queue.flying()))
+        limit = options.message_limit
+        if limit and options.limit_exceeded is LimitExceeded.DELETE_OLDEST:
+            return 0 if flying >= limit else 1 << 60
+        return max(limit - size, 0) if limit else 1 << 60
+
+    def _some(self, offsets: list[int]) -> list[int] | None:
+        """Some of these; None for all."""
+        if not offsets or self.random.random() < 0.5:
+            return None
+        return sorted(self.random.sample(offsets, self.random.randint(1, len(offsets))))
+
+    # Exchanges
+
+    def declare_exchange(self) -> None:
+        name = self.random.choice(EXCHANGES)
+        kind = ExchangeKind(name.removeprefix("x-"))
+        bindings = tuple(self._binding() for _ in range(self.random.randrange(4)))
+        distinct = tuple(one for at, one in enumerate(bindings) if one not in bindings[:at])
+        self._operate(Step(f"declare {name} with {distinct}"), DeclareExchange(name, kind, distinct))
+
+    def bind(self) -> None:
+        exchanges = self.sim.model.exchanges
+        if not exchanges:
+            return
+        name = self.random.choice(sorted(exchanges))
+        bound = exchanges[name][1]
+        if bound and self.random.random() < 0.3:
+            binding = self.random.choice(bound)
+            self._operate(Step(f"unbind {binding} from {name}"), Unbind(name, binding))
+        else:
+            binding = self._binding()
+            self._operate(Step(f"bind {binding} to {name}"), Bind(name, binding))
+
+    def _binding(self) -> Binding:
+        random = self.random
+        key = random.choice((*ROOTS, "#", f"*.{random.choice(WORDS)}", f"{random.choice(ROOTS)}.#"))
+        arguments = random.choice(({}, {"trace": "1"}, {"trace": "2"}))
+        if random.random() < 0.2:
+            return Binding(exchange=random.choice(EXCHANGES), key=key, arguments=arguments)
+        return Binding(queue=self.sim.scenario.name(), key=key, arguments=arguments)
 
     def remove_queue(self) -> None:
-        sim, name = self.sim, self._existing()
+        name = self._existing()
         if name is not None:
             step = Step(f"remove queue {name}", removed={name})
-            self._operate(step, lambda: sim.engine.core.remove(name, sim.clock, "an operator"))
+            self._operate(step, RemoveQueue(name, "an operator"))
 
-    def _operate(self, step: Step, verb: Any) -> Any:
+    def _operate(self, step: Step, command: Command) -> Any:
         self.sim.engine.log.reserve(4096, use_spare=True)
-        return self.sim.run(step, verb)
+        return self.sim.apply(step, command)
 
     def _existing(self) -> str | None:
         return self.random.choice(sorted(self.sim.model.queues)) if self.sim.model.queues else None
 
-    def _selection(self, name: str) -> Selection:
+    def _selection(self, name: str) -> MessageFilter:
         parked = self.sim.model.queues[name].parked()
         if parked and self.random.random() < 0.5:
             chosen = sorted(self.random.sample(parked, self.random.randint(1, len(parked))))
-            return Selection(offsets=tuple(_runs(chosen)))
-        return Selection(states=frozenset({State.DEAD})) if self.random.random() < 0.5 else Selection()
+            return MessageFilter(offsets=tuple(_runs(chosen)))
+        states = self.random.choice((PARKED, frozenset({State.DEAD}), frozenset({State.DEAD, State.RETRY})))
+        return MessageFilter(states=states)
 
-    def _selected(self, name: str, selection: Selection) -> list[int]:
+    def _selected(self, name: str, selection: MessageFilter) -> list[int]:
         queue = self.sim.model.queues[name]
         wanted = None
         if selection.offsets is not None:
             wanted = {offset for first, count in selection.offsets for offset in range(first, first + count)}
         return [
             offset
-            for offset in queue.parked()
+            for offset in [*queue.parked(), *queue.delayed()]
             if queue.entries[offset].state in selection.states and (wanted is None or offset in wanted)
         ]
 
@@ -482,10 +676,9 @@ class Actors:
         """The real upkeep, on a stage set of a host."""
         sim = self.sim
 
-        def forget(name: str, selection: Selection, who: str) -> Any:
-            step = Step(f"retention forgets parked messages of {name}")
-            result = self._operate(step, lambda: sim.engine.core.forget(name, selection, sim.clock, who))
-            return SimpleNamespace(result=result)
+        def submit(command: Forget) -> Any:
+            step = Step(f"retention forgets parked messages of {command.queue}")
+            return SimpleNamespace(result=self._operate(step, command))
 
         core = sim.engine.core
         stage = SimpleNamespace(
@@ -493,11 +686,11 @@ class Actors:
             engine=sim.engine,
             options=sim.scenario.broker,
             clock=lambda: sim.clock,
-            forget=forget,
+            submit=submit,
             queues=lambda: [core.info(name) for name in list(core.queues)],
             sync=lambda: sim.engine.commit(sync=True),
         )
-        return Upkeep(cast(Host, stage), volatile=False)
+        return Upkeep(cast(Runtime, stage), volatile=False)
 
     # The end of a process
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from remuda.broker.engine import Engine
+from remuda.broker.embedded.engine import Engine
 from remuda.core.core import Core
-from remuda.core.lane import Lane
-from remuda.core.queue import Queue
-from remuda.model.options import Acknowledge, QueueType, Status
-from tests.simulation.model import PARKED, Entry, Model, QueueModel, Violation, require
+from remuda.core.queue import CONSUMING, Queue
+from remuda.model.options import Acknowledge, QueueType
+from tests.simulation.model import PARKED, Credit, Entry, Model, QueueModel, Violation, require
 
 View = dict[str, Any]
 """A queue's whole state, message by message."""
@@ -18,18 +16,14 @@ View = dict[str, Any]
 
 def core_view(queue: Queue, time: int) -> View:
     """A queue of the core. Scheduled messages that are due by `time` count as waiting."""
-    lanes = {
-        "high": list(_offsets(queue.high)),
-        "returned": list(_offsets(queue.returned)),
-        "normal": list(_offsets(queue.normal)),
-    }
-    deadlines = {
-        offset: deadline
-        for lane in queue.lanes()
-        for first, count, deadline in lane.runs()
-        for offset in range(first, first + count)
-    }
-    attempts = {offset: queue.attempts.get(offset, 0) for offset in deadlines}
+    lines: dict[tuple[int, bool], list[int]] = {}
+    deadlines = {}
+    for priority, front, level in queue.ready.levels():
+        for first, count, deadline in level.runs():
+            for offset in range(first, first + count):
+                lines.setdefault((priority, front), []).append(offset)
+                deadlines[offset] = deadline
+    attempts = {offset: (queue.attempts.get(offset, 0), offset in queue.attempts) for offset in deadlines}
     delayed = {}
     due = []
     for piece in queue.delayed:
@@ -38,26 +32,28 @@ def core_view(queue: Queue, time: int) -> View:
                 due.append((piece.due, offset, piece))
             else:
                 delayed[offset] = (
-                    piece.state.value, piece.due, piece.attempt, piece.ahead, piece.high, piece.deadline
+                    piece.state.value, piece.due, max(piece.attempt, 0), piece.front, piece.priority, piece.deadline,
+                    piece.redelivered,
                 )  # fmt: skip
     for _, offset, piece in sorted(due, key=lambda item: item[:2]):
-        lanes["high" if piece.high else "returned" if piece.ahead else "normal"].append(offset)
-        deadlines[offset], attempts[offset] = piece.deadline, piece.attempt
+        lines.setdefault((piece.priority, piece.front), []).append(offset)
+        deadlines[offset] = piece.deadline
+        attempts[offset] = (max(piece.attempt, 0), piece.redelivered)
     return {
         "status": queue.status,
         "options": queue.options,
-        **lanes,
+        "lines": lines,
         "deadlines": deadlines,
         "attempts": attempts,
         "delayed": delayed,
         "flying": {
-            offset: (piece.attempt, piece.high, piece.deadline)
+            offset: (piece.attempt, piece.priority, piece.deadline, piece.redelivered)
             for piece in queue.flights
             if piece.state.value == "F"
             for offset in range(piece.first, piece.end)
         },
         "parked": {
-            offset: (piece.state.value, piece.reason, piece.high)
+            offset: (piece.state.value, piece.reason, piece.priority)
             for piece in queue.parked
             for offset in range(piece.first, piece.end)
         },
@@ -68,24 +64,29 @@ def core_view(queue: Queue, time: int) -> View:
 
 def model_view(queue: QueueModel, time: int) -> View:
     entries = queue.entries
-    lanes = {"high": list(queue.high), "returned": list(queue.returned), "normal": list(queue.normal)}
+    lines = {level: list(line) for level, line in queue.lines.items() if line}
     due = [at for at in queue.later if entries[at].due <= time]
     for offset in sorted(due, key=lambda at: (entries[at].due, at)):
         entry = entries[offset]
-        lanes["high" if entry.high else "returned" if entry.ahead else "normal"].append(offset)
-    waiting = [offset for lane in lanes.values() for offset in lane]
+        lines.setdefault((entry.priority, entry.ahead), []).append(offset)
+    waiting = [offset for line in lines.values() for offset in line]
     delayed = {offset: entries[offset] for offset in queue.delayed() if offset not in due}
     return {
         "status": queue.status,
         "options": queue.options,
-        **lanes,
+        "lines": lines,
         "deadlines": {offset: entries[offset].deadline for offset in waiting},
-        "attempts": {offset: entries[offset].attempt for offset in waiting},
+        "attempts": {offset: (entries[offset].attempt, entries[offset].redelivered) for offset in waiting},
         "delayed": {
-            at: (one.state, one.due, one.attempt, one.ahead, one.high, one.deadline) for at, one in delayed.items()
+            at: (one.state, one.due, one.attempt, one.ahead, one.priority, one.deadline, one.redelivered)
+            for at, one in delayed.items()
         },
-        "flying": {at: (one.attempt, one.high, one.deadline) for at, one in entries.items() if one.state == "F"},
-        "parked": {at: (one.state, one.reason, one.high) for at, one in entries.items() if one.state in PARKED},
+        "flying": {
+            at: (one.attempt, one.priority, one.deadline, one.redelivered)
+            for at, one in entries.items()
+            if one.state == "F"
+        },
+        "parked": {at: (one.state, one.reason, one.priority) for at, one in entries.items() if one.state in PARKED},
         "ids": {at: text for at, text in queue.ids.items() if entries[at].state != "S"},
         "counts": {state: count for state, count in queue.counts.items() if count},
     }
@@ -96,13 +97,15 @@ def compare(core: Core, model: Model, time: int, *, ordered: bool = True) -> Non
     require(
         sorted(core.queues) == sorted(model.queues), f"the queues are {sorted(core.queues)}, not {sorted(model.queues)}"
     )
+    found = {name: (one.kind, list(one.bindings)) for name, one in core.routing.exchanges.items()}
+    require(found == model.exchanges, f"Q18: the exchanges are {found}, not {model.exchanges}")
     for name, queue in core.queues.items():
         expected = model.queues[name]
         _follow_partial_confirmations(queue, expected)
         views = core_view(queue, time), model_view(expected, time)
         if not ordered:
             for view in views:
-                view.update({lane: sorted(view[lane]) for lane in ("high", "returned", "normal")})
+                view["lines"] = {level: sorted(line) for level, line in view["lines"].items()}
         difference = differs(*views)
         require(not difference, f"queue {name!r} differs from its records: {difference}")
         require(
@@ -127,6 +130,7 @@ def differs(found: View, expected: View) -> str:
 
 def adopt(core: Core, model: Model) -> None:
     """Take the core's word for where live messages are, after it was found good enough."""
+    model.exchanges = {name: (one.kind, list(one.bindings)) for name, one in core.routing.exchanges.items()}
     for name in [name for name in model.queues if name not in core.queues]:
         del model.queues[name]
     for name, queue in core.queues.items():
@@ -143,38 +147,34 @@ def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:
     fresh.counts.update(view["counts"])
     fresh.ids = dict(view["ids"])
     fresh.names = dict(queue.id_of)
-    for lane in ("high", "returned", "normal"):
-        getattr(fresh, lane).extend(view[lane])
-        for offset in view[lane]:
-            fresh.entries[offset] = Entry(
-                "Q",
-                lane == "high",
-                view["deadlines"][offset],
-                attempt=view["attempts"][offset],
-                ahead=lane == "returned",
-            )
-    for offset, (state, due, attempt, ahead, high, deadline) in view["delayed"].items():
+    fresh.lines = {level: list(line) for level, line in view["lines"].items()}
+    for (priority, front), line in view["lines"].items():
+        for offset in line:
+            attempt, again = view["attempts"][offset]
+            deadline = view["deadlines"][offset]
+            fresh.entries[offset] = Entry("Q", priority, deadline, attempt=attempt, ahead=front, redelivered=again)
+    for offset, (state, due, attempt, ahead, priority, deadline, again) in view["delayed"].items():
         if state == "Q":
             fresh.later.add(offset)
-        fresh.entries[offset] = Entry(state, high, deadline, due, attempt, ahead)
-    for offset, (attempt, high, deadline) in view["flying"].items():
-        fresh.entries[offset] = Entry("F", high, deadline, attempt=attempt)
-    for offset, (state, reason, high) in view["parked"].items():
-        fresh.entries[offset] = Entry(state, high, reason=reason)
+        fresh.entries[offset] = Entry(state, priority, deadline, due, attempt, ahead, redelivered=again)
+    for offset, (attempt, priority, deadline, again) in view["flying"].items():
+        fresh.entries[offset] = Entry("F", priority, deadline, attempt=attempt, redelivered=again)
+    for offset, (state, reason, priority) in view["parked"].items():
+        fresh.entries[offset] = Entry(state, priority, reason=reason)
     return fresh
 
 
 def check_numbers(engine: Engine, model: Model) -> None:
     """Offsets and positions are dense: the log, the core and the records agree on the next ones."""
-    ledger, log = engine.core.ledger, engine.log
+    recorder, log = engine.core.recorder, engine.log
     require(
-        ledger.next_offset == log.next_offset == model.next_offset,
-        f"the next offset is {ledger.next_offset} in the core, {log.next_offset} in the log, "
+        recorder.next_offset == log.next_offset == model.next_offset,
+        f"the next offset is {recorder.next_offset} in the core, {log.next_offset} in the log, "
         f"{model.next_offset} by count",
     )
     require(
-        ledger.next_position == log.next_position == model.next_position,
-        f"the next position is {ledger.next_position} in the core, {log.next_position} in the log, "
+        recorder.next_position == log.next_position == model.next_position,
+        f"the next position is {recorder.next_position} in the core, {log.next_position} in the log, "
         f"{model.next_position} by count",
     )
 
@@ -193,25 +193,47 @@ def check_time(model: Model) -> None:
                 require(entry.deadline > model.now, f"Q5: {where} is beyond its deadline {entry.deadline}")
 
 
-def check_flow(model: Model) -> None:
-    """No message waits while someone is free to take it, and nobody holds more than allowed."""
+def check_flow(core: Core, model: Model, window: int) -> None:
+    """No message waits while someone is free to take it, and nobody is sent more than allowed."""
     for queue in model.queues.values():
         options = queue.options
-        if queue.status not in (Status.RUNNING, Status.ONLY_CONSUME) or options.type is QueueType.PULL:
+        if queue.status not in CONSUMING or options.delay_between_messages or not queue.waiting:
             continue
-        busy = [
-            {name for name in lease.consumers if name not in lease.confirmed | lease.declined}
-            for lease in queue.leases.values()
-            if any(queue.entries[at].state in "FS" for at in lease.offsets if at in queue.entries)
-        ]
         waits = options.acknowledge is Acknowledge.WAIT
-        held = [name for names in busy for name in names]
-        if options.type is QueueType.ROUND_ROBIN:
-            free = [name for name in queue.consumers if not (waits and name in held)]
+        if core.queues[queue.name].waiters:
+            raise Violation(f"{queue.name}: someone pulls while {queue.waiting[:5]} wait")
+        if not waits:
+            free = [name for name in queue.consumers if under_way(queue, name) < window]
+        elif options.type is QueueType.PUSH:
+            busy = any(
+                lease.silent and queue.held(number) for number, lease in queue.leases.items() if not lease.pulled
+            )
+            free = [] if busy else queue.consumers
         else:
-            free = queue.consumers if not (waits and held) else []
-        if free and queue.waiting and not options.delay_between_messages:
+            free = [
+                name for name in queue.consumers if in_hands(model, queue.credits[name]) < queue.credits[name].limit
+            ]
+        if options.type is QueueType.PUSH and len(free) < len(queue.consumers):
+            free = []
+        if free:
             raise Violation(f"{queue.name}: {free} are free while {queue.waiting[:5]} wait")
+
+
+def in_hands(model: Model, credit: Credit) -> int:
+    """Q2: the messages that await an answer of those who share this credit."""
+    return sum(
+        len(queue.held(number))
+        for queue in model.queues.values()
+        for number, lease in queue.leases.items()
+        if not lease.pulled and not lease.sent
+        for name in lease.silent
+        if queue.credits.get(name) is credit
+    )
+
+
+def under_way(queue: QueueModel, consumer: str) -> int:
+    """Q2: the messages sent ahead to a consumer that it has not taken yet."""
+    return sum(lease.sent for lease in queue.leases.values() if consumer in lease.awaited)
 
 
 def check_limits(before: dict[str, int], model: Model) -> None:
@@ -237,8 +259,3 @@ def _follow_partial_confirmations(queue: Queue, expected: QueueModel) -> None:
 def _confirmed(queue: Queue, offset: int) -> bool:
     piece = queue.flights.holding(offset)
     return piece is not None and piece.state.value == "S"
-
-
-def _offsets(lane: Lane) -> Iterator[int]:
-    for first, count, _ in lane.runs():
-        yield from range(first, first + count)

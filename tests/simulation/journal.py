@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from remuda.broker.engine import Engine
-from remuda.broker.extensions import Extensions
+from remuda.broker.embedded.engine import Engine
+from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import BrokerOptions
 from remuda.core.effects import Effects
 from remuda.log import checkpoint

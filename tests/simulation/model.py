@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from remuda.model.message import Message, Priority
+from remuda.model.message import Message
 from remuda.model.messages import cell
 from remuda.model.options import (
     Acknowledge,
@@ -20,7 +20,9 @@ from remuda.model.options import (
     QueueOptions,
     Status,
 )
-from remuda.model.records import Appended, Event, Events, QueueChange, Record
+from remuda.model.records import NEVER_DELIVERED, Appended, Event, Events, ExchangeChange, QueueChange, Record
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.topics import matches
 
 NEVER: Final = (1 << 63) - 1
 MOVES: Final = frozenset("LQ LU QF QE FS FK FR FE FI FN FQ RQ RE SX KX EQ IQ NQ".split())
@@ -48,14 +50,26 @@ class Step:
     removed: set[str] = field(default_factory=set)
     reprocessed: set[str] = field(default_factory=set)
     unreadable: set[tuple[str, int]] = field(default_factory=set)
+    moving: set[str] = field(default_factory=set)
+    """Queues from which someone moves messages."""
+    only: set[int] | None = None
+    """The only offsets that may be cleared or moved."""
+    handed: set[tuple[str, int]] = field(default_factory=set)
+    """Queues and leases of deliveries that are being taken."""
+    counted: bool | None = None
+    """Whether an answer says that the attempt counts."""
     ticks: bool = False
     resumes: bool = False
     replays: bool = False
     """Records that were checked when they were made are played again."""
     told: dict[tuple[str, int], str] = field(default_factory=dict)
     """The states each message went through in this step."""
-    fetched: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
-    """Messages fetched, by queue and offset, with the consumers' names and the attempt."""
+    fetched: dict[tuple[str, int], tuple[str, int, bool]] = field(default_factory=dict)
+    """Messages fetched, by queue and offset, with the consumers' names, the attempt, and whether they had it before."""
+    fronts: dict[tuple[str, int], bool] = field(default_factory=dict)
+    """Of messages put back, whether to the front."""
+    moved: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Messages that went on to another queue, by that queue and offset, with the queue they left."""
     entered: Counter[str] = field(default_factory=Counter)
     """How many messages came into each queue other than by publishing."""
 
@@ -65,7 +79,7 @@ class Entry:
     """One message in one queue."""
 
     state: str
-    high: bool
+    priority: int
     deadline: int = NEVER
     due: int = 0
     attempt: int = 0
@@ -73,6 +87,15 @@ class Entry:
     lease: int = -1
     consumer: str = ""
     reason: str | None = None
+    redelivered: bool = False
+
+
+@dataclass
+class Credit:
+    """How many unanswered messages its consumers may hold together."""
+
+    limit: int
+    group: str | None = None
 
 
 @dataclass
@@ -81,13 +104,27 @@ class Lease:
     offsets: list[int]
     deadline: int
     needed: int
+    pulled: bool = False
+    kicks: bool = False
+    sent: int = 0
+    """How many were sent ahead."""
+    awaited: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     declined: set[str] = field(default_factory=set)
+
+    @property
+    def silent(self) -> set[str]:
+        return set(self.consumers) - self.confirmed - self.declined
+
+    @property
+    def unseen(self) -> bool:
+        return bool(self.awaited) and not self.taken
 
 
 @dataclass
 class QueueModel:
-    """One queue. `high`, `returned` and `normal` are the lines in which messages wait, in this order of rank."""
+    """One queue."""
 
     name: str
     options: QueueOptions
@@ -98,15 +135,16 @@ class QueueModel:
     """The last state of those that are through."""
     later: set[int] = field(default_factory=set)
     """Queued messages whose time has not come."""
-    high: list[int] = field(default_factory=list)
-    returned: list[int] = field(default_factory=list)
-    normal: list[int] = field(default_factory=list)
+    lines: dict[tuple[int, bool], list[int]] = field(default_factory=dict)
+    """Where messages wait: by priority, and whether they were put back to the front."""
     names: dict[int, str] = field(default_factory=dict)
     """Ids of messages that came in while ids had to be unique."""
     ids: dict[int, str] = field(default_factory=dict)
     """Those of them that no other message may have now."""
     counts: Counter[str] = field(default_factory=Counter)
     consumers: list[str] = field(default_factory=list)
+    credits: dict[str, Credit] = field(default_factory=dict)
+    """Of each consumer; those of one group share one."""
     leases: dict[int, Lease] = field(default_factory=dict)
     had_messages: bool = False
     sent_at: int | None = None
@@ -118,16 +156,18 @@ class QueueModel:
             if isinstance(value, (dict, list, set)):
                 setattr(twin, name, copy.copy(value))
         twin.entries = {at: copy.copy(one) for at, one in self.entries.items()}
+        twin.lines = {level: list(line) for level, line in self.lines.items()}
         twin.leases = {number: copy.deepcopy(one) for number, one in self.leases.items()}
         return twin
 
     @property
-    def lanes(self) -> tuple[list[int], list[int], list[int]]:
-        return self.high, self.returned, self.normal
+    def lanes(self) -> list[list[int]]:
+        """The lines in the order of delivery."""
+        return [self.lines[level] for level in sorted(self.lines, key=lambda one: (-one[0], not one[1]))]
 
     @property
     def waiting(self) -> list[int]:
-        return self.high + self.returned + self.normal
+        return [offset for lane in self.lanes for offset in lane]
 
     def delayed(self) -> list[int]:
         return [at for at, one in self.entries.items() if one.state == "R" or at in self.later]
@@ -147,7 +187,23 @@ class QueueModel:
         return self.options.persistence is Persistence.PERSISTENT
 
     def lane_of(self, entry: Entry) -> list[int]:
-        return self.high if entry.high else self.returned if entry.ahead else self.normal
+        return self.lines.setdefault((entry.priority, entry.ahead), [])
+
+    def held(self, number: int) -> list[int]:
+        """The messages still in flight under a lease."""
+        lease = self.leases[number]
+        return [at for at in lease.offsets if at in self.entries and self._flies(self.entries[at], number)]
+
+    def end_leases(self, now: int, *, ticks: bool) -> None:
+        """What nobody took, or not in time, is under way no longer once it is over."""
+        for number, lease in self.leases.items():
+            overdue = ticks and lease.deadline <= now
+            if lease.awaited and (overdue or not lease.taken) and not self.held(number):
+                lease.awaited.clear()
+
+    @staticmethod
+    def _flies(entry: Entry, number: int) -> bool:
+        return entry.lease == number and entry.state in "FS"
 
     def leave_line(self, offset: int) -> None:
         self.later.discard(offset)
@@ -182,12 +238,14 @@ class Model:
         self.newest_pullers: set[str] = set()
         self.clearing_pulls: set[str] = set()
         """Queues in which a pull request that clears may still wait."""
+        self.exchanges: dict[str, tuple[ExchangeKind, list[Binding]]] = {}
         self.now = 0
 
     def copy(self) -> Model:
         twin = copy.copy(self)
         twin.messages = dict(self.messages)
         twin.history = dict(self.history)
+        twin.exchanges = {name: (kind, list(bound)) for name, (kind, bound) in self.exchanges.items()}
         twin.made_ids = set(self.made_ids)
         twin.queues = {name: queue.copy() for name, queue in self.queues.items()}
         return twin
@@ -209,6 +267,41 @@ class Model:
                 self._event(event, record.time, step)
         elif isinstance(record, QueueChange):
             self._change(record, step)
+        elif isinstance(record, ExchangeChange):
+            self._exchange(record)
+
+    def _exchange(self, change: ExchangeChange) -> None:
+        if change.action == "created":
+            assert change.kind is not None
+            self.exchanges[change.exchange] = (change.kind, list(change.bindings))
+        elif change.action == "removed":
+            del self.exchanges[change.exchange]
+        else:
+            bound = self.exchanges[change.exchange][1]
+            for binding in change.bindings:
+                if change.action == "bound" and binding not in bound:
+                    bound.append(binding)
+                elif change.action == "unbound" and binding in bound:
+                    bound.remove(binding)
+
+    def behind(self, exchange: str, key: str, headers: dict[str, Any]) -> set[str]:
+        """Q18: the queues behind an exchange."""
+        found: set[str] = set()
+        seen, pending = {exchange}, [exchange]
+        while pending:
+            kind, bound = self.exchanges.get(pending.pop(), (ExchangeKind.FANOUT, []))
+            for binding in bound:
+                fits = {
+                    ExchangeKind.DIRECT: binding.key == key,
+                    ExchangeKind.TOPIC: matches(binding.key, key),
+                    ExchangeKind.HEADERS: all(headers.get(name) == wish for name, wish in binding.arguments.items()),
+                }.get(kind, True)
+                if fits and binding.queue is not None:
+                    found.add(binding.queue)
+                elif fits and binding.exchange is not None and binding.exchange not in seen:
+                    seen.add(binding.exchange)
+                    pending.append(binding.exchange)
+        return found
 
     # Messages
 
@@ -226,7 +319,7 @@ class Model:
             for name in cell(record.queues, row):
                 queue = self.queue(name)
                 queue.release_due(record.created)
-                entry = Entry("Q", message.priority == Priority.HIGH, queue.deadline(record.created, message.expires))
+                entry = Entry("Q", message.priority, queue.deadline(record.created, message.expires))
                 require(offset not in queue.entries, f"{name}: offset {offset} entered twice")
                 queue.entries[offset] = entry
                 queue.had_messages = True
@@ -261,22 +354,31 @@ class Model:
         step.told[queue.name, offset] = step.told.get((queue.name, offset), "") + target
         queue.counts[target] += 1
         if entry is None:
-            entry = queue.entries[offset] = Entry("L", event.high)
+            entry = queue.entries[offset] = Entry("L", event.priority)
         if source == "F" and not step.replays:
             self._check_reason_to_land(queue, offset, entry, target, step)
+            self._check_attempt(queue, offset, entry, event, step)
         if target == "F":
             self._fetch(queue, offset, entry, event, time, step)
         elif target == "Q":
             self._enqueue(queue, offset, entry, event, time, step)
         elif target == "R":
-            require(event.attempt == entry.attempt, f"{where}: retry of attempt {event.attempt}, was {entry.attempt}")
+            step.fronts[queue.name, offset] = event.ahead
             entry.due, entry.ahead, entry.lease = event.due or time, event.ahead, -1
+            entry.attempt, entry.redelivered = event.attempt, True
         elif target in PARKED:
             if source in "QR" and not step.replays:
                 self._check_reason_to_end(queue, offset, entry, event, time, step)
+            self._check_target(queue, event, step)
             queue.leave_line(offset)
             entry.reason, entry.lease, entry.deadline, entry.attempt = event.reason, -1, NEVER, 0
+            entry.redelivered = False
             queue.ids.pop(offset, None)
+            if event.to is not None:
+                del queue.entries[offset]
+                queue.ended[offset] = target
+                queue.names.pop(offset, None)
+                step.moved[event.to, offset] = queue.name
         elif target in "KX":
             del queue.entries[offset]
             queue.ids.pop(offset, None)
@@ -301,27 +403,29 @@ class Model:
         line.remove(offset)
         entry.attempt, entry.consumer = event.attempt, event.consumer or ""
         entry.due, entry.ahead = 0, False
-        step.fetched[queue.name, offset] = (entry.consumer, entry.attempt)
+        step.fetched[queue.name, offset] = (entry.consumer, entry.attempt, entry.redelivered)
 
     def _enqueue(self, queue: QueueModel, offset: int, entry: Entry, event: Event, time: int, step: Step) -> None:
         where = f"{queue.name}: message {offset}"
         queue.had_messages = True
+        step.fronts[queue.name, offset] = event.ahead
         if entry.state in "FR":
-            released = entry.state == "F" and (queue.name, offset) in step.answered
-            wanted = entry.attempt - released
-            require(
-                step.replays or event.attempt == wanted, f"{where}: put back with attempt {event.attempt}, not {wanted}"
-            )
+            if entry.state == "R" and not step.replays:
+                wanted = 0 if queue.name in step.reprocessed else entry.attempt
+                require(event.attempt == wanted, f"{where}: put back with attempt {event.attempt}, not {wanted}")
+            entry.redelivered = event.attempt >= 0
         else:
             step.entered[queue.name] += 1
+            step.moved.pop((queue.name, offset), None)
+            entry.redelivered = False
             if entry.state in PARKED:
                 asked = queue.name in step.reprocessed or step.replays or event.reason != "reprocessed"
                 require(asked, f"{where} was reprocessed although nobody asked")
             entry.deadline = queue.deadline(time)
-            if offset in queue.names:
+            if offset in queue.names and queue.names[offset] not in queue.ids.values():
                 queue.ids[offset] = queue.names[offset]
         queue.leave_line(offset)
-        entry.attempt, entry.ahead, entry.lease = event.attempt, event.ahead, -1
+        entry.attempt, entry.ahead, entry.lease = max(event.attempt, 0), event.ahead, -1
         entry.state = "Q"
         if event.due is not None and event.due > time:
             entry.due = event.due
@@ -332,8 +436,10 @@ class Model:
 
     def _check_reason_to_land(self, queue: QueueModel, offset: int, entry: Entry, target: str, step: Step) -> None:
         """A message in flight changes only because of an answer, a missed deadline, or the end of its consumer."""
+        handed = (queue.name, entry.lease) in step.handed
         if target == "K":
-            allowed = queue.options.acknowledge is Acknowledge.NONE
+            lease = queue.leases.get(entry.lease)
+            allowed = queue.options.acknowledge is Acknowledge.NONE if lease is None else lease.kicks and handed
         elif target == "S":
             allowed = (queue.name, offset) in step.answered
         else:
@@ -346,8 +452,39 @@ class Model:
                 or queue.name in step.removed
                 or self._may_end(queue)
                 or (queue.name, offset) in step.unreadable
+                or (handed and target == "E" and entry.deadline <= self.now)
             )
         require(allowed, f"{queue.name}: message {offset} went from F to {target} for no reason")
+
+    def _check_attempt(self, queue: QueueModel, offset: int, entry: Entry, event: Event, step: Step) -> None:
+        """B12: which attempts count, and that what nobody saw is as new as it was."""
+        if event.state.value not in "RQ":
+            return
+        lease = queue.leases.get(entry.lease)
+        wanted = entry.attempt
+        if (queue.name, offset) in step.answered:
+            counts = event.state.value == "R" if step.counted is None else step.counted
+            wanted -= not counts
+        elif lease is not None and lease.unseen:
+            wanted = wanted - 1 if entry.redelivered else NEVER_DELIVERED
+        require(
+            event.attempt == wanted,
+            f"B12: {queue.name}: message {offset} went back with attempt {event.attempt}, not {wanted}",
+        )
+
+    def _check_target(self, queue: QueueModel, event: Event, step: Step) -> None:
+        """What ends goes on where the queue says, unless that queue does not take it."""
+        if step.replays:
+            return
+        options, reason = queue.options, event.reason or ""
+        wishes = {None, options.dead_letter_queue}
+        if reason == "expired":
+            wishes = {options.expired_queue or options.dead_letter_queue, None}
+        if reason in ("cleared", "queue removed", "unreadable in the log") or reason.startswith("lost at restart"):
+            wishes = {None}
+        if reason in ("moved", "given up"):
+            return
+        require(event.to in wishes, f"{queue.name}: {event.first} ended ({reason}) and went on to {event.to}")
 
     def _check_reason_to_end(
         self, queue: QueueModel, offset: int, entry: Entry, event: Event, time: int, step: Step
@@ -367,8 +504,12 @@ class Model:
                 for lane in queue.lanes:
                     if offset in lane:
                         require(offset == lane[0], f"Q6: {where} was evicted although {lane[0]} is older")
+            case "moved":
+                asked = queue.name in step.moving and (step.only is None or offset in step.only)
+                require(asked and event.to is not None, f"{where} was moved although nobody asked")
             case "cleared":
-                asked = queue.name in step.cleared or queue.name in self.clearing_pulls
+                asked = queue.name in step.cleared and (step.only is None or offset in step.only)
+                asked = asked or queue.name in self.clearing_pulls
                 require(asked, f"{where} was cleared although nobody asked")
             case "queue removed":
                 require(
@@ -411,16 +552,18 @@ class Model:
         elif change.action == "removed":
             live = [at for at, one in queue.entries.items() if one.state in LIVE]
             require(not live, f"queue {name!r} was removed and {live} are nowhere")
-            over = step.replays or name in step.removed or self._is_over(queue)
+            over = step.replays or name in step.removed or self._is_over(queue, step)
             require(over, f"Q10: queue {name!r} was removed for no reason")
             del self.queues[name]
 
-    def _is_over(self, queue: QueueModel) -> bool:
+    def _is_over(self, queue: QueueModel, step: Step) -> bool:
         match queue.options.auto_destroy:
             case AutoDestroy.NO_MESSAGES:
-                return queue.had_messages
-            case AutoDestroy.NO_CONSUMERS | AutoDestroy.EMPTY:
-                return not queue.consumers
+                return queue.had_messages and not queue.parked()
+            case AutoDestroy.EMPTY:
+                return not queue.consumers and not queue.parked()
+            case AutoDestroy.NO_CONSUMERS:
+                return not queue.consumers and not step.resumes
             case _:
                 return False
 

@@ -141,7 +141,7 @@ def check_promises(core: Core, durable: Model, survived: Sequence[Record]) -> No
             require(name in changed, f"L2: queue {name!r} is gone")
             continue
         found = checks.core_view(core.queues[name], -1)
-        live = {*found["high"], *found["returned"], *found["normal"], *found["delayed"], *found["flying"]}
+        live = {*found["deadlines"], *found["delayed"], *found["flying"]}
         for offset, entry in queue.entries.items():
             if entry.state in LIVE and queue.is_persistent and name not in changed:
                 known = offset in live or offset in found["parked"] or (name, offset) in ends

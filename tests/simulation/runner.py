@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 from remuda.broker.options import Sync
-from remuda.core.effects import Effects, Sending
+from remuda.core.effects import Dispatch, Effects
 from remuda.log.frames import MARKER_BYTES
+from remuda.model.commands import Command
 from remuda.model.errors import DiskFull, RemudaError
+from remuda.model.options import Acknowledge, QueueType
 from remuda.model.records import Appended, Event, Events, Record
 from tests.simulation import checks, recovery
-from tests.simulation.actors import Actors
+from tests.simulation.actors import Actors, Held
 from tests.simulation.disk import CrashKind, SimulatedCrash, SimulatedDisk
 from tests.simulation.journal import Journal, WatchedEngine
-from tests.simulation.model import Lease, Model, Step, require
+from tests.simulation.model import Lease, Model, QueueModel, Step, require
 from tests.simulation.scenario import START, Scenario
 
 T = TypeVar("T")
@@ -41,16 +43,6 @@ class Tally:
     def add(self, other: Tally) -> None:
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
-@dataclass(frozen=True)
-class Held:
-    """A delivery in a consumer's hands."""
-
-    queue: str
-    consumer: str
-    lease: int | None
-    offsets: tuple[int, ...]
 
 
 class Failure(AssertionError):
@@ -80,6 +72,8 @@ class Simulation:
         self.clock = START
         self.latest = START
         self.hands: list[Held] = []
+        self.inbox: list[Dispatch] = []
+        """What was sent ahead and not taken yet."""
         self.events: dict[int, tuple[int, Event]] = {}
         self.collected = False
         self.damaged = False
@@ -89,14 +83,18 @@ class Simulation:
         self.step_number = 0
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.engine: WatchedEngine
-        self._outbox: list[Sending] = []
+        self._outbox: list[Dispatch] = []
         self._must_sync = False
         self._actors = Actors(self)
 
     def play(self) -> Tally:
         """All steps of the seed; raises `Failure`."""
         try:
-            with patch("remuda.log.log.new_marker", self._marker):
+            with (
+                patch("remuda.log.log.new_marker", self._marker),
+                patch("remuda.core.credit.WINDOW", self.scenario.window),
+                patch("remuda.core.strategies.WINDOW", self.scenario.window),
+            ):
                 self._play()
         except (Exception, SimulatedCrash) as error:
             raise Failure(self.seed, self.step_number, error, list(self.trace)) from error
@@ -152,6 +150,10 @@ class Simulation:
 
     # What actors use
 
+    def apply(self, step: Step, command: Command) -> Any:
+        """Give the core one command, and check all that comes of it."""
+        return self.run(step, lambda: self.engine.core.apply(command, self.clock))
+
     def run(self, step: Step, verb: Callable[[], T]) -> T:
         """Do one thing to the core, and check all that comes of it."""
         self.note(step.text)
@@ -164,11 +166,14 @@ class Simulation:
             self.note(f"  {type(error).__name__}: {error}")
             self.observe(step, self.engine.record())
             raise
-        self.observe(step, self.engine.record())
+        effects = self.engine.record()
+        if isinstance(result, Dispatch):
+            effects.dispatches.append(result)
+        self.observe(step, effects)
         checks.check_limits(before, self.model)
         checks.compare(self.engine.core, self.model, self.model.now)
         checks.check_numbers(self.engine, self.model)
-        checks.check_flow(self.model)
+        checks.check_flow(self.engine.core, self.model, self.scenario.window)
         return result
 
     def observe(self, step: Step, effects: Effects) -> None:
@@ -176,12 +181,18 @@ class Simulation:
             self.model.play(record, step)
             self.tally.messages += len(record) if isinstance(record, Appended) else 0
             self.remember(record)
+        for queue in self.model.queues.values():
+            queue.end_leases(self.model.now, ticks=step.ticks)
         sent: set[tuple[str, int]] = set()
-        for sending in effects.sendings:
-            self._observe_sending(sending, step, sent)
+        for dispatch in effects.dispatches:
+            self._observe_dispatch(dispatch, step, sent)
         missing = set(step.fetched) - sent
         require(not missing, f"messages were fetched and sent to nobody: {sorted(missing)[:5]}")
-        self._outbox += effects.sendings
+        for (name, offset), source in step.moved.items():
+            there = self.model.queues.get(name)
+            known = there is None or offset in there.entries or (name, offset) in step.told
+            require(known, f"message {offset} left {source} for {name} and never arrived")
+        self._outbox += effects.dispatches
         self._must_sync = self._must_sync or effects.durable
 
     def remember(self, record: Record) -> None:
@@ -189,29 +200,57 @@ class Simulation:
             for position, event in enumerate(record.rows, record.first):
                 self.events[position] = (record.time, event)
 
-    def _observe_sending(self, sending: Sending, step: Step, sent: set[tuple[str, int]]) -> None:
-        queue = self.model.queues.get(sending.queue)
-        offsets = [offset for first, count in sending.runs for offset in range(first, first + count)]
-        attempts = [one for one, (_, count) in zip(sending.attempts, sending.runs, strict=True) for _ in range(count)]
-        for offset, attempt in zip(offsets, attempts, strict=True):
-            key = (sending.queue, offset)
-            require(key in step.fetched, f"{sending.queue}: message {offset} was sent without being fetched")
-            consumers, wanted = step.fetched[key]
+    def _observe_dispatch(self, dispatch: Dispatch, step: Step, sent: set[tuple[str, int]]) -> None:
+        queue = self.model.queues.get(dispatch.queue)
+        offsets = _offsets(dispatch.runs)
+        counts = [count for _, count in dispatch.runs]
+        attempts = [one for one, count in zip(dispatch.attempts, counts, strict=True) for _ in range(count)]
+        told = dispatch.redelivered or (False,) * len(counts)
+        again = [one for one, count in zip(told, counts, strict=True) for _ in range(count)]
+        for offset, attempt, redelivered in zip(offsets, attempts, again, strict=True):
+            key = (dispatch.queue, offset)
+            require(key in step.fetched, f"{dispatch.queue}: message {offset} was sent without being fetched")
+            consumers, wanted, before = step.fetched[key]
             require(
-                sending.consumer in consumers.split(", "), f"{offset} was sent to {sending.consumer}, not {consumers}"
+                dispatch.consumer in consumers.split(", "), f"{offset} was sent to {dispatch.consumer}, not {consumers}"
             )
             require(attempt == wanted, f"{offset} was sent as attempt {attempt}, not {wanted}")
+            require(redelivered == before, f"B12: {offset} was sent as redelivered={redelivered}")
             sent.add(key)
-        if queue is None or sending.lease is None:
+        if queue is None or dispatch.lease is None:
             return
-        label = step.fetched[sending.queue, offsets[0]][0]
-        lease = self.engine.core.queues[sending.queue].leases.get(sending.lease)
-        needed = 1 if lease is None else lease.needed
-        queue.leases.setdefault(sending.lease, Lease(tuple(label.split(", ")), offsets, sending.deadline, needed))
+        label = step.fetched[dispatch.queue, offsets[0]][0]
+        self._grant(queue, dispatch, tuple(label.split(", ")), offsets)
+
+    def _grant(self, queue: QueueModel, dispatch: Dispatch, consumers: tuple[str, ...], offsets: list[int]) -> None:
+        assert dispatch.lease is not None
+        if dispatch.lease in queue.leases:
+            return
+        core = self.engine.core.queues[dispatch.queue].leases.get(dispatch.lease)
+        lease = queue.leases[dispatch.lease] = Lease(
+            consumers,
+            offsets,
+            dispatch.deadline,
+            needed=1 if core is None else core.needed,
+            pulled=dispatch.consumer.startswith("p"),
+            kicks=queue.options.acknowledge is Acknowledge.NONE,
+            sent=len(offsets) if dispatch.hand_over else 0,
+            awaited=set(consumers) if dispatch.hand_over else set(),
+        )
         for offset in offsets:
             entry = queue.entries.get(offset)
             if entry is not None and entry.state == "F":
-                entry.lease = sending.lease
+                entry.lease = dispatch.lease
+        if lease.sent:
+            for name in consumers:
+                reached = checks.under_way(queue, name)
+                window = self.scenario.window
+                require(reached <= window, f"Q2: {reached} are sent ahead to {name}, the window is {window}")
+        elif not lease.pulled and len(consumers) == 1 and consumers[0] in queue.credits:
+            credit = queue.credits[consumers[0]]
+            held = checks.in_hands(self.model, credit)
+            pushed = queue.options.type is QueueType.PUSH or credit.group is not None
+            require(pushed or held <= credit.limit, f"Q2: {held} are in {consumers[0]}'s hands of {credit.limit}")
 
     def commit(self) -> None:
         """Write what was recorded and hand out the deliveries, as the host does."""
@@ -219,24 +258,27 @@ class Simulation:
         sync = self._must_sync and self.scenario.sync is Sync.ALWAYS
         self._must_sync = False
         self.engine.commit(sync=sync)
-        for sending in outbox:
-            self._hand_over(sending)
+        for dispatch in outbox:
+            self._deliver(dispatch)
 
-    def _hand_over(self, sending: Sending) -> None:
-        offsets = [offset for first, count in sending.runs for offset in range(first, first + count)]
-        messages = self.engine.held(sending)
+    def _deliver(self, dispatch: Dispatch) -> None:
+        offsets = _offsets(dispatch.runs)
+        messages = self.engine.held(dispatch)
         if messages is None:
-            fetched = self.engine.log.fetch(sending.runs)
+            fetched = self.engine.log.fetch(dispatch.runs)
             if fetched.missing:
-                require(self.damaged, f"{sending.queue}: the log has lost {fetched.missing}, which are being delivered")
-                self._actors.lose(sending.queue, fetched.missing)
-                offsets = [offset for first, count in fetched.offsets for offset in range(first, first + count)]
+                require(self.damaged, f"{dispatch.queue}: the log has lost {fetched.missing}, which are delivered")
+                self._actors.lose(dispatch.queue, fetched.missing)
+                offsets = _offsets(fetched.offsets)
             messages = fetched.messages
         require(len(messages) == len(offsets), f"{len(messages)} messages came for {len(offsets)} offsets")
         for offset, message in zip(offsets, messages, strict=True):
             recovery.check_message(offset, message, self.model)
         self.tally.deliveries += len(offsets)
-        self.hands.append(Held(sending.queue, sending.consumer, sending.lease, tuple(offsets)))
+        if dispatch.hand_over or (dispatch.lease is not None and self.random.random() < 0.1):
+            self.inbox.append(dispatch)
+        else:
+            self.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(offsets)))
 
     def recover(self, kind: CrashKind) -> None:
         self.note(f"  {kind.value}")
@@ -247,8 +289,13 @@ class Simulation:
     def drop_everything(self) -> None:
         """What dies with the process."""
         self.hands.clear()
+        self.inbox.clear()
         self._outbox.clear()
         self._must_sync = False
+
+
+def _offsets(runs: Sequence[tuple[int, int]]) -> list[int]:
+    return [offset for first, count in runs for offset in range(first, first + count)]
 
 
 def play(seed: int, disk_for: DiskFor = SimulatedDisk) -> Tally:

@@ -13,7 +13,7 @@ import msgspec
 
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.model.durations import DAY, HOUR, MILLISECOND, SECOND
-from remuda.model.message import Message, Priority
+from remuda.model.message import Message
 from remuda.model.options import (
     Acknowledge,
     AutoDestroy,
@@ -32,15 +32,21 @@ DEAD_LETTERS: Final = "dead-letters"
 ACTIONS: Final = (
     ("publish", 30),
     ("answer", 34),
+    ("take", 22),
     ("pass_time", 16),
     ("subscribe", 7),
     ("unsubscribe", 3),
+    ("set_credit", 2),
     ("pull", 14),
     ("declare", 2),
     ("configure", 2),
     ("set_status", 3),
     ("reprocess", 2),
     ("clear", 1),
+    ("move", 2),
+    ("declare_exchange", 1),
+    ("bind", 2),
+    ("publish_through", 6),
     ("forget", 1),
     ("remove_queue", 0.4),
     ("checkpoint", 3),
@@ -50,7 +56,7 @@ ACTIONS: Final = (
     ("arm_crash", 5),
     ("reopen", 1),
 )
-ALWAYS_ON: Final = frozenset({"publish", "answer", "pass_time", "subscribe", "pull"})
+ALWAYS_ON: Final = frozenset({"publish", "answer", "take", "pass_time", "subscribe", "pull"})
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ class Features:
     channels: bool
     several_confirmations: bool
     clock_jumps_back: bool
+    dead_letters: bool
+    priorities: bool
 
 
 class Scenario:
@@ -85,6 +93,8 @@ class Scenario:
             dead_retention=random.choice((0, 30 * SECOND, DAY)),
             segment_bytes=random.choice((1_500, 6_000, 30_000, 1 << 20)),
         )
+        self.window = random.choice((3, 20, 1000))
+        """How many messages are sent ahead to a consumer."""
         self.full_chance = random.choice((0.0, 0.0, 0.0, 0.05, 0.3))
         self.commits_late = random.choice((0.0, 0.3, 0.7))
         self.steps = random.choice((40, 80, 80, 160))
@@ -124,6 +134,9 @@ class Scenario:
         if features.deadlines and some(0.5, True, False):
             values["message_timeout"] = random.choice((200 * MILLISECOND, 5 * SECOND, HOUR))
             values["expired_queue"] = random.choice((None, "late", name))
+        if features.dead_letters:
+            values["dead_letter_queue"] = random.choice((None, DEAD_LETTERS, "late", name))
+            values["delivery_limit"] = random.choice((0, 0, 1, 3))
         if features.unique:
             values["unique_ids"] = some(0.6, True, False)
         if features.memory and some(0.4, True, False):
@@ -144,7 +157,8 @@ class Scenario:
         other = self.queue_options("late")
         names = [
             "acknowledge_timeout", "put_back", "message_limit", "limit_exceeded", "message_timeout",
-            "message_size_limit", "acknowledge", "delay_between_messages", "client_limit",
+            "message_size_limit", "acknowledge", "delay_between_messages", "client_limit", "delivery_limit",
+            "dead_letter_queue",
         ]  # fmt: skip
         if options.type is QueueType.PUSH and self.features.several_confirmations:
             other = msgspec.structs.replace(other, confirmations=self.random.randrange(4))
@@ -162,6 +176,8 @@ class Scenario:
     # Messages
 
     def batch(self, now: int) -> list[Message]:
+        if self.random.random() < 0.3:
+            return [Message(self.topic(), b"%d" % self.random.randrange(1000), priority=self.priority())]
         count = self.random.choice((1, 1, 1, 2, 3, 5, 12, 50))
         shared = self.message(now) if self.random.random() < 0.5 else None
         return [self._numbered(shared or self.message(now)) for _ in range(count)]
@@ -175,8 +191,8 @@ class Scenario:
             name=self.topic(),
             body=b"",
             topics=topics,
-            priority=Priority.HIGH if random.random() < 0.25 else Priority.NORMAL,
-            headers={} if random.random() < 0.7 else {"trace": str(random.randrange(1000))},
+            priority=self.priority(),
+            headers={} if random.random() < 0.7 else {"trace": str(random.randrange(3))},
             mime_type=random.choice(("application/octet-stream", "application/octet-stream", "text/plain")),
             timestamp=None if random.random() < 0.8 else now - random.randrange(SECOND),
             expires=self._later(now, 0.25 if features.deadlines else 0),
@@ -184,6 +200,11 @@ class Scenario:
             object=random.choice((None, "fruit")) if features.compacter else None,
             key=random.choice((None, "a", "b")) if features.compacter else None,
         )
+
+    def priority(self) -> int:
+        if self.random.random() < 0.7:
+            return 0
+        return self.random.randrange(32) if self.features.priorities else 10
 
     def topic(self) -> str:
         root = self.random.choice(ROOTS)

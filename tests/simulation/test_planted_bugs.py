@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from remuda.core import admission, settling
 from remuda.core.lane import NEVER, Lane, Run
 from remuda.core.ledger import Ledger
-from remuda.core.queue import Queue
 from remuda.core.settling import Verdict
+
+from remuda.core import admission, settling
+from remuda.core.queue import Queue
 from remuda.log.log import Log
 from remuda.log.tail import TailWriter
 from remuda.model.options import LimitExceeded

@@ -44,10 +44,10 @@ class Consuming:
             status = Status.RUNNING if named is not None and "type" in named else Status.NOT_INITIALIZED
             queue = registry.create(command.queue, registry.options(named), status)
             queue.named = frozenset(named or ())
+        elif command.consumer in queue.consumers:
+            raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
         elif queue.status is Status.NOT_INITIALIZED and named is not None and "type" in named:
             registry.initialize(queue, named)
-        if command.consumer in queue.consumers:
-            raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
         limit = queue.options.client_limit
         if limit and len(queue.consumers) >= limit:
             raise ConsumersFull(
@@ -122,16 +122,14 @@ class Consuming:
         queue = self._registry.queues.get(command.queue)
         if queue is None:
             return []
-        consumer = queue.consumers.get(command.consumer)
-        if consumer is not None and command.watched:
-            consumer.under_way = max(consumer.under_way - command.count, 0)
-            queue.offer(consumer)
         lease = queue.leases.get(command.lease)
-        runs: list[tuple[int, int]] = []
-        if lease is not None and lease.deadline > self._recorder.now:
-            runs = delivering.hand_over(self._registry, queue, lease)
-        self._registry.after(queue)
-        return runs
+        if lease is None:
+            lease = queue.settled_ahead.get(command.lease)
+            if lease is None or command.consumer not in lease.awaited:
+                return []
+        if lease.deadline <= self._recorder.now or command.consumer not in lease.silent:
+            return []
+        return delivering.hand_over(self._registry, queue, lease, command.consumer)
 
     def settle(self, command: Settle) -> int:
         queue = self._registry.queues.get(command.queue)
@@ -206,8 +204,7 @@ class Consuming:
         queue.flights.add(MessageRange(first, count, State.FETCHED, expires, priority, 1, token, 0, False, None, now))
         deadline = now + queue.options.acknowledge_timeout
         runs = [(first, count)]
-        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, set(), set())
-        queue.unanswered += 1
+        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, set(), set(), pulled=True)
         queue._note_end(lease)
         name = queue.name
         dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, ready.by_rank if ready.size else (0, 0))
@@ -239,8 +236,7 @@ class Consuming:
         else:
             now = recorder.now
         del queue.leases[token]
-        if not lease.answered:
-            queue.unanswered -= 1
+        queue.answered(lease)
         counts = queue.counts
         counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
         counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count

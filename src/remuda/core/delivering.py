@@ -15,7 +15,7 @@ from remuda.core.ranges import MessageRange
 from remuda.core.ready import ReadyRun
 from remuda.model.notices import NoticeKind
 from remuda.model.options import PER_TOPIC, Acknowledge, PutBack, QueueType
-from remuda.model.records import Event
+from remuda.model.records import NEVER_DELIVERED, Event
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 
@@ -47,8 +47,9 @@ def dispatch(registry: Registry, queue: Queue) -> None:
         if pace and queue.next_send > recorder.now:
             break
         if queue.waiters:
-            waiter = queue.waiters.pop(next(iter(queue.waiters)))
-            serve(registry, queue, waiter)
+            waiter = next(iter(queue.waiters.values()))
+            if serve(registry, queue, waiter):
+                del queue.waiters[waiter.tag]
             continue
         assignment = queue.strategy.next(queue) if queue.consumers else None
         if assignment is None:
@@ -99,8 +100,13 @@ def send(
     # Whoever pulls has them in hand at once; what is sent ahead to a subscriber is the queue's until it takes it.
     ahead = waiter is None and not queue.waits
     if asks or ahead:
-        needed = _needed(queue, chosen[0][0]) if asks else 1
-        queue.grant(Lease(token, consumers, chosen, deadline, total, set(), set(), needed, awaits_hand_over=ahead))
+        needed = _needed(queue, chosen[0][0]) if asks and waiter is None else 1
+        queue.grant(
+            Lease(
+                token, consumers, chosen, deadline, total, set(), set(), needed, pulled=waiter is not None,
+                sent=total if ahead else 0, awaited=set(consumers) if ahead else set(), taken=set(), kicks=not asks,
+            )
+        )  # fmt: skip
     else:
         for first, count in chosen:
             recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, consumer=label))
@@ -126,31 +132,36 @@ def send(
     return True
 
 
-def hand_over(registry: Registry, queue: Queue, lease: Lease) -> list[tuple[int, int]]:
-    """A delivery reaches one of its consumers. Gives the runs that still may; what has expired meanwhile ends here."""
+def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> list[tuple[int, int]]:
+    """A delivery reaches a consumer. Gives the runs that still may; what has expired before anybody had it ends here."""
     recorder = registry.recorder
-    lease.awaits_hand_over = False
-    lease.taken += 1
-    if not lease.kicked:
-        held = _held(queue, lease, lease.runs)
-        alive = [piece for piece in held if piece.deadline > recorder.now]
-        gone = sum(piece.count for piece in held if piece.deadline <= recorder.now)
+    if lease.ahead and lease.taken:
+        # Somebody has it, and may have answered for it by now; the others get what was sent to them all the same.
+        queue.handed_over(lease, consumer)
+        registry.after(queue)
+        return lease.runs
+    held = _held(queue, lease, lease.runs)
+    alive = [piece for piece in held if piece.deadline > recorder.now]
+    if len(alive) < len(held) and not lease.taken:
         for piece in held:
-            if piece.deadline <= recorder.now:
-                to = queue.options.expired_queue or queue.options.dead_letter_queue
-                registry.end(queue, State.FETCHED, piece.first, piece.count, "expired", priority=piece.priority, to=to)
-        if gone:
-            queue.give_back(lease.consumers, gone)
-            lease.open -= gone
-        lease.runs = [(piece.first, piece.count) for piece in alive]
-        if queue.options.acknowledge is Acknowledge.NONE:
-            lease.kicked = True
-            label = ", ".join(lease.consumers)
-            for first, count in lease.runs:
-                recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, label))
-    runs = list(lease.runs)
-    if lease.open <= 0 or (lease.kicked and lease.taken >= len(lease.consumers)):
+            if piece.deadline <= recorder.now and piece.state is State.FETCHED:
+                end_expired(registry, queue, State.FETCHED, piece.first, piece.count, piece.priority)
+        gone = sum(piece.count for piece in held) - sum(piece.count for piece in alive)
+        queue.give_back(lease, lease.silent, gone)
+        lease.open -= gone
+    runs = [(piece.first, piece.count) for piece in alive]
+    if lease.ahead:
+        lease.runs = runs
+    if runs:
+        queue.handed_over(lease, consumer)
+    if lease.kicks:
+        label = ", ".join(lease.consumers)
+        for first, count in runs:
+            recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, label))
+        lease.open = 0
+    if lease.open <= 0:
         queue.revoke(lease)
+    registry.after(queue)
     return runs
 
 
@@ -211,11 +222,10 @@ def settle(
     settled = sum(piece.count for piece in pieces)
     for piece, decided in _reviewed(queue, pieces, settlement):
         conclude(registry, queue, piece, decided)
-    queue.give_back(lease.consumers, settled)
+    queue.give_back(lease, lease.silent, settled)
     lease.open -= settled
     if lease.open <= 0:
         queue.revoke(lease)
-    _wake_others(registry, queue, lease)
     return settled
 
 
@@ -223,7 +233,7 @@ def time_out(registry: Registry, queue: Queue, lease: Lease) -> None:
     """No answer came in time."""
     pieces = _held(queue, lease, lease.runs)
     unseen = lease.awaits_hand_over
-    queue.revoke(lease)
+    queue.revoke(lease, over=False)
     for piece in pieces:
         registry.recorder.notice(NoticeKind.ACKNOWLEDGE_TIMED_OUT, queue, first=piece.first, count=piece.count)
     if lease.confirmed:
@@ -231,7 +241,7 @@ def time_out(registry: Registry, queue: Queue, lease: Lease) -> None:
         return
     for piece in pieces:
         if unseen:
-            put_back_lost(registry, queue, piece, "not taken in time", attempted=False)
+            put_back_lost(registry, queue, piece, "not taken in time", attempted=False, seen=False)
         elif queue.handler is None:
             conclude(registry, queue, piece, Settlement(Outcome.NACK, "no answer in time"))
         else:
@@ -243,20 +253,21 @@ def time_out(registry: Registry, queue: Queue, lease: Lease) -> None:
 
 def lose(registry: Registry, queue: Queue, consumer: str) -> None:
     """A consumer is gone: what it had not answered goes back by the queue's `put_back`."""
-    for lease in [lease for lease in queue.leases.values() if consumer in lease.consumers]:
+    for lease in [lease for lease in queue.leases.values() if consumer in lease.consumers and not lease.pulled]:
         others = [name for name in lease.consumers if name != consumer and name in queue.consumers]
+        unseen = lease.awaits_hand_over
+        lease.awaited.discard(consumer)
         if others:
             gone = Settlement(Outcome.NACK, "consumer lost", consumer=consumer)
             _decline(registry, queue, lease, consumer, gone)
             continue
         pieces = _held(queue, lease, lease.runs)
-        unseen = lease.awaits_hand_over
-        queue.revoke(lease)
+        queue.revoke(lease, over=False)
         if lease.confirmed:
             queue.abandon(lease)
             continue
         for piece in pieces:
-            put_back_lost(registry, queue, piece, attempted=not unseen)
+            put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
 
 
 def recount(queue: Queue) -> None:
@@ -264,16 +275,18 @@ def recount(queue: Queue) -> None:
     for lease in list(queue.leases.values()):
         left = sum(piece.count for piece in _held(queue, lease, lease.runs))
         if left < lease.open:
-            queue.give_back(lease.consumers, lease.open - left)
+            queue.give_back(lease, lease.silent, lease.open - left)
             lease.open = left
         if not lease.open:
             queue.revoke(lease)
 
 
 def put_back_lost(
-    registry: Registry, queue: Queue, piece: MessageRange, reason: str = "consumer lost", *, attempted: bool = True
-) -> None:
-    """Messages in flight to a consumer that is gone. Those it had not begun with do not count as attempted."""
+    registry: Registry, queue: Queue, piece: MessageRange, reason: str = "consumer lost", *, attempted: bool = True,
+    seen: bool = True,
+) -> None:  # fmt: skip
+    """Messages in flight to a consumer that is gone. Those it had not begun with do not count as attempted, and those
+    it had not even seen are as new as they were."""
     options = queue.options
     if attempted and (options.put_back is PutBack.NO or _is_last(queue, piece)):
         why = reason if options.put_back is PutBack.NO else f"{reason}; delivery limit reached"
@@ -282,9 +295,10 @@ def put_back_lost(
         )
         return
     due = registry.recorder.now + options.put_back_delay if options.put_back_delay and attempted else None
+    before = piece.attempt - 1 if seen or piece.redelivered else NEVER_DELIVERED
     back = Event(
         queue.name, State.QUEUED, piece.first, piece.count,
-        attempt=piece.attempt if attempted else piece.attempt - 1, reason=reason, due=due,
+        attempt=piece.attempt if attempted else before, reason=reason, due=due,
         ahead=options.put_back is PutBack.PRIORITY or not attempted,
     )  # fmt: skip
     registry.recorder.event(queue, State.FETCHED, back)
@@ -371,9 +385,7 @@ def _portions(queue: Queue, runs: list[ReadyRun]) -> list[_Portion]:
     return portions
 
 
-def _willing(
-    registry: Registry, queue: Queue, consumers: tuple[str, ...], portions: list[_Portion]
-) -> list[_Portion]:
+def _willing(registry: Registry, queue: Queue, consumers: tuple[str, ...], portions: list[_Portion]) -> list[_Portion]:
     """The portions without the messages that the queue's delivery handler withholds; those end with its reason."""
     if queue.handler is None:
         return portions
@@ -434,7 +446,6 @@ def _count_confirmation(
         queue.revoke(lease)
     else:
         _end_if_all_spoke(registry, queue, lease, settlement)
-    _wake_others(registry, queue, lease)
 
 
 def _decline(registry: Registry, queue: Queue, lease: Lease, consumer: str, settlement: Settlement) -> None:
@@ -448,20 +459,9 @@ def _end_if_all_spoke(registry: Registry, queue: Queue, lease: Lease, settlement
     if len(lease.confirmed) + len(lease.declined) < len(lease.consumers):
         return
     pieces = _held(queue, lease, lease.runs)
-    queue.revoke(lease)
+    queue.revoke(lease, over=bool(lease.confirmed))
     if lease.confirmed:
         queue.abandon(lease)
         return
     for piece in pieces:
         conclude(registry, queue, piece, settlement)
-
-
-def _wake_others(registry: Registry, queue: Queue, lease: Lease) -> None:
-    """Credit that is shared may have been waited for in other queues."""
-    for name in lease.consumers:
-        consumer = queue.consumers.get(name)
-        if consumer is not None and len(consumer.credit.members) > 1:
-            for other, member in consumer.credit.members:
-                if other != queue.name and other in registry.queues:
-                    registry.queues[other].offer(member)
-                    registry.touch(other)

@@ -23,15 +23,11 @@ class Exchanging:
 
     def bind(self, command: Bind) -> None:
         self._find(command.exchange)
-        self._change(
-            ExchangeChange(BOUND, command.exchange, self._recorder.now, bindings=(command.binding,))
-        )
+        self._change(ExchangeChange(BOUND, command.exchange, self._recorder.now, bindings=(command.binding,)))
 
     def unbind(self, command: Unbind) -> None:
         self._find(command.exchange)
-        self._change(
-            ExchangeChange(UNBOUND, command.exchange, self._recorder.now, bindings=(command.binding,))
-        )
+        self._change(ExchangeChange(UNBOUND, command.exchange, self._recorder.now, bindings=(command.binding,)))
 
     def play(self, change: ExchangeChange) -> None:
         exchanges = self._routing.exchanges

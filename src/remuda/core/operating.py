@@ -40,7 +40,7 @@ class Operating:
             waits = piece.state is State.RETRY
             count = piece.count if waits or not limit else min(piece.count, limit - queue.size)
             if count <= 0:
-                break
+                continue
             again = Event(queue.name, State.QUEUED, piece.first, count, reason="reprocessed", who=command.who)
             self._recorder.event(queue, piece.state, again)
             sent += count
@@ -67,21 +67,28 @@ class Operating:
         return count
 
     def move(self, command: Move) -> int:
-        """Waiting messages go on elsewhere; parked ones too, where the filter names their states."""
+        """Waiting messages go on elsewhere, as far as there is room; parked ones too, where the filter names their
+        states. What finds no room stays as it is."""
         registry = self._registry
         queue = registry.queue(command.queue)
+        if command.to == queue.name:
+            return 0
+        if command.to not in registry.queues:
+            registry.check_creation(command.to)
         moved = 0
         if State.QUEUED in command.filter.states:
-            offsets = command.filter.offsets
-            moved += registry.clear(queue, "all", who=command.who, offsets=offsets, to=command.to)
+            moved += registry.move_waiting(queue, command.to, who=command.who, offsets=command.filter.offsets)
         for piece in [piece for piece in _chosen(queue, command.filter) if piece.state in PARKED]:
-            again = Event(queue.name, State.QUEUED, piece.first, piece.count, reason="moved", who=command.who)
+            count = min(piece.count, registry.room_in(command.to))
+            if count <= 0:
+                break
+            again = Event(queue.name, State.QUEUED, piece.first, count, reason="moved", who=command.who)
             self._recorder.event(queue, piece.state, again)
             registry.end(
-                queue, State.QUEUED, piece.first, piece.count, "moved", priority=piece.priority, to=command.to,
+                queue, State.QUEUED, piece.first, count, "moved", priority=piece.priority, to=command.to,
                 who=command.who,
             )  # fmt: skip
-            moved += piece.count
+            moved += count
         registry.after(queue)
         return moved
 
@@ -110,9 +117,7 @@ class Operating:
             self._registry.after(queue)
 
 
-def end(
-    registry: Registry, queue: Queue, runs: Iterable[tuple[int, int]], reason: str, who: str | None = None
-) -> None:
+def end(registry: Registry, queue: Queue, runs: Iterable[tuple[int, int]], reason: str, who: str | None = None) -> None:
     """These messages end, wherever in the queue they are."""
     for first, count in runs:
         for source, start, size, priority in whereabouts(queue, first, count):

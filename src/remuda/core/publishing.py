@@ -317,7 +317,7 @@ class Publishing:
             self._enter(self._recorder.append(kept, column, None))
         accepted = set(rows)
         for binding in bindings:
-            if binding.topic is not None:
+            if binding.queue is None:
                 refused = self._copy_to(binding, originals)
                 accepted |= {row for row in range(len(originals)) if row not in refused}
                 refusals = {**refused, **refusals}
@@ -329,8 +329,11 @@ class Publishing:
         copies = originals
         if binding.topic is not None:
             copies = msgspec.structs.replace(originals, name=binding.topic, topics=(), ids=None)
+        elif binding.exchange is not None:
+            copies = msgspec.structs.replace(originals, ids=None)
+        command = Publish(copies, queue=binding.queue, exchange=binding.exchange)
         try:
-            return self._publish(Publish(copies, queue=binding.queue), self._identified(copies)).refusals
+            return self._publish(command, self._identified(copies)).refusals
         except NotFound as error:
             return {row: Refused(str(error)) for row in range(len(originals))}
 

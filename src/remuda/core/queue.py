@@ -7,12 +7,12 @@ decides writes an event, and the event is played. So a queue rebuilt from the lo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from remuda.core.credit import Consumer, room
+from remuda.core.credit import Consumer, Credit, room
 from remuda.core.extensions import ContainedHandler, Strategy
 from remuda.core.ranges import MessageRange, RangeMap
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
@@ -42,12 +42,33 @@ class Lease(msgspec.Struct):
     """Confirmations that complete its message."""
     answered: bool = False
     """Whether some consumer has answered for some of it."""
-    awaits_hand_over: bool = False
-    """Whether it was sent ahead and nobody has it in hand yet: until then it is the queue's."""
-    kicked: bool = False
-    """Whether its messages are settled by being handed over; it stands for those that still will be."""
-    taken: int = 0
-    """How many of its consumers have it in hand."""
+    pulled: bool = False
+    """Whether it was asked for: then it takes up nobody's credit, and no other delivery waits for its answer."""
+    sent: int = 0
+    """Messages of it that were sent ahead."""
+    awaited: set[str] = set()
+    """Consumers to whom it was sent ahead and who have not taken it yet: until then it is still the queue's."""
+    taken: set[str] = set()
+    """Consumers who have it in their hands."""
+    kicks: bool = False
+    """Whether taking it is the end of it: no answer will come."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it was sent ahead: a window holds it back, not its consumers' credit."""
+        return self.sent > 0
+
+    @property
+    def awaits_hand_over(self) -> bool:
+        """Whether it was sent ahead and nobody has it yet."""
+        return bool(self.awaited) and not self.taken
+
+    @property
+    def silent(self) -> list[str]:
+        """Consumers who have not answered."""
+        if not self.confirmed and not self.declined:
+            return list(self.consumers)
+        return [name for name in self.consumers if name not in self.confirmed and name not in self.declined]
 
 
 class Waiter(msgspec.Struct, frozen=True):
@@ -92,6 +113,10 @@ class Queue:
         self.counts_confirmations = options.confirmations != 1
         """Also after the option was changed: deliveries from before still await theirs."""
         self.leases: dict[int, Lease] = {}
+        self.settled_ahead: dict[int, Lease] = {}
+        """Deliveries sent ahead to several that are over for those who took them, and still go to the others."""
+        self.freed: list[Credit] = []
+        """Shared credit that was given back here: others may have waited for it."""
         self.unanswered = 0
         """Deliveries that no consumer has answered yet."""
         self.consumers: dict[str, Consumer] = {}
@@ -134,9 +159,7 @@ class Queue:
             or options.commit_when not in _AT_ONCE
         )
         self.durable_in = self.persistent and options.commit_when is not CommitWhen.NONE
-        self.plain_out = (
-            usual and options.acknowledge is not Acknowledge.NONE and not options.delay_between_messages
-        )
+        self.plain_out = usual and options.acknowledge is not Acknowledge.NONE and not options.delay_between_messages
 
     # What a strategy sees
 
@@ -152,9 +175,9 @@ class Queue:
         """Of the consumers that can take a message, the one served longest ago, then who came first."""
         heap = self._ready_consumers
         while heap:
-            served, _, name = heap[0]
+            served, joined, name = heap[0]
             consumer = self.consumers.get(name)
-            if consumer is not None and consumer.queued and consumer.served == served:
+            if consumer is not None and consumer.queued and (consumer.served, consumer.joined) == (served, joined):
                 if room(consumer, self.waits) > 0:
                     return consumer
                 consumer.queued = False
@@ -175,7 +198,13 @@ class Queue:
             consumer.queued = False
             consumer.credit.used -= consumer.unanswered
             consumer.unanswered = 0
-            consumer.credit.members.remove((self.name, consumer))
+            consumer.credit.members = [one for one in consumer.credit.members if one[1] is not consumer]
+            if consumer.credit.members:
+                self.freed.append(consumer.credit)
+            for token, lease in list(self.settled_ahead.items()):
+                lease.awaited.discard(name)
+                if not lease.awaited:
+                    del self.settled_ahead[token]
         return consumer
 
     def offer(self, consumer: Consumer) -> None:
@@ -221,7 +250,7 @@ class Queue:
         if self._dues and self._dues[0][0] < soonest:
             soonest = self._dues[0][0]
         ends = self._lease_ends
-        while ends and ends[0][1] not in self.leases:
+        while ends and ends[0][1] not in self.leases and ends[0][1] not in self.settled_ahead:
             heapq.heappop(ends)
         if ends and ends[0][0] < soonest:
             soonest = ends[0][0]
@@ -236,7 +265,10 @@ class Queue:
 
     def overdue_leases(self, now: int) -> Iterator[Lease]:
         while self._lease_ends and self._lease_ends[0][0] <= now:
-            lease = self.leases.get(heapq.heappop(self._lease_ends)[1])
+            token = heapq.heappop(self._lease_ends)[1]
+            lease = self.leases.get(token)
+            if lease is None and (over := self.settled_ahead.pop(token, None)) is not None:
+                self._arrived(over, over.awaited)
             # A lease that was renewed stands here once more, at its later end.
             if lease is not None and lease.deadline <= now:
                 yield lease
@@ -267,15 +299,19 @@ class Queue:
 
     def grant(self, lease: Lease) -> None:
         self.leases[lease.token] = lease
-        self.unanswered += 1
         self._note_end(lease)
+        if lease.pulled:
+            return
+        self.unanswered += 1
         for name in lease.consumers:
             consumer = self.consumers.get(name)
-            if consumer is not None:
+            if consumer is None:
+                continue
+            if name in lease.awaited:
+                consumer.under_way += lease.sent
+            else:
                 consumer.unanswered += lease.open
                 consumer.credit.used += lease.open
-                if lease.awaits_hand_over:
-                    consumer.under_way += lease.open
 
     def extend(self, lease: Lease, deadline: int) -> None:
         lease.deadline = deadline
@@ -285,32 +321,59 @@ class Queue:
         heapq.heappush(self._lease_ends, (lease.deadline, lease.token))
         if len(self._lease_ends) > 2 * len(self.leases) + _STALE:
             # One long lease at the top would keep the ends of all that were answered since.
-            self._lease_ends = [(held.deadline, token) for token, held in self.leases.items()]
+            held = {**self.settled_ahead, **self.leases}
+            self._lease_ends = [(one.deadline, token) for token, one in held.items()]
             heapq.heapify(self._lease_ends)
+
+    def handed_over(self, lease: Lease, name: str) -> None:
+        """The messages of a delivery are in a consumer's hands."""
+        lease.taken.add(name)
+        if name in lease.awaited:
+            self._arrived(lease, [name])
+            lease.awaited.discard(name)
+            if not lease.awaited:
+                self.settled_ahead.pop(lease.token, None)
+
+    def _arrived(self, lease: Lease, names: Iterable[str]) -> None:
+        """A delivery is under way to these consumers no longer."""
+        for name in names:
+            consumer = self.consumers.get(name)
+            if consumer is not None:
+                consumer.under_way -= lease.sent
+                self.offer(consumer)
 
     def answered(self, lease: Lease) -> None:
         if not lease.answered:
             lease.answered = True
-            self.unanswered -= 1
+            self.unanswered -= not lease.pulled
 
-    def give_back(self, names: Sequence[str], count: int) -> None:
-        """These consumers have `count` messages less to answer for."""
+    def give_back(self, lease: Lease, names: Sequence[str], count: int) -> None:
+        """These consumers have `count` messages of a delivery less to answer for."""
+        if lease.pulled or lease.ahead:
+            return
         for name in names:
             consumer = self.consumers.get(name)
             if consumer is not None:
                 consumer.unanswered -= count
                 consumer.credit.used -= count
                 self.offer(consumer)
+                if len(consumer.credit.members) > 1:
+                    self.freed.append(consumer.credit)
 
-    def revoke(self, lease: Lease) -> None:
-        """A delivery is over."""
+    def revoke(self, lease: Lease, *, over: bool = True) -> None:
+        """A delivery is over; also for those to whom it is still under way, if it failed and will be made anew."""
         if self.leases.pop(lease.token, None) is None:
             return
         self.answered(lease)
         if lease.open > 0:
-            silent = [name for name in lease.consumers if name not in lease.confirmed and name not in lease.declined]
-            self.give_back(silent, lease.open)
+            self.give_back(lease, lease.silent, lease.open)
             lease.open = 0
+        if lease.awaited:
+            if lease.taken and over:
+                self.settled_ahead[lease.token] = lease
+            else:
+                self._arrived(lease, lease.awaited)
+                lease.awaited.clear()
 
     # How records change it
 
@@ -330,7 +393,12 @@ class Queue:
         if self.id_of:
             for offset in range(piece.first, piece.end):
                 if offset in self.id_of:
-                    self.offset_of[self.id_of[offset]] = offset
+                    self.offset_of.setdefault(self.id_of[offset], offset)
+
+    def has_taken_id(self, offset: int) -> bool:
+        """Whether another message that is live has the id of this one, which is parked."""
+        identity = self.id_of.get(offset)
+        return identity is not None and identity in self.offset_of
 
     def remember_id(self, identity: str, offset: int) -> None:
         self.offset_of[identity] = offset
@@ -346,12 +414,13 @@ class Queue:
         match state:
             case State.FETCHED:
                 for run in self.ready.remove(first, count) if lifted is None else lifted:
+                    again = run.first in self.attempts
                     if self.attempts:
                         self._forget_attempts(run.first, run.count)
                     self.flights.add(
                         MessageRange(
                             run.first, run.count, State.FETCHED, run.deadline, run.priority, event.attempt, lease,
-                            time=time,
+                            time=time, redelivered=again,
                         )
                     )  # fmt: skip
             case State.SUCCESS:
@@ -395,14 +464,14 @@ class Queue:
         """
         dues = self._dues
         while dues and dues[0][0] <= time:
-            first = heapq.heappop(dues)[1]
+            at, first = heapq.heappop(dues)
             piece = self.delayed.holding(first)
             if piece is None or min(piece.due, piece.deadline) > time:
                 continue
-            if piece.state is State.QUEUED and piece.due <= time:
-                self._release(piece)
-            else:
+            if piece.state is not State.QUEUED or piece.due > time:
                 self._overdue.append(first)
+            elif piece.due <= at:  # else it stands here once more, for when it is due
+                self._release(piece)
 
     def _release(self, piece: MessageRange) -> None:
         self.delayed.remove(piece.first, piece.count)
@@ -453,7 +522,7 @@ class Queue:
                     )
                 )  # fmt: skip
             else:
-                if returned:
+                if returned and event.attempt >= 0:
                     for offset in range(piece.first, piece.end):
                         self.attempts[offset] = event.attempt
                 self.ready.add(piece.priority, event.ahead, piece.first, piece.count, deadline)

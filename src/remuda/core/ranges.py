@@ -93,9 +93,7 @@ class RangeMap:
         left = self.holding(piece.first - 1)
         if left is not None and _fate(left) == _fate(piece) and abs(piece.time - left.time) < within:
             self.remove(left.first, left.count)
-            piece = msgspec.structs.replace(
-                left, count=left.count + piece.count, time=max(left.time, piece.time)
-            )
+            piece = msgspec.structs.replace(left, count=left.count + piece.count, time=max(left.time, piece.time))
         self.add(piece)
 
     def find(self, first: int, count: int) -> list[MessageRange]:

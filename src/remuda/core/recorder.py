@@ -36,10 +36,6 @@ class Recorder:
         self.next_position = 0
         self.wants_notices = False
         self.late_answers = 0
-        self.forwards: list[tuple[str, Event]] = []
-        """Messages that left one queue and shall enter another."""
-        self.freed: set[str] = set()
-        """Queues whose consumers got credit back by an answer in another queue."""
         self.last_settled: dict[int, int] = {}
         """When a message of each block of offsets last came in or came to its end, for retention."""
         self._effects = Effects([], [], [], [], [])
@@ -151,10 +147,6 @@ class Recorder:
     ) -> None:  # fmt: skip
         if self.wants_notices:
             self._effects.notices.append(Notice(kind, queue.name, self.now, first, count, consumer, detail))
-
-    def forward(self, target: str, first: int, count: int, priority: int, reason: str) -> None:
-        """Messages that left one queue shall enter another."""
-        self.forwards.append((target, Event(target, State.QUEUED, first, count, reason=reason, priority=priority)))
 
     def note_end(self, event: Event, time: int) -> None:
         if event.state in _ENDS:

@@ -53,6 +53,8 @@ class Registry:
         """Whether consumers leave because the broker closes: then queues do not end with them."""
         self._wakes: list[tuple[int, str]] = []
         self._touched: dict[str, None] = {}
+        self._evicting: set[str] = set()
+        """Full queues that are ending messages right now."""
 
     # Commands
 
@@ -175,7 +177,7 @@ class Registry:
         self.routing.close_channel(name)
 
     def remove_queue(self, queue: Queue, who: str | None) -> None:
-        for piece in queue.flights:
+        for piece in list(queue.flights):
             if piece.state is State.SUCCESS:
                 queue.let_go(piece)
         for source, first, count, _ in list(whereabouts(queue)):
@@ -186,6 +188,9 @@ class Registry:
             left = queue.leave(consumer)
             if left is not None:
                 self.recorder.close(left.tag)
+                if left.group is not None and not left.credit.members:
+                    self.credits.pop(left.group, None)
+        self._spread_credit(queue)
         for tag in queue.waiters:
             self.recorder.close(tag)
         self.drop(queue.name)
@@ -213,7 +218,7 @@ class Registry:
         """Messages end here: they are parked, or move on to another queue as far as it takes them."""
         moving = 0
         if to is not None and to != queue.name:
-            moving = min(self._room_in(to), count)
+            moving = min(self.room_in(to), count)
         if moving:
             self._end_part(
                 queue, source, first, moving, reason, state, priority, to, consumer, attempt, who, detail, lifted
@@ -242,7 +247,7 @@ class Registry:
             )
             self.enter(self.queues[to], arrived)
 
-    def _room_in(self, name: str) -> int:
+    def room_in(self, name: str) -> int:
         """How many messages another queue will take; it is created where it must be, before anything moves."""
         target = self.queues.get(name)
         if target is None:
@@ -255,14 +260,17 @@ class Registry:
 
     def enter(self, queue: Queue, event: Event) -> None:
         """Messages come from another queue. Those that are live here already, having come by two ways, stay as they
-        are."""
+        are, and so do those parked here whose id another one has by now."""
         at, end = event.first, event.first + event.count
-        known = [(piece.state, piece.first, piece.count) for piece in queue.parked.find(event.first, event.count)]
+        parked = queue.parked.find(event.first, event.count)
+        if queue.id_of:
+            parked = [piece.part(one, one + 1) for piece in parked for one in range(piece.first, piece.end)]
+        known = [(piece.state, piece.first, piece.count) for piece in parked]
         known += [(state, first, count) for state, first, count, _ in whereabouts(queue, event.first, event.count)]
         for state, first, count in sorted(known, key=lambda found: found[1]):
             if first > at:
                 self._enter_part(queue, State.LOGGED, event, at, first - at)
-            if state in PARKED:
+            if state in PARKED and not queue.has_taken_id(first):
                 self._enter_part(queue, state, event, first, count)
             at = first + count
         if at < end:
@@ -275,16 +283,41 @@ class Registry:
 
     def evict(self, queue: Queue, before: int = 1 << 62) -> None:
         """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last of all."""
-        while (oldest := admission.surplus(queue, before)) is not None:
-            first, count, source, priority = oldest
-            to = queue.options.dead_letter_queue
-            self.end(queue, source, first, count, "evicted", priority=priority, to=to)
+        to = queue.options.dead_letter_queue
+        if to in self._evicting:
+            to = None  # two full queues would send each other their messages without end
+        self._evicting.add(queue.name)
+        try:
+            while (oldest := admission.surplus(queue, before)) is not None:
+                first, count, source, priority = oldest
+                self.end(queue, source, first, count, "evicted", priority=priority, to=to)
+        finally:
+            self._evicting.discard(queue.name)
 
     def clear(
-        self, queue: Queue, lanes: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None = None,
-        to: str | None = None,
-    ) -> int:  # fmt: skip
+        self, queue: Queue, lanes: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None = None
+    ) -> int:
         """End messages that wait: those with a priority, the regular ones, or all, delayed ones included."""
+        cleared = 0
+        for source, first, count, priority in self._waiting(queue, lanes, offsets):
+            self.end(queue, source, first, count, "cleared", priority=priority, who=who)
+            cleared += count
+        return cleared
+
+    def move_waiting(self, queue: Queue, to: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None) -> int:
+        """Send messages that wait on to another queue, delayed ones included, as many as it has room for."""
+        moved = 0
+        for source, first, count, priority in self._waiting(queue, "all", offsets):
+            count = min(count, self.room_in(to))
+            if count <= 0:
+                break
+            self.end(queue, source, first, count, "moved", priority=priority, who=who, to=to)
+            moved += count
+        return moved
+
+    def _waiting(
+        self, queue: Queue, lanes: str, offsets: Sequence[tuple[int, int]] | None
+    ) -> list[tuple[State, int, int, int]]:
         queue.release_due(self.recorder.now)
         chosen = [
             (State.QUEUED, first, count, priority)
@@ -294,14 +327,7 @@ class Registry:
         ]
         if lanes == "all":
             chosen += [(piece.state, piece.first, piece.count, piece.priority) for piece in queue.delayed]
-        if offsets is not None:
-            chosen = list(_within(chosen, offsets))
-        cleared = 0
-        for source, first, count, priority in chosen:
-            reason = "cleared" if to is None else "moved"
-            self.end(queue, source, first, count, reason, priority=priority, who=who, to=to)
-            cleared += count
-        return cleared
+        return chosen if offsets is None else list(_within(chosen, offsets))
 
     # Time
 
@@ -346,9 +372,7 @@ class Registry:
         if piece.deadline <= self.recorder.now:
             delivering.end_expired(self, queue, piece.state, piece.first, piece.count, piece.priority)
         elif piece.state is State.RETRY:
-            again = Event(
-                queue.name, State.QUEUED, piece.first, piece.count, attempt=piece.attempt, ahead=piece.front
-            )
+            again = Event(queue.name, State.QUEUED, piece.first, piece.count, attempt=piece.attempt, ahead=piece.front)
             self.recorder.event(queue, State.RETRY, again)
 
     def touch(self, name: str) -> None:
@@ -366,11 +390,22 @@ class Registry:
             self._touched.pop(next(iter(self._touched)))
             if queue is None:
                 continue
+            self._spread_credit(queue)
             delivering.dispatch(self, queue)
             if self._is_over(queue):
                 self.remove_queue(queue, None)
                 continue
             self.plan(queue)
+
+    def _spread_credit(self, queue: Queue) -> None:
+        """Credit given back in this queue may have been waited for in others."""
+        freed, queue.freed = queue.freed, []
+        for credit in freed:
+            for name, member in credit.members:
+                other = self.queues.get(name)
+                if other is not None and other is not queue:
+                    other.offer(member)
+                    self.touch(name)
 
     def plan(self, queue: Queue) -> None:
         """Note when to look at a queue next."""

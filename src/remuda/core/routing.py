@@ -47,8 +47,9 @@ class PatternTrie:
                 return
             del parent.below[word]
 
-    def find(self, topic: str) -> set[Any]:
-        found: set[Any] = set()
+    def find(self, topic: str) -> dict[Any, None]:
+        """The values whose pattern fits, each once."""
+        found: dict[Any, None] = {}
         words = topic.split(".")
         states: dict[int, tuple[_Node, bool]] = {}
         _enter(states, self._top, False)
@@ -99,7 +100,7 @@ class Exchange:
     def bind(self, binding: Binding) -> bool:
         """Whether this is new."""
         identity = _identity(binding)
-        if identity in self._bindings:
+        if self._bindings.get(identity) == binding:
             return False
         self._bindings[identity] = binding
         self._by_key.setdefault(binding.key, {})[identity] = binding
@@ -202,7 +203,7 @@ class Routing:
 
     def channels(self, topics: tuple[str, ...]) -> tuple[str, ...]:
         """The channels that want a message with these topics."""
-        found: set[str] = set()
+        found: dict[str, None] = {}
         for topic in topics:
             found |= self._patterns.find(topic)
         return tuple(sorted(found, key=self._order.__getitem__)) if len(found) > 1 else tuple(found)

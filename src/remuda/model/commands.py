@@ -97,9 +97,6 @@ class HandOver(msgspec.Struct, frozen=True):
     queue: str
     lease: int
     consumer: str
-    count: int
-    watched: bool = False
-    """Whether the delivery was sent ahead and counts in the consumer's window until now."""
 
 
 class Settle(msgspec.Struct, frozen=True):

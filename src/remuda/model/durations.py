@@ -9,6 +9,7 @@ from typing import Final
 
 from remuda.model.errors import InvalidOption
 
+MICROSECOND: Final = 1
 MILLISECOND: Final = 1_000
 SECOND: Final = 1_000_000
 MINUTE: Final = 60 * SECOND

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from remuda.model.durations import SECOND, micros
+from remuda.model.durations import MICROSECOND, SECOND, micros
 from remuda.model.errors import InvalidOption
 from remuda.model.texts import is_storable
 
@@ -142,20 +142,20 @@ def read_options(options: QueueOptions | Mapping[str, Any] | None) -> dict[str, 
     if options is None:
         return None
     if isinstance(options, QueueOptions):
-        return {name: _read(name, getattr(options, name)) for name in _HINTS}
+        return {name: _read(name, getattr(options, name), MICROSECOND) for name in _HINTS}
     if not isinstance(options, Mapping):
         raise InvalidOption(f"options must be QueueOptions or a mapping of names to values, not {options!r}")
     return {name: _read(name, value) for name, value in options.items()}
 
 
-def _read(name: str, value: Any) -> Any:
+def _read(name: str, value: Any, unit: int = SECOND) -> Any:
     if name not in _HINTS:
         near = difflib.get_close_matches(name, _HINTS, n=1) if isinstance(name, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(sorted(_HINTS))}"
         raise InvalidOption(f"unknown queue option {name!r}{hint}")
     wanted = _HINTS[name]
     if name in _DURATIONS:
-        return read_duration(name, value)
+        return read_duration(name, value, unit)
     if name == "confirmations" and isinstance(value, str) and value == "per-topic":
         return PER_TOPIC
     if name in ("topics", "patterns"):
@@ -184,10 +184,10 @@ def read_enum(name: str, value: Any, wanted: type[E_]) -> E_:
         raise InvalidOption(f"{name} must be one of {choices}; not {value!r}") from None
 
 
-def read_duration(name: str, value: Any) -> int:
-    """A duration, or an error that names the option."""
+def read_duration(name: str, value: Any, unit: int = SECOND) -> int:
+    """A duration, of which a bare number counts in `unit`, or an error that names the option."""
     try:
-        return micros(value)
+        return micros(value, unit)
     except InvalidOption as error:
         raise InvalidOption(f"{name}: {error}") from None
 

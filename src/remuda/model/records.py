@@ -106,6 +106,9 @@ class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
     """Rows that no queue took, with the reason."""
 
 
+NEVER_DELIVERED: Final = -1
+"""As the attempt of a message that comes back to its queue before any consumer had it."""
+
 CREATED: Final = "created"
 REMOVED: Final = "removed"
 CONFIGURED: Final = "configured"

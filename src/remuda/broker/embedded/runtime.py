@@ -267,17 +267,18 @@ class Runtime:
         with self.lock:
             queue = self.engine.core.queues.get(dispatch.queue)
             lease = queue.leases.get(dispatch.lease) if queue is not None else None
-            in_time = dispatch.deadline > self.clock() or (lease is not None and lease.deadline > self.clock())
-            stands = queue is not None and (lease is not None or dispatch.shared) and in_time
-        if not dispatch.hand_over and (not stands or lease is None):
-            return dispatch if stands else None
-        hand_over = HandOver(dispatch.queue, dispatch.lease, dispatch.consumer, dispatch.count, dispatch.hand_over)
-        pending = self.submit(hand_over)
+            if not dispatch.hand_over:
+                now = self.clock()
+                if queue is None or lease is None:
+                    # Others who got the same may have answered: that is no reason to keep it from this one.
+                    return dispatch if queue is not None and dispatch.shared and dispatch.deadline > now else None
+                if lease.deadline > now and not queue.options.message_timeout:
+                    return dispatch
+        pending = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
         self.wait(pending.ticket)
         runs: list[tuple[int, int]] = pending.result
         if not runs:
-            # Others who got the same may have answered: that is no reason to keep it from this one.
-            return dispatch if stands and lease is None else None
+            return None
         return dispatch if runs == dispatch.runs else _without(dispatch, runs)
 
     def held(self, dispatch: Dispatch) -> Messages | None:

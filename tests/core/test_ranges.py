@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.pieces import Piece, Pieces
+from remuda.core.ranges import MessageRange, RangeMap
 from remuda.model.durations import MINUTE
 from remuda.model.state import State
 
@@ -15,13 +15,13 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 8),
 @settings(max_examples=300, derandomize=True, deadline=None)
 @given(STEPS)
 def test_pieces_are_a_map_from_offset_to_fate(steps: list[tuple[bool, int, int, int]]) -> None:
-    pieces, plain = Pieces(), dict[int, int]()
+    pieces, plain = RangeMap(), dict[int, int]()
     for adds, first, count, attempt in steps:
         there = [offset for offset in range(first, first + count) if offset in plain]
         found = pieces.find(first, count)
         assert [offset for piece in found for offset in range(piece.first, piece.end)] == there
         if adds and not there:
-            pieces.add(Piece(first, count, State.FETCHED, attempt=attempt))
+            pieces.add(MessageRange(first, count, State.FETCHED, attempt=attempt))
             plain.update(dict.fromkeys(range(first, first + count), attempt))
         elif not adds:
             assert pieces.remove(first, count) == found
@@ -35,11 +35,11 @@ def test_pieces_are_a_map_from_offset_to_fate(steps: list[tuple[bool, int, int, 
 
 
 def test_neighbours_that_ended_alike_within_a_minute_are_one_piece() -> None:
-    pieces = Pieces()
+    pieces = RangeMap()
     for offset in range(100):
-        pieces.add_merged(Piece(offset, 1, State.DEAD, reason="x", time=offset), within=MINUTE)
-    pieces.add_merged(Piece(100, 1, State.DEAD, reason="y", time=100), within=MINUTE)
-    pieces.add_merged(Piece(101, 1, State.DEAD, reason="y", time=2 * MINUTE), within=MINUTE)
+        pieces.add_merged(MessageRange(offset, 1, State.DEAD, reason="x", time=offset), within=MINUTE)
+    pieces.add_merged(MessageRange(100, 1, State.DEAD, reason="y", time=100), within=MINUTE)
+    pieces.add_merged(MessageRange(101, 1, State.DEAD, reason="y", time=2 * MINUTE), within=MINUTE)
     assert [(piece.first, piece.count, piece.reason) for piece in pieces] == [
         (0, 100, "x"),
         (100, 1, "y"),
