@@ -10,7 +10,7 @@ from remuda.core import admission, delivery, operators, settling
 from remuda.core.effects import Answer, NoticeKind
 from remuda.core.extensions import Consumer
 from remuda.core.publishing import Publishing
-from remuda.core.queue import Waiter
+from remuda.core.queue import Queue, Waiter
 from remuda.core.receipts import Differences
 from remuda.core.registry import differences
 from remuda.core.routers import Router
@@ -32,6 +32,7 @@ from remuda.model.records import (
     RouterChange,
     SpoolTaken,
 )
+from remuda.model.state import State
 
 _ID_HORIZON: Final = 366 * DAY
 
@@ -206,6 +207,7 @@ class Core(Publishing):
         """Play one record of the log."""
         match record:
             case Appended():
+                self._remake_queues(record)
                 admission.enter(record, admission.stretches(record), self.queues)
                 self.compacter.remember(record.messages, record.digest)
                 self._resume_ids(record)
@@ -214,6 +216,8 @@ class Core(Publishing):
                 self.spool.replay_messages(record)
             case Events():
                 for position, event in enumerate(record.rows, record.first):
+                    if event.state is State.QUEUED and (event.queue not in self.queues or event.queue in self.remade):
+                        self._remake(event.queue, event.count)
                     queue = self.queues.get(event.queue)
                     if queue is not None:
                         queue.evolve(event, record.time, position)
@@ -243,16 +247,33 @@ class Core(Publishing):
         queue = self.queues.get(change.queue)
         if change.action == CREATED and change.options is not None:
             self.open(change.queue, change.options, change.status or Status.RUNNING)
+        elif change.action == CONFIGURED and change.options is not None:
+            if queue is None:
+                queue = self._remake(change.queue, 0)
+            self._configure(queue, change.options)
+            if change.queue in self.remade:
+                queue.status = Status.RUNNING
         elif queue is None:
             return
-        elif change.action == CONFIGURED and change.options is not None:
-            self._configure(queue, change.options)
         elif change.action == STATUS and change.status is not None:
             queue.status = change.status
         elif change.action == FORGOTTEN:
             queue.forget(change.first, change.count)
         elif change.action == REMOVED:
             self._drop(change.queue)
+
+    def _remake_queues(self, record: Appended) -> None:
+        """Messages are only ever stored for queues that exist: where one is not known, the log has lost its creation.
+        It is made again, or its messages would be taken for settled and collected."""
+        for start, stop, names in admission.stretches(record):
+            for name in names:
+                if name not in self.queues or name in self.remade:
+                    self._remake(name, stop - start)
+
+    def _remake(self, name: str, messages: int) -> Queue:
+        self.remade[name] = self.remade.get(name, 0) + messages
+        queue = self.queues.get(name)
+        return queue or self.open(name, self.default_options, Status.NOT_INITIALIZED)
 
     def _resume_ids(self, record: Appended) -> None:
         """Ids on record are not given again, even if the clock is behind them. Those of callers that look like ours

@@ -62,6 +62,8 @@ class Registry:
         self.known_routes: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
         self.routers: dict[str, Router] = {}
         self.spool = Spool()
+        self.remade: dict[str, int] = {}
+        """Queues whose creation is missing from a damaged log, with how many messages were found for each."""
         self._strategy_for = strategy_for
         self._handler_for = handler_for
         self._wakes: list[tuple[int, str]] = []

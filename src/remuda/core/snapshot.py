@@ -61,6 +61,15 @@ def save(core: Core) -> bytes:
     return _encoder.encode(state)
 
 
+def readable(snapshot: bytes) -> bool:
+    """Whether a core can be brought to this state."""
+    try:
+        _decoder.decode(snapshot)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return False
+    return True
+
+
 def load(core: Core, snapshot: bytes) -> None:
     """Bring a fresh core to the saved state."""
     state = _decoder.decode(snapshot)

@@ -25,13 +25,23 @@ class RecoveryReport:
     state_lost: bool = False
     """No checkpoint could be read although the log does not begin in the tail."""
     sealed: tuple[SealedFile, ...] = ()
-    """Where the messages and events before the tail are, when the state was lost."""
+    """The messages and events before the tail, which were read again when the state was lost."""
+    found: dict[str, int] = field(default_factory=dict)
+    """Queues of which the log has lost the creation, and how many messages were found for each: they are kept."""
     next_offset: int = 0
     next_position: int = 0
 
     @property
     def clean(self) -> bool:
-        return not (self.torn_bytes or self.damages or self.damaged_checkpoints or self.state_lost)
+        return not (self.torn_bytes or self.damages or self.damaged_checkpoints or self.state_lost or self.found)
+
+    @property
+    def lost_messages(self) -> int:
+        return sum(len(damage.messages or ()) for damage in self.damages)
+
+    @property
+    def lost_records(self) -> int:
+        return sum(damage.records for damage in self.damages)
 
     def describe(self) -> str:
         """The report for people."""
@@ -51,9 +61,15 @@ class RecoveryReport:
         ]
         if self.state_lost:
             lines.append(
-                "no checkpoint can be read: queues and states from before the tail are unknown. "
-                f"The sealed files are kept: {', '.join(file.name for file in self.sealed) or 'none'}"
+                "no checkpoint can be read: the queues were made again from the messages and events in "
+                f"{len(self.sealed)} sealed files and the tail. Options of queues, routers and what was removed or "
+                "forgotten before the tail are not in them; check the queues"
             )
+        lines += [
+            f"the creation of queue {name!r} is missing; {count} messages were found for it and are kept. It was made "
+            "again with default options; declare it again with its own"
+            for name, count in self.found.items()
+        ]
         return "\n".join(lines)
 
 
@@ -79,17 +95,27 @@ def read_first(disk: Disk, segment: TailSegment) -> Counters | None:
 class Replay:
     """Reads the records after a mark, then leaves the tail clean for what is appended next."""
 
-    def __init__(self, disk: Disk, segments: list[TailSegment], mark: Mark | None, expected: Counters | None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        segments: list[TailSegment],
+        mark: Mark | None,
+        expected: Counters | None,
+        sealed: Counters,
+    ) -> None:
         self._disk = disk
         self._segments = segments
         self._mark = mark
+        self._sealed = sealed
+        """What comes after the sealed files."""
         self._walk = Walk(expected)
         self.bytes = 0
         self.torn: list[Hole] = []
+        self._short: tuple[Damage, ...] = ()
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        return tuple(self._walk.damages)
+        return (*self._short, *self._walk.damages)
 
     @property
     def end(self) -> Counters | None:
@@ -97,10 +123,30 @@ class Replay:
         return self._walk.expected
 
     def records(self) -> Iterator[Record]:
+        self._short = self._before_mark()
         for segment in self._segments:
             if self._is_read(segment):
                 yield from self._read(segment)
         self._cut()
+
+    def _before_mark(self) -> tuple[Damage, ...]:
+        """What is missing of the tail up to the mark: all of it was on the disk when the checkpoint was written."""
+        mark = self._mark
+        if mark is None or mark.byte == 0:
+            return ()
+        before = [segment for segment in self._segments if segment.sequence <= mark.segment]
+        last = before[-1] if before else None
+        here = last is not None and last.sequence == mark.segment
+        size = self._disk.size(last.name) if last is not None else 0
+        if here and size >= mark.byte:
+            return ()
+        known = last is not None and last.first.offset <= mark.next_offset
+        walk = Walk(last.first if last is not None and known else self._sealed._replace(number=mark.number))
+        if last is not None:
+            for _ in walk.records(self._disk, last, HEADER_BYTES, size, bodies=False):
+                pass
+        walk.finish(mark.counters, last.name if last and here else f"tail/{mark.segment:016x}-*.log", size * here)
+        return tuple(walk.damages) or (Damage(f"tail/{mark.segment:016x}-*.log", 0, mark.byte),)
 
     def _read(self, segment: TailSegment) -> Iterator[Record]:
         start = self._mark.byte if self._mark is not None and segment.sequence == self._mark.segment else 0
