@@ -96,7 +96,11 @@ class Log:
                 *(segment.sequence + 1 for segment in files.tail),
             ]
         )
-        begins_in_tail = segments[0].sequence == 1 or segments[0].first.number == 0 if segments else not found.damaged
+        begins_in_tail = (
+            segments[0].sequence == 1 or segments[0].first.number == 0 or segments[0].first is _UNKNOWN
+            if segments
+            else not found.damaged
+        )
         state_lost = newest is None and bool(files.messages or files.events or not begins_in_tail)
         expected = newest.mark.counters if newest else _before_tail(files, segments, state_lost)
         report = RecoveryReport(
@@ -332,7 +336,7 @@ def _after_mark(mark: Mark) -> int:
 
 def _before_tail(files: Files, segments: list[TailSegment], state_lost: bool) -> Counters:
     """The counters at which the tail should begin when no checkpoint says so."""
-    if not (state_lost and segments):
+    if not (state_lost and segments) or segments[0].first is _UNKNOWN:
         return Counters(0, 0, 0)
     first = segments[0].first
     _, offset, position = _sealed_end(files)
