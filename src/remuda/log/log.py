@@ -85,7 +85,7 @@ class Log:
             if name.startswith("sealed/") and name.endswith(".tmp"):
                 disk.remove(name)  # what a crash left half written
         files = list_files(names)
-        segments = _read_starts(disk, files)
+        segments = read_starts(disk, files)
         segments = _drop_sealed(disk, files, segments)
         log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)
         log._last_checkpoint = max(checkpoints.sequences(disk), default=0)
@@ -108,7 +108,7 @@ class Log:
             state_lost=state_lost,
             sealed=files.messages + files.events if state_lost else (),
         )
-        replay = Replay(disk, segments, newest.mark if newest else None, expected, _sealed_end(files))
+        replay = Replay(disk, segments, newest.mark if newest else None, expected, sealed_end(files))
         records = log._recover(replay, report, files, expected if state_lost else None)
         return log, Recovery(newest.snapshot if newest else None, records, report)
 
@@ -318,7 +318,7 @@ def _check_begin(first: int, expected: int) -> None:
         raise StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")
 
 
-def _read_starts(disk: Disk, files: Files) -> list[TailSegment]:
+def read_starts(disk: Disk, files: Files) -> list[TailSegment]:
     """The segments with what they begin at. One that cannot be read at all begins where the next one does: the one
     before it is then still read to its end."""
     following = _UNKNOWN
@@ -339,11 +339,11 @@ def _before_tail(files: Files, segments: list[TailSegment], state_lost: bool) ->
     if not (state_lost and segments) or segments[0].first is _UNKNOWN:
         return Counters(0, 0, 0)
     first = segments[0].first
-    _, offset, position = _sealed_end(files)
+    _, offset, position = sealed_end(files)
     return Counters(first.number, min(offset, first.offset), min(position, first.position))
 
 
-def _sealed_end(files: Files) -> Counters:
+def sealed_end(files: Files) -> Counters:
     offset = max((file.last + 1 for file in files.messages), default=0)
     return Counters(0, offset, max((file.last + 1 for file in files.events), default=0))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from remuda.log.checkpoint import Mark
@@ -92,6 +92,38 @@ def read_first(disk: Disk, segment: TailSegment) -> Counters | None:
     return walk.met
 
 
+def closed_and_last(disk: Disk, segments: Sequence[TailSegment]) -> Iterator[TailSegment]:
+    """The segments to be read beside a writer. The one it writes to is the last, though room may have been reserved
+    for another: that one is begun when the one before it is whole, which must be known before that is read."""
+    for at, segment in enumerate(segments):
+        begun = any(disk.read(other.name, 0, HEADER_BYTES).strip(b"\0") for other in segments[at + 1 :])
+        yield segment
+        if not begun:
+            return
+
+
+def missing_before(disk: Disk, segments: Sequence[TailSegment], mark: Mark, sealed: Counters) -> tuple[Damage, ...]:
+    """What is missing of the tail up to a mark: all of it was on the disk when the checkpoint was written.
+
+    `sealed` is what comes after the sealed files.
+    """
+    if mark.byte == 0:
+        return ()
+    before = [segment for segment in segments if segment.sequence <= mark.segment]
+    last = before[-1] if before else None
+    here = last is not None and last.sequence == mark.segment
+    size = disk.size(last.name) if last is not None else 0
+    if here and size >= mark.byte:
+        return ()
+    known = last is not None and last.first.offset <= mark.next_offset
+    walk = Walk(last.first if last is not None and known else sealed._replace(number=mark.number))
+    if last is not None:
+        for _ in walk.records(disk, last, HEADER_BYTES, size, bodies=False):
+            pass
+    walk.finish(mark.counters, last.name if last and here else f"tail/{mark.segment:016x}-*.log", size * here)
+    return tuple(walk.damages) or (Damage(f"tail/{mark.segment:016x}-*.log", 0, mark.byte),)
+
+
 class Replay:
     """Reads the records after a mark, then leaves the tail clean for what is appended next."""
 
@@ -123,30 +155,12 @@ class Replay:
         return self._walk.expected
 
     def records(self) -> Iterator[Record]:
-        self._short = self._before_mark()
+        if self._mark is not None:
+            self._short = missing_before(self._disk, self._segments, self._mark, self._sealed)
         for segment in self._segments:
             if self._is_read(segment):
                 yield from self._read(segment)
         self._cut()
-
-    def _before_mark(self) -> tuple[Damage, ...]:
-        """What is missing of the tail up to the mark: all of it was on the disk when the checkpoint was written."""
-        mark = self._mark
-        if mark is None or mark.byte == 0:
-            return ()
-        before = [segment for segment in self._segments if segment.sequence <= mark.segment]
-        last = before[-1] if before else None
-        here = last is not None and last.sequence == mark.segment
-        size = self._disk.size(last.name) if last is not None else 0
-        if here and size >= mark.byte:
-            return ()
-        known = last is not None and last.first.offset <= mark.next_offset
-        walk = Walk(last.first if last is not None and known else self._sealed._replace(number=mark.number))
-        if last is not None:
-            for _ in walk.records(self._disk, last, HEADER_BYTES, size, bodies=False):
-                pass
-        walk.finish(mark.counters, last.name if last and here else f"tail/{mark.segment:016x}-*.log", size * here)
-        return tuple(walk.damages) or (Damage(f"tail/{mark.segment:016x}-*.log", 0, mark.byte),)
 
     def _read(self, segment: TailSegment) -> Iterator[Record]:
         start = self._mark.byte if self._mark is not None and segment.sequence == self._mark.segment else 0
