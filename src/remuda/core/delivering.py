@@ -439,7 +439,7 @@ def _count_confirmation(
         recorder.confirm_again(queue, success)
     else:
         recorder.event(queue, State.FETCHED, success)
-    queue.give_back((consumer,), lease.open)
+    queue.give_back(lease, (consumer,), lease.open)
     lease.confirmed.add(consumer)
     if len(lease.confirmed) >= lease.needed:
         recorder.event(queue, State.SUCCESS, Event(queue.name, State.COMPLETED, piece.first, piece.count))
@@ -450,7 +450,7 @@ def _count_confirmation(
 
 def _decline(registry: Registry, queue: Queue, lease: Lease, consumer: str, settlement: Settlement) -> None:
     if consumer not in lease.confirmed and consumer not in lease.declined:
-        queue.give_back((consumer,), lease.open)
+        queue.give_back(lease, (consumer,), lease.open)
         lease.declined.add(consumer)
         _end_if_all_spoke(registry, queue, lease, settlement)
 
