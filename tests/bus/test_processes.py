@@ -162,13 +162,13 @@ class TestBatches:
         assert listen(child_process, tracker) == child.OVER
         assert len(ended(tracker.take())) == 100
 
-    def test_an_answer_that_cannot_leave_the_process_is_a_failure(self, hire: Hire, todo: Todo) -> None:
+    def test_a_result_that_cannot_be_sent_ends_its_message(self, hire: Hire, todo: Todo) -> None:
         todo[1]["how"] = "odd"
         child_process = hire(jobs.reply_or_die)
         tracker = begin(child_process, todo[:3], {"cap-callback-name": "answers"})
         assert listen(child_process, tracker) == child.OVER
         found = ended(tracker.take())
-        assert [found[row] for row in range(3)] == [Outcome.ACKNOWLEDGE, Outcome.NEGATIVE, Outcome.ACKNOWLEDGE]
+        assert [found[row] for row in range(3)] == [Outcome.ACKNOWLEDGE, Outcome.DEAD, Outcome.ACKNOWLEDGE]
 
     def test_a_copy_that_is_interrupted_says_nothing(self, hire: Hire, todo: Todo, path: Path) -> None:
         child_process = hire(jobs.fork_and_interrupt)

@@ -11,7 +11,7 @@ from remuda.bus.broker_api import Outcome
 from remuda.bus.execution.processes import shared_progress as slate
 from remuda.bus.execution.processes.batch_tracker import BatchTracker, CallDeadline
 from remuda.bus.execution.processes.shared_progress import SharedProgress
-from remuda.bus.handlers.call_result import DONE, CallResult
+from remuda.bus.handlers.result import DONE, CallResult
 from remuda.model.durations import MILLISECOND
 
 FAILED = CallResult(Outcome.NEGATIVE, "ValueError: no")

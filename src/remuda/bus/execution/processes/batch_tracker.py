@@ -10,7 +10,7 @@ from remuda.bus.broker_api import Outcome
 from remuda.bus.execution.active_delivery import DeliveryState, FinishedCalls
 from remuda.bus.execution.processes import shared_progress as shared
 from remuda.bus.execution.processes.shared_progress import SharedProgress
-from remuda.bus.handlers.call_result import DONE, CallResult
+from remuda.bus.handlers.result import DONE, CallResult
 from remuda.model.durations import SECOND, text
 
 _NANO: Final = 1_000_000_000
