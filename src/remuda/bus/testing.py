@@ -64,6 +64,7 @@ class TestBus:
         self.bus = bus
         self.clock = clock or ManualClock()
         self._started = False
+        self._planned = False
         self._errors: list[CallResult] = []
         self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies, bus._closed)
         bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies = url, self.clock, {}, None, None
@@ -192,7 +193,9 @@ class TestBus:
 
     def _processors(self) -> list[QueueProcessor]:
         processors = self.bus.processors()
-        self.bus.schedules.plan_all()
+        if not self._planned:
+            self._planned = True
+            self.bus.schedules.plan_all()
         for processor in processors:
             processor.on_result = self._note
         return processors

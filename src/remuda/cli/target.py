@@ -26,7 +26,9 @@ def load_bus(app: str) -> Bus:
     """The bus that `module:variable` names, imported as if by a script in this directory."""
     module_name, _, path = app.partition(":")
     if not _APP.fullmatch(app):
-        raise InvalidOption(f"{app!r} names no bus; write module:variable, like app:bus for the variable bus in app.py")
+        raise InvalidOption(
+            f"{app!r} does not name a bus; write module:variable, like app:bus for the variable bus in app.py"
+        )
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     found: object = _import(module_name)
@@ -44,7 +46,7 @@ def directory_of(target: str) -> Path:
     url = os.fspath(load_bus(target).url) if is_app(target) else target
     scheme, separator, rest = url.partition("://")
     if separator and scheme != "file":
-        raise InvalidOption(f"{url} is no directory; this command reads the directory of an embedded broker")
+        raise InvalidOption(f"{url} is not a directory; this command reads the directory of an embedded broker")
     path = Path(unquote(rest) if separator else url)
     if not path.is_dir():
         raise InvalidOption(f"there is no directory {str(path)!r}; nothing was created. Check the path")
