@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from remuda.broker.threads import EmbeddedBroker
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.opening import open_broker
 from remuda.broker.options import BrokerOptions
+from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk, DirectoryFile
 from remuda.log.disk import AppendFile
 

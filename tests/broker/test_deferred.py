@@ -10,12 +10,11 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.model.commands import Publish
-from remuda.model.settlement import Outcome
-from remuda.model.settlement import Settlement
 from remuda.log.directory import DirectoryDisk
 from remuda.log.reader import Reader
+from remuda.model.commands import Publish
 from remuda.model.messages import Messages
+from remuda.model.settlement import Outcome, Settlement
 
 
 @pytest.fixture

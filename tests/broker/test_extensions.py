@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from remuda.broker.threads import EmbeddedBroker
 from remuda.broker.embedded.extensions import Extensions, window_store
 from remuda.broker.opening import open_broker
-from remuda.model.settlement import Outcome
+from remuda.broker.threads import EmbeddedBroker
 from remuda.core.extensions import Assignment, QueueView
 from remuda.core.strategies import by_type
 from remuda.model.errors import BrokerClosed, Refused, RemudaError
@@ -17,6 +16,7 @@ from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
 from remuda.model.records import Appended, Events, Record
+from remuda.model.settlement import Outcome
 from tests.conformance.kit import (
     MOMENT,
     bodies_of,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.opening import open_broker
 from remuda.broker.embedded.workers import claim_worker
+from remuda.broker.opening import open_broker
 from remuda.model.errors import InvalidOption, StorageError
 from remuda.model.ids import STEP, Snowflakes, time_of
 from tests.conformance.kit import numbered

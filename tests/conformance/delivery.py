@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remuda.broker.port import Broker
-from remuda.model.errors import Conflict, InvalidOption
+from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from tests.conformance.kit import (
     MOMENT,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from remuda import Attempt, Bus, RetryPolicy
-from remuda.broker.threads import EmbeddedBroker
 from remuda.broker.embedded.runtime import Runtime
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import DiskFull
 from tests.bus.kit import eventually, running, state
 from tests.faults.disks import FailingDisk

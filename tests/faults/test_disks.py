@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from remuda import Message, Messages, open_broker
-from remuda.broker.threads import EmbeddedBroker
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import DiskFull, StorageError
 from tests.faults.disks import FailingDisk, input_output_error
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from remuda.broker.threads import EmbeddedBroker
 from remuda.broker.opening import open_broker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.message import Message
 
 SMALL = {"sync": "os", "segment_bytes": 1 << 16, "checkpoint_bytes": 1 << 30}

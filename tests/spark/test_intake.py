@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from remuda.broker.threads import EmbeddedBroker
 from remuda.broker.embedded.intake import Intake
+from remuda.broker.threads import EmbeddedBroker
 from remuda.core.spool import Progress, Spool
 from remuda.log import spool
 from remuda.log.spool import SPOOL_SCHEMA

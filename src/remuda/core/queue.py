@@ -435,7 +435,7 @@ class Queue:
                     self.delay(
                         MessageRange(
                             piece.first, piece.count, State.RETRY, piece.deadline, piece.priority, event.attempt,
-                            due=event.due or time, front=event.ahead, redelivered=True,
+                            due=event.due or time, front=event.ahead, reason=event.reason, time=time, redelivered=True,
                         )
                     )  # fmt: skip
             case State.QUEUED:

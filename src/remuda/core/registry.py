@@ -295,12 +295,18 @@ class Registry:
             self._evicting.discard(queue.name)
 
     def clear(
-        self, queue: Queue, lanes: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None = None
+        self,
+        queue: Queue,
+        lanes: str,
+        *,
+        who: str | None,
+        offsets: Sequence[tuple[int, int]] | None = None,
+        reason: str = "cleared",
     ) -> int:
         """End messages that wait: those with a priority, the regular ones, or all, delayed ones included."""
         cleared = 0
         for source, first, count, priority in self._waiting(queue, lanes, offsets):
-            self.end(queue, source, first, count, "cleared", priority=priority, who=who)
+            self.end(queue, source, first, count, reason, priority=priority, who=who)
             cleared += count
         return cleared
 

@@ -22,9 +22,6 @@ class Outcome(StrEnum):
     DEAD = "dead"
     """Give up; optionally on to another queue."""
 
-    ACKNOWLEDGE = "acknowledge"
-    NEGATIVE = "negative"
-
     __hash__ = str.__hash__  # As for states.
 
 

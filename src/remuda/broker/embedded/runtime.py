@@ -312,6 +312,12 @@ class Runtime:
         with self._asking() as core:
             return core.parked(name, chosen, limit)
 
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        with self._asking() as core:
+            queue = core.registry.queue(name)
+            runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
+            return runs + [(piece.first, piece.count) for piece in queue.delayed]
+
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
         with self._asking() as core:
             return {name: (one.kind, one.bindings) for name, one in core.routing.exchanges.items()}
@@ -611,8 +617,7 @@ class Runtime:
             _resolve(future)
         else:
             text = (
-                f"the message was taken in but ended without success: {confirmation.reason}. "
-                "It is kept with its reason"
+                f"the message was taken in but ended without success: {confirmation.reason}. It is kept with its reason"
             )
             _resolve(future, DeliveryFailed(text, confirmation.reason))
 
