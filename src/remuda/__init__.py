@@ -26,7 +26,7 @@ from remuda.model.errors import (
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
-from remuda.model.records import Binding
+from remuda.model.routing import Binding
 
 __version__ = "0.1.0"
 

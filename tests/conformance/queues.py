@@ -150,7 +150,7 @@ class Options(Conformance):
 
     @pytest.mark.parametrize("name", ["", "x" * 256, "tab\there"])
     def test_an_impossible_name_is_refused(self, broker: Broker, name: str) -> None:
-        with pytest.raises(InvalidOption, match="1 to 255 bytes of printable text|longer than 255 bytes"):
+        with pytest.raises(InvalidOption, match=r"1 to 255 bytes of printable text|longer than 255 bytes"):
             broker.create_queue(name)
         assert queue_names(broker) == []
 

@@ -74,7 +74,7 @@ def as_batch(messages: Publishable) -> Messages:
 
 def _with_tuple(message: Message) -> Message:
     """A list of topics is as good as a tuple; in a batch it would be taken for a column."""
-    if type(message.topics) is list:
+    if isinstance(message.topics, list):
         return msgspec.structs.replace(message, topics=tuple(message.topics))
     for name in _SINGLE:
         if type(getattr(message, name)) is list:

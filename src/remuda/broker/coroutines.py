@@ -291,9 +291,10 @@ class AsyncEmbeddedBroker:
         return pending.result
 
     async def _deliver(self, dispatch: Dispatch) -> AsyncDelivery | None:
-        messages = self.runtime.held(dispatch)
-        if messages is None:
-            dispatch, messages = await asyncio.to_thread(self.runtime.load, dispatch)
+        held = self.runtime.held(dispatch)
+        if held is not None:
+            return AsyncDelivery(dispatch, held, self._settle, self.runtime.track)
+        dispatch, messages = await asyncio.to_thread(self.runtime.load, dispatch)
         return AsyncDelivery(dispatch, messages, self._settle, self.runtime.track) if messages.bodies else None
 
     async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, Dispatch
+from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
@@ -54,11 +54,6 @@ def settlement(
 
 def outcome_of(settled: Settlement) -> Outcome:
     return settled.outcome
-
-
-def in_hand(runs: list[tuple[int, int]], attempts: list[int]) -> Dispatch:
-    """A delivery that another process holds the lease of."""
-    return Dispatch("", "", 0, None, runs, attempts, 0)
 
 
 def end_message(broker: Broker, queue: str, offset: int, reason: str, who: str | None) -> bool:

@@ -14,14 +14,14 @@ def backup(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Copy a directory as it is at one moment, beside a running broker. To restore it, open the copy."""
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.cli.target import directory_of
     from remuda.log.backup import backup as copy_directory
 
     made = copy_directory(directory_of(directory), target, link=not copy)
     report = made.report
     if as_json:
-        say.json(
+        output.json(
             {
                 "path": str(made.path), "files": made.files, "bytes": made.bytes, "linked": made.linked,
                 "messages": report.messages, "events": report.events, "next_offset": report.next_offset,
@@ -30,7 +30,7 @@ def backup(
         )  # fmt: skip
     else:
         typer.echo(
-            f"{say.count(made.files, 'file')}, {made.bytes} bytes copied to {made.path}, up to offset "
+            f"{output.count(made.files, 'file')}, {made.bytes} bytes copied to {made.path}, up to offset "
             f"{report.next_offset}; {made.linked} of them are links"
         )
         for finding in report.findings:

@@ -12,8 +12,8 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Read every file of a directory and say what can be read and what is missing. Exits 1 if anything is."""
-    from remuda.cli import say
-    from remuda.cli.look import Look
+    from remuda.cli import output
+    from remuda.cli.directory_view import DirectoryView
     from remuda.cli.target import directory_of
     from remuda.core import snapshot
     from remuda.log.check import Finding
@@ -22,7 +22,7 @@ def check(
 
     path = directory_of(directory)
     report = check_files(DirectoryDisk(path, create=False), snapshot.readable)
-    look = Look(path)
+    look = DirectoryView(path)
     for name, count in look.report.found.items():
         report.findings.append(
             Finding("tail", f"the creation of queue {name!r} is missing; {count} messages were found for it")
@@ -33,9 +33,9 @@ def check(
         text = f"queue {queue!r} holds messages {first} to {last}, which cannot be read"
         report.findings.append(Finding("sealed", text, (first, last)))
     if as_json:
-        say.json({"whole": report.clean, **{name: getattr(report, name) for name in report.__struct_fields__}})
+        output.json({"whole": report.clean, **{name: getattr(report, name) for name in report.__struct_fields__}})
     else:
         typer.echo(report.describe())
-        typer.echo("the directory is whole" if report.clean else say.count(len(report.findings), "finding"))
+        typer.echo("the directory is whole" if report.clean else output.count(len(report.findings), "finding"))
     if not report.clean:
         raise typer.Exit(1)

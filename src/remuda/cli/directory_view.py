@@ -84,6 +84,17 @@ class DirectoryView:
                 for event in record.rows:
                     if event.state is State.FETCHED and event.consumer:
                         self._holders.setdefault(event.queue, {})[event.consumer] = (event.first, event.count)
+        self.report = recovery.report
+        self.report.found = dict(self._core.found)
+
+    def unreadable(self) -> Iterator[tuple[str, int, int]]:
+        """Messages that a queue holds and the log cannot give: the queue, the first and the last offset."""
+        for name, queue in sorted(self._core.queues.items()):
+            for first, count in queue.live():
+                for start in range(first, first + count, _CHUNK):
+                    wanted = (start, min(_CHUNK, first + count - start))
+                    for missing, size in self._log.fetch([wanted]).missing:
+                        yield name, missing, missing + size - 1
 
     def queues(self) -> list[QueueInfo]:
         """All queues by name. Their consumers are those that hold messages now."""

@@ -133,7 +133,7 @@ def send(
 
 
 def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> list[tuple[int, int]]:
-    """A delivery reaches a consumer. Gives the runs that still may; what has expired before anybody had it ends here."""
+    """A delivery reaches a consumer. Gives the runs that still may; what expired before anybody had it ends here."""
     recorder = registry.recorder
     if lease.ahead and lease.taken:
         # Somebody has it, and may have answered for it by now; the others get what was sent to them all the same.

@@ -70,7 +70,7 @@ class Publishing:
     def _publish(self, command: Publish, messages: Messages) -> Receipt:
         recorder, registry, queue = self._recorder, self._registry, command.queue
         count = len(messages.bodies)
-        routes = [(queue,)] if queue is not None else self._routes(messages, command)
+        routes: list[tuple[str, ...]] = [(queue,)] if queue is not None else self._routes(messages, command)
         differs = self._ready(routes, command.options)
         refusals = admission.screen(messages, routes, registry.queues)
         kept = messages

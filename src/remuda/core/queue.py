@@ -405,8 +405,8 @@ class Queue:
         self.id_of[offset] = identity
 
     def evolve(self, event: Event, time: int, lease: int, lifted: Sequence[ReadyRun] | None = None) -> None:
-        """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if they
-        were taken out of the line already."""
+        """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if
+        they were taken out of the line already."""
         first, count, state = event.first, event.count, event.state
         if self._dues:
             self.release_due(time)

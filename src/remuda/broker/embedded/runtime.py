@@ -155,8 +155,8 @@ class Runtime:
 
     def _carry_out(self, command: Command, inbox: Inbox | None, wait: bool) -> Pending:
         engine = self.engine
-        core, kind, now = engine.core, type(command), self.clock()
-        if kind is Publish:
+        core, now = engine.core, self.clock()
+        if type(command) is Publish:
             engine.make_room(command.messages)
             done = core.publishing.publish_plainly(command, now)
             if done is not None:
@@ -170,9 +170,9 @@ class Runtime:
             if receipt.watch is not None:
                 confirmed = self._confirmations.setdefault(receipt.watch, Future())
             return Pending(receipt, self._record(), confirmed)
-        if kind is Settle:
+        if type(command) is Settle:
             return self._settle(command, now, wait)
-        if kind is Pull:
+        if type(command) is Pull:
             return self._pull(command, now, inbox)
         engine.log.reserve(_SMALL_RECORD, use_spare=True)
         if inbox is not None and isinstance(command, Subscribe):
