@@ -14,6 +14,7 @@ from remuda.amqp.errors import (
     ProtocolError,
 )
 from remuda.amqp.methods import BASIC, WITH_CONTENT, BasicDeliver, Heartbeat, Method, decode_method, encode_method
+from remuda.model.errors import InvalidMessage
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -223,6 +224,8 @@ def add_content(
     size = len(body)
     header = _CONTENT.pack(2, channel, 12 + len(properties), BASIC, 0, size)
     most = frame_max - _OVERHEAD
+    if 12 + len(properties) > most:
+        raise InvalidMessage(f"properties and headers take {len(properties)} bytes; {most - 12} are allowed")
     if size == 0:
         out += (frame, header, properties, _END)
     elif size <= most:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.amqp.errors import SYNTAX_ERROR, ProtocolError
-from remuda.amqp.tables import Table, Timestamp, decode_table, encode_table, scan, with_entries
+from remuda.amqp.tables import Table, Timestamp, decode_table, encode_table, with_entries
 from remuda.model.errors import InvalidMessage
 
 PERSISTENT: Final = 2
@@ -96,17 +96,19 @@ def raw_headers(raw: bytes) -> bytes:
 
 def with_headers(raw: bytes, entries: Mapping[str, Any], *, without: frozenset[str] = frozenset()) -> bytes:
     """Raw properties with these headers set and those removed; everything else stays as it is, byte for byte."""
+    table = with_entries(raw_headers(raw), entries, without=without)
     flags = _flags(raw)
     position = _headers_at(raw, flags)
     old_end = position + 4 + _LENGTH.unpack_from(raw, position)[0] if flags & _HEADERS else position
-    table = with_entries(raw_headers(raw), entries, without=without)
     return _FLAGS.pack(flags | _HEADERS) + raw[2:position] + _LENGTH.pack(len(table)) + table + raw[old_end:]
 
 
-def check_properties(raw: bytes) -> None:
-    """Whether raw properties can be taken apart down to the names of their headers; raises a `ProtocolError` if not."""
-    for _ in scan(raw_headers(raw)):
-        pass
+def without_property(raw: bytes, name: str) -> bytes:
+    """Raw properties without this one; the others stay as they are, byte for byte."""
+    for found, start, end in _fields(raw):
+        if found == name:
+            return _FLAGS.pack(_flags(raw) & ~_BITS[name]) + raw[2:start] + raw[end:]
+    return raw
 
 
 def _headers_at(raw: bytes, flags: int) -> int:

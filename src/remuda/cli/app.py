@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from remuda.cli import config, log, messages, operate, publish, queues, report, run
+from remuda.cli import config, log, messages, operate, publish, queues, report, run, worker
 from remuda.spark import commands as pipelines
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 logs = typer.Typer(help="Read the event log, also while another process writes it.", no_args_is_help=True)
 
 app.command("run")(run.run)
+app.command("worker")(worker.worker)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
