@@ -1,7 +1,8 @@
-"""A private RabbitMQ node on loopback, with its own cookie, epmd and directories; nothing of the system's is touched."""
+"""A private RabbitMQ node on loopback, with its own cookie, epmd and directories."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -86,10 +87,8 @@ class RabbitNode:
             return
         pid_file = self.directory / "pid"
         if pid_file.exists():
-            try:
+            with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(pid_file.read_text()), number)
-            except (ProcessLookupError, ValueError):
-                pass
         try:
             self._server.wait(60)
         except subprocess.TimeoutExpired:

@@ -48,9 +48,7 @@ class Stage:
         return WorkerConfig(**values)
 
     @contextmanager
-    def worker(
-        self, factory: WorkerFactory | Callable[[Task], Answer], **changes: Any
-    ) -> Iterator[Worker]:
+    def worker(self, factory: WorkerFactory | Callable[[Task], Answer], **changes: Any) -> Iterator[Worker]:
         worker = Worker(self.config(**changes), factory)
         worker.start()
         try:
@@ -87,3 +85,11 @@ class Stage:
         with Connection(self.url) as connection:
             consumer = connection.channel(prefetch=1).consume(self.input)
             return consumer.get(1, 20)[0]
+
+    def crash_all(self, count: int) -> None:
+        """The same with many messages at once."""
+        with Connection(self.url) as connection:
+            consumer = connection.channel(prefetch=count).consume(self.input)
+            seen = 0
+            while seen < count:
+                seen += len(consumer.get(count, 20))

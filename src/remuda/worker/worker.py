@@ -74,7 +74,7 @@ class Worker:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._work: queue.SimpleQueue[Input | None] = queue.SimpleQueue()
-        self._started = False
+        self._started = self._running = False
         self._consumer: Consumer | None = None
         self._health: HealthServer | None = None
         options = parse_url(config.url, attempts=config.attempts)
@@ -111,6 +111,8 @@ class Worker:
             self._threads.append(threading.Thread(target=self._do_work, name=f"worker task {number}", daemon=True))
         for thread in (self._publisher, *self._threads):
             thread.start()
+        self._running = True
+        self._changed()
 
     def run(self) -> None:
         """Work until `stop` is called or the broker is lost for good."""
@@ -333,7 +335,7 @@ class Worker:
                 self._fail(connection.failure)
 
     def _fail(self, error: RemudaError) -> None:
-        if self.failure is None and self._started and not self._ended.is_set():
+        if self.failure is None and self._running and not self._ended.is_set():
             self.failure = error
             self._stopping.set()
             threading.Thread(target=self._end, name="worker end", daemon=True).start()
