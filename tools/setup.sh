@@ -74,12 +74,12 @@ install_rabbitmq() {
         say "installing rabbitmq-server, which tests start on a private port ..."
         export DEBIAN_FRONTEND=noninteractive
         if apt-get update -qq </dev/null && RUNLEVEL=1 apt-get install -qq -y --no-install-recommends \
-            -o DPkg::Lock::Timeout=300 rabbitmq-server </dev/null >/dev/null; then
+            -o DPkg::Lock::Timeout=300 rabbitmq-server openssl </dev/null >/dev/null; then
             return
         fi
     fi
     say "skipped: RabbitMQ could not be installed, so the tests on it will be skipped. As root run"
-    say "    apt-get install -y --no-install-recommends rabbitmq-server"
+    say "    apt-get install -y --no-install-recommends rabbitmq-server openssl"
     if [ "${CI:-}" = true ]; then
         exit 1
     fi

@@ -276,6 +276,22 @@ def test_split_delayed_cut_and_corrupt(rabbit: RabbitNode, queue: str) -> None:
         assert set(take(channel, queue, count)) >= done
 
 
+def test_tls(rabbit: RabbitNode, queue: str) -> None:
+    """The certificate is checked; large and small messages pass both ways."""
+    url = f"amqps://guest:guest@127.0.0.1:{rabbit.tls_port}/"
+    with Connection(f"{url}?cafile={rabbit.certificate}&heartbeat=2s") as connection:
+        channel = connection.channel(confirms=True, prefetch=500)
+        bodies = [bytes([number % 256]) * (3000 if number % 50 else 400_000) for number in range(300)]
+        channel.publish_many([Outgoing("", queue, EMPTY, body) for body in bodies], mandatory=True).wait(30)
+        assert take(channel, queue, 300) == bodies
+    with pytest.raises(ConnectFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+        Connection(url, attempts=1).open()
+    with Connection(f"{url}?verify=no", attempts=1) as connection:
+        assert connection.up
+    with pytest.raises(ConnectFailed):
+        Connection(f"amqp://127.0.0.1:{rabbit.tls_port}/?connect_timeout=2s", attempts=1).open()
+
+
 def test_the_second_host_is_tried(rabbit: RabbitNode) -> None:
     for hosts in (f"127.0.0.1:{free_port()},127.0.0.1:{rabbit.port}", f"127.0.0.1:{rabbit.port},127.0.0.1:1"):
         with Connection(f"amqp://{hosts}/", attempts=3) as connection:

@@ -33,16 +33,32 @@ class RabbitNode:
     def __init__(self, directory: Path, name: str = "remuda") -> None:
         self.directory = directory
         self.name = f"{name}{os.getpid()}@localhost"
-        self.port, self._epmd_port, self._dist_port = free_port(), free_port(), free_port()
+        self.port, self.tls_port, self._epmd_port, self._dist_port = (free_port() for _ in range(4))
+        self.certificate = directory / "certificate.pem"
         self._epmd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
         (directory / "home").mkdir()
-        (directory / "rabbitmq.conf").write_text("loopback_users = none\nlog.console = false\n")
+        (directory / "rabbitmq.conf").write_text("loopback_users = none\nlog.console = false\n" + self._tls())
         (directory / "enabled_plugins").write_text("[].")
 
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def _tls(self) -> str:
+        """Lines that make the node listen with TLS too, with a certificate for localhost of its own."""
+        key = self.directory / "key.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key),
+             "-out", str(self.certificate)],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        return (
+            f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\nssl_options.certfile = {self.certificate}\n"
+            f"ssl_options.keyfile = {key}\nssl_options.cacertfile = {self.certificate}\n"
+            "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n"
+        )
 
     def start(self) -> None:
         if self._epmd is None:
@@ -136,8 +152,8 @@ class RabbitNode:
 
 def start_node(name: str = "remuda") -> RabbitNode:
     """A running node, or a skip that says what is missing (an error where CI promises to skip nothing)."""
-    if not _SERVER.exists() or shutil.which("epmd") is None:
-        said = "RabbitMQ is not installed; run tools/setup.sh as root, or: apt-get install rabbitmq-server"
+    if not _SERVER.exists() or shutil.which("epmd") is None or shutil.which("openssl") is None:
+        said = "RabbitMQ is not installed; run tools/setup.sh as root, or: apt-get install rabbitmq-server openssl"
         if os.environ.get("CI") == "true":
             pytest.fail(said)
         pytest.skip(said)
