@@ -26,7 +26,7 @@ from remuda.amqp.errors import (
 )
 from remuda.amqp.options import parse_url
 from remuda.amqp.properties import EMPTY, Properties, encode_properties
-from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
 from tests.servers.faultproxy import FaultProxy
 from tests.servers.rabbitmq import RabbitNode, free_port
 
@@ -312,9 +312,60 @@ def test_errors_at_the_door(broker_url: str) -> None:
             channel.publish("", "x" * 256, b"")
         with pytest.raises(InvalidMessage, match="exchange"):
             channel.publish(5, "x", b"")  # type: ignore[arg-type]
+        for wrong in ("text", None, 5):
+            with pytest.raises(InvalidMessage, match="must be bytes"):
+                channel.publish("", "x", wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidMessage, match="is an Outgoing"):
+            channel.publish_many([("", "x", b"")])  # type: ignore[list-item]
+        with pytest.raises(InvalidOption, match="arguments must be a mapping"):
+            channel.declare_queue("x", arguments=[1])  # type: ignore[arg-type]
     with pytest.raises(ConnectionEnded):
         connection.channel()
     connection.close()
+    with pytest.raises(ConnectionEnded, match="call open"):
+        Connection(broker_url).channel()
+
+
+def test_a_callback_cannot_wait_for_itself(connection: Connection, channel: Channel, queue: str) -> None:
+    """The connection's own thread is told so, instead of hanging."""
+    raised: list[Exception] = []
+    done = threading.Event()
+
+    def call() -> None:
+        for wrong in (connection.close, lambda: channel.declare_queue(queue)):
+            try:
+                wrong()
+            except InvalidOption as error:
+                raised.append(error)
+        done.set()
+
+    channel.publish("", queue, b"x").when_settled(call)
+    assert done.wait(20)
+    assert len(raised) == 2 or not connection.in_own_thread
+
+
+def test_consuming_while_a_channel_comes_back(channel: Channel, queue: str) -> None:
+    """A consumer asked for just then is asked for once."""
+    for _ in range(5):
+        with pytest.raises(ChannelClosed):
+            channel.declare_queue("amq.reserved")
+        consumer = channel.consume(queue, exclusive=True)
+        with pytest.raises(ChannelClosed, match="403 ACCESS_REFUSED"):
+            channel.consume(queue)
+        channel.publish("", queue, b"x").wait(20)
+        (delivery,) = consumer.get(1, 20)
+        assert consumer.ack([delivery]) == 1
+        consumer.cancel()
+    assert channel.connection.connects == 1
+
+
+def test_no_more_channels_than_the_broker_allows(broker_url: str) -> None:
+    with Connection(broker_url) as connection:
+        connection.channel_max = 3
+        for _ in range(3):
+            connection.channel()
+        with pytest.raises(Conflict, match="has 3 channels, the most"):
+            connection.channel()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from remuda.amqp.acks import AckWindow
@@ -48,7 +48,7 @@ from remuda.amqp.methods import (
     QueueUnbindOk,
 )
 from remuda.amqp.properties import EMPTY
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import InvalidMessage, InvalidOption
 
 if TYPE_CHECKING:
     from remuda.amqp.connection import Connection
@@ -61,13 +61,16 @@ _FRAMES_KEPT: Final = 10_000
 class Reply:
     """The answer to a request, for the thread that waits for it."""
 
-    def __init__(self, kinds: tuple[type[Method], ...]) -> None:
+    def __init__(self, kinds: tuple[type[Method], ...], begin: Callable[[], None] | None = None) -> None:
         self.kinds = kinds
+        self._begin = begin  # what must be there before anything that comes behind the answer
         self.done = threading.Event()
         self.value: tuple[Method, bytes, bytes] | None = None
         self.error: AmqpError | None = None
 
     def answer(self, method: Method, properties: bytes = b"", body: bytes = b"") -> None:
+        if self._begin is not None:
+            self._begin()
         self.value = (method, properties, body)
         self.done.set()
 
@@ -116,6 +119,7 @@ class Channel:
 
         On a channel without confirms the receipt is settled as soon as the messages are handed to the connection.
         """
+        messages = tuple(messages)  # the caller may go on using its list
         receipt = Receipt(messages)
         connection = self.connection
         frame_max = connection.frame_max
@@ -141,14 +145,16 @@ class Channel:
     ) -> Consumer:
         """Ask for the messages of a queue."""
         tag = f"remuda-{next(_TAGS)}"
-        request = BasicConsume(0, queue, tag, False, no_ack, exclusive, False, dict(arguments or {}))
+        request = BasicConsume(0, queue, tag, False, no_ack, exclusive, False, _table(arguments))
         consumer = Consumer(self, request)
-        self.consumers[tag] = consumer
-        try:
-            self.request(request, BasicConsumeOk)
-        except BaseException:
-            self.consumers.pop(tag, None)
-            raise
+
+        def begin() -> None:
+            self.consumers[tag] = consumer
+            if no_ack:
+                self.connection.unbounded.add(consumer)
+
+        with self._one_request:
+            self._exchange(request, (BasicConsumeOk,), begin)
         return consumer
 
     def cancel(self, consumer: Consumer) -> None:
@@ -160,6 +166,7 @@ class Channel:
                 self.request(BasicCancel(consumer.tag), BasicCancelOk)
         finally:
             self.consumers.pop(consumer.tag, None)
+            self.connection.unbounded.discard(consumer)
             consumer.end(ConsumerCancelled(f"the consumer of queue {consumer.request.queue!r} was cancelled here"))
 
     def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
@@ -210,7 +217,7 @@ class Channel:
         arguments: Mapping[str, Any] | None = None,
     ) -> QueueDeclareOk:
         """Make a queue, or check that it is there as described."""
-        request = QueueDeclare(0, queue, passive, durable, exclusive, auto_delete, False, dict(arguments or {}))
+        request = QueueDeclare(0, queue, passive, durable, exclusive, auto_delete, False, _table(arguments))
         return self.request(request, QueueDeclareOk)
 
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
@@ -223,12 +230,12 @@ class Channel:
     def bind_queue(
         self, queue: str, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
     ) -> None:
-        self.request(QueueBind(0, queue, exchange, routing_key, False, dict(arguments or {})), QueueBindOk)
+        self.request(QueueBind(0, queue, exchange, routing_key, False, _table(arguments)), QueueBindOk)
 
     def unbind_queue(
         self, queue: str, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
     ) -> None:
-        self.request(QueueUnbind(0, queue, exchange, routing_key, dict(arguments or {})), QueueUnbindOk)
+        self.request(QueueUnbind(0, queue, exchange, routing_key, _table(arguments)), QueueUnbindOk)
 
     def declare_exchange(
         self,
@@ -242,7 +249,7 @@ class Channel:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """Make an exchange, or check that it is there as described."""
-        table = dict(arguments or {})
+        table = _table(arguments)
         request = ExchangeDeclare(0, exchange, kind, passive, durable, auto_delete, internal, False, table)
         self.request(request, ExchangeDeclareOk)
 
@@ -252,7 +259,7 @@ class Channel:
     def bind_exchange(
         self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
     ) -> None:
-        self.request(ExchangeBind(0, destination, source, routing_key, False, dict(arguments or {})), ExchangeBindOk)
+        self.request(ExchangeBind(0, destination, source, routing_key, False, _table(arguments)), ExchangeBindOk)
 
     def close(self) -> None:
         """Close the channel. What it was delivered and did not settle goes back to its queues."""
@@ -268,9 +275,13 @@ class Channel:
         with self._one_request:
             return cast("M", self._exchange(method, (expected,))[1][0])
 
-    def _exchange(self, method: Method, kinds: tuple[type[Method], ...]) -> tuple[int, tuple[Method, bytes, bytes]]:
-        connection, reply = self.connection, Reply(kinds)
+    def _exchange(
+        self, method: Method, kinds: tuple[type[Method], ...], begin: Callable[[], None] | None = None
+    ) -> tuple[int, tuple[Method, bytes, bytes]]:
+        connection, reply = self.connection, Reply(kinds, begin)
         data = method_frame(self.number, method)
+        if connection.in_own_thread:
+            raise InvalidOption("the connection's own thread cannot wait for the broker; do this in another thread")
         with connection.changed:
             connection.wait_for(self, None)
             epoch = self.epoch
@@ -285,6 +296,9 @@ class Channel:
     def _encoded(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes:
         out: list[bytes] = []
         frames, number = self._frames, self.number
+        for message in messages:
+            if not isinstance(message, tuple) or len(message) != 4:
+                raise InvalidMessage(f"a message to publish is an Outgoing, not {message!r}")
         for exchange, routing_key, properties, body in messages:
             frame = frames.get((exchange, routing_key, mandatory))
             if frame is None:
@@ -315,3 +329,9 @@ class Channel:
         if self.prefetch:
             steps.append((BasicQos(0, self.prefetch, False), BasicQosOk))
         return steps
+
+
+def _table(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise InvalidOption(f"arguments must be a mapping, not {arguments!r}")
+    return dict(arguments or {})

@@ -51,7 +51,7 @@ from remuda.amqp.methods import (
 )
 from remuda.amqp.options import ConnectionOptions, parse_url
 from remuda.amqp.transport import Link
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import Conflict, InvalidOption
 
 _LOG: Final = logging.getLogger("remuda.amqp")
 _STEADY: Final = 5.0
@@ -77,6 +77,7 @@ class Connection:
             self.options = parse_url(url, **changes)
         self.changed = threading.Condition()
         self.frame_max = FRAME_MAX
+        self.channel_max = 65535
         self.up = False
         self.blocked: str | None = None
         """Why the broker takes nothing in at the moment, if so."""
@@ -86,6 +87,8 @@ class Connection:
         self.connects = 0
         self.server_properties: dict[str, Any] = {}
         self.unsent_acks: set[Channel] = set()
+        self.unbounded: set[Consumer] = set()
+        """Consumers that no prefetch bounds."""
         self._on_change = on_change
         self._channels: dict[int, Channel] = {}
         self._out: list[bytes] = []
@@ -125,12 +128,21 @@ class Connection:
         """Whether the connection's thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def in_own_thread(self) -> bool:
+        """Whether the caller is the connection's thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
     def channel(self, *, confirms: bool = False, prefetch: int = 0) -> Channel:
         """Open a channel. With `confirms` the broker answers every publish."""
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 0 <= prefetch <= 65535:
             raise InvalidOption(f"prefetch must be a whole number from 0 to 65535, not {prefetch!r}")
         with self.changed:
-            number = next(n for n in range(1, 65536) if n not in self._channels)
+            number = next((n for n in range(1, self.channel_max + 1) if n not in self._channels), 0)
+            if not number:
+                raise Conflict(
+                    f"the connection has {self.channel_max} channels, the most the broker allows; close some"
+                )
             channel = Channel(self, number, confirms=confirms, prefetch=prefetch)
             self._channels[number] = channel
             self._tasks.append(channel)
@@ -140,7 +152,7 @@ class Connection:
 
     def close(self, timeout: float = 5.0) -> None:
         """Send what is left, say goodbye, and end. May be called again."""
-        if threading.current_thread() is self._thread:
+        if self.in_own_thread:
             raise InvalidOption("a connection cannot be closed from its own thread")
         with self.changed:
             self._ending = True
@@ -185,9 +197,11 @@ class Connection:
                 raise self.failure
             if self._ending:
                 raise ConnectionEnded("the connection was closed by this program; open another one")
+            if self._thread.ident is None:
+                raise ConnectionEnded("the connection was not opened; call open() first")
             if channel.open and not (room and self._out_size > self.options.max_buffered):
                 return
-            if threading.current_thread() is self._thread:
+            if self.in_own_thread:
                 raise ConnectionLost("the channel is not open, and the connection's own thread cannot wait for it")
             left = deadline - time.monotonic()
             if left <= 0:
@@ -202,6 +216,7 @@ class Connection:
             if self._channels.get(channel.number) is channel:
                 del self._channels[channel.number]
             consumers = list(channel.consumers.values())
+            self.unbounded.difference_update(consumers)
             self.changed.notify_all()
         for consumer in consumers:
             consumer.end(error)
@@ -286,6 +301,7 @@ class Connection:
             self._out, self._out_size, self._sending = [], 0, None
             self._abandoned, self.blocked = None, None
             self.frame_max = link.frame_max
+            self.channel_max = link.channel_max
             self.server_properties = link.server_properties
             waiting = [channel for channel in self._channels.values() if not channel.open]
             self._tasks = []
@@ -439,7 +455,10 @@ class Connection:
         self.unsent_acks.clear()
 
     def _overfull(self) -> bool:
-        return any(consumer.full for channel in self._channels.values() for consumer in channel.consumers.values())
+        if not self.unbounded:
+            return False
+        with self.changed:
+            return any(consumer.full for consumer in self.unbounded if consumer.ended is None)
 
     def _until_beat(self, link: Link, now: float, reading: bool) -> float:
         if not link.heartbeat:

@@ -221,6 +221,8 @@ def add_content(
     out: list[bytes], frame: bytes, channel: int, properties: bytes, body: bytes, frame_max: int = FRAME_MAX
 ) -> None:
     """Append a method's frame, its content header and its body, split as `frame_max` demands."""
+    if not isinstance(body, bytes | bytearray) or not isinstance(properties, bytes):
+        raise InvalidMessage("the properties and the body of a message must be bytes")
     size = len(body)
     header = _CONTENT.pack(2, channel, 12 + len(properties), BASIC, 0, size)
     most = frame_max - _OVERHEAD
