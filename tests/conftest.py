@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process, started by the first that needs it."""
+"""One Spark session and one RabbitMQ for all tests of a process, started by the first that needs them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remuda.spark.java import JavaMissing
+from tests.servers.fixtures import broker_url, rabbit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["broker_url", "rabbit"]
 
 
 @pytest.fixture(scope="session")

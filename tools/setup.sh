@@ -65,7 +65,28 @@ install_with_pip() {
         $VENV_PYTHON -m pip install -qq --no-deps --no-build-isolation -e .
 }
 
+# Servers that some tests need. Without them those tests are skipped and say so; CI skips nothing.
+install_rabbitmq() {
+    if [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]; then
+        return
+    fi
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        say "installing rabbitmq-server, which tests start on a private port ..."
+        export DEBIAN_FRONTEND=noninteractive
+        if apt-get update -qq </dev/null && RUNLEVEL=1 apt-get install -qq -y --no-install-recommends \
+            -o DPkg::Lock::Timeout=300 rabbitmq-server openssl </dev/null >/dev/null; then
+            return
+        fi
+    fi
+    say "skipped: RabbitMQ could not be installed, so the tests on it will be skipped. As root run"
+    say "    apt-get install -y --no-install-recommends rabbitmq-server openssl"
+    if [ "${CI:-}" = true ]; then
+        exit 1
+    fi
+}
+
 make_venv
 say "installing the locked packages and remuda ..."
 install_with_uv || { say "uv did not do it, installing with pip ..." && install_with_pip; }
+install_rabbitmq
 say "ready after $SECONDS s"

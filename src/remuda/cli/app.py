@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from remuda.cli import backup, check, config, log, messages, operations, publish, queues, report, run, schedules
+from remuda.cli import (
+    backup,
+    check,
+    config,
+    log,
+    messages,
+    operations,
+    publish,
+    queues,
+    report,
+    run,
+    schedules,
+    worker,
+)
 from remuda.spark import commands as pipelines
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -41,6 +54,7 @@ def options(
 
 
 app.command("run")(run.run)
+app.command("worker")(worker.worker)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)

@@ -24,20 +24,26 @@ def is_app(target: str) -> bool:
 
 def load_bus(app: str) -> Bus:
     """The bus that `module:variable` names, imported as if by a script in this directory."""
+    found = load_object(app, "bus")
+    if not isinstance(found, Bus):
+        raise InvalidOption(f"{app} is a {type(found).__name__}, not a Bus{_hint(app.partition(':')[0])}")
+    return found
+
+
+def load_object(app: str, noun: str) -> object:
+    """What `module:variable` names, imported as if by a script in this directory."""
     module_name, _, path = app.partition(":")
     if not _APP.fullmatch(app):
         raise InvalidOption(
-            f"{app!r} does not name a bus; write module:variable, like app:bus for the variable bus in app.py"
+            f"{app!r} does not name a {noun}; write module:variable, like app:{noun} for the variable {noun} in app.py"
         )
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     found: object = _import(module_name)
     for name in path.split("."):
         if not hasattr(found, name):
-            raise InvalidOption(f"module {module_name} has no {path}{_hint(module_name)}")
+            raise InvalidOption(f"module {module_name} has no {path}{_hint(module_name) if noun == 'bus' else ''}")
         found = getattr(found, name)
-    if not isinstance(found, Bus):
-        raise InvalidOption(f"{app} is a {type(found).__name__}, not a Bus{_hint(module_name)}")
     return found
 
 

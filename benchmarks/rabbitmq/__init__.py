@@ -1,0 +1,1 @@
+"""Clients of RabbitMQ side by side, on one node that is started for them."""

@@ -1,0 +1,34 @@
+"""`python -m benchmarks.rabbitmq`: measure the clients and print a table."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.effort import Effort
+from benchmarks.rabbitmq.rows import node, rabbitmq_rows
+from benchmarks.results import Result
+
+
+def main(quick: bool) -> None:
+    effort = Effort(rounds=1, seconds=0.1) if quick else Effort(rounds=3, seconds=1.0)
+    with node() as url:
+        results = [measure(effort) for measure in rabbitmq_rows(url).values()]
+    Console(width=120).print(table(results))
+
+
+def table(results: list[Result]) -> Table:
+    drawn = Table(title="Clients of RabbitMQ, 100 B persistent, messages/s")
+    peers = list(results[0].peers)
+    for heading in ("row", "remuda", *peers, "to best peer"):
+        drawn.add_column(heading, justify="left" if heading == "row" else "right")
+    for result in results:
+        rates = (result.remuda, *(result.peers[peer] or 0 for peer in peers))
+        drawn.add_row(result.name, *(f"{rate:,.0f}" for rate in rates), f"{result.ratio_to_best_peer:.1f}")
+    return drawn
+
+
+if __name__ == "__main__":
+    main("--quick" in sys.argv)

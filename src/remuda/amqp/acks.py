@@ -1,0 +1,62 @@
+"""Which deliveries of a channel are still unsettled, and the fewest frames that acknowledge the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from remuda.amqp.frames import method_frame
+from remuda.amqp.methods import BasicAck
+
+
+class AckWindow:
+    """Gathers acknowledgements; those at the front of the window go out as one, with `multiple`."""
+
+    def __init__(self) -> None:
+        self._unsettled: dict[int, None] = {}
+        self._acked: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._unsettled)
+
+    def delivered(self, tags: Iterable[int]) -> None:
+        self._unsettled.update(dict.fromkeys(tags))
+
+    def ack(self, tags: Iterable[int]) -> int:
+        """Note these as done; those unknown or settled before are left out. How many were noted."""
+        known = {tag for tag in tags if tag in self._unsettled and tag not in self._acked}
+        self._acked |= known
+        return len(known)
+
+    def settle(self, tag: int) -> bool:
+        """Forget one that is answered otherwise; False if it was settled before."""
+        if tag in self._acked or tag not in self._unsettled:
+            return False
+        del self._unsettled[tag]
+        return True
+
+    def frames(self, channel: int) -> list[bytes]:
+        """What tells the broker of everything acknowledged since the last time."""
+        acked, unsettled = self._acked, self._unsettled
+        if not acked:
+            return []
+        front = []
+        for tag in unsettled:
+            if tag not in acked:
+                break
+            front.append(tag)
+        out = []
+        if front:
+            out.append(method_frame(channel, BasicAck(front[-1], len(front) > 1)))
+            acked.difference_update(front)
+            for tag in front:
+                del unsettled[tag]
+        for tag in sorted(acked):
+            out.append(method_frame(channel, BasicAck(tag, False)))
+            del unsettled[tag]
+        acked.clear()
+        return out
+
+    def clear(self) -> None:
+        """The channel is gone, and with it everything it delivered."""
+        self._unsettled.clear()
+        self._acked.clear()

@@ -1,0 +1,337 @@
+"""A channel that survives its connection: publish in batches, consume, acknowledge, declare."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from remuda.amqp.acks import AckWindow
+from remuda.amqp.confirms import ConfirmTracker, Outgoing, Receipt
+from remuda.amqp.consumer import Consumer
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import AmqpError, ConnectionEnded, ConsumerCancelled
+from remuda.amqp.frames import add_content, method_frame
+from remuda.amqp.methods import (
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicNack,
+    BasicPublish,
+    BasicQos,
+    BasicQosOk,
+    ChannelClose,
+    ChannelCloseOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    Method,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from remuda.amqp.properties import EMPTY
+from remuda.model.errors import InvalidMessage, InvalidOption
+
+if TYPE_CHECKING:
+    from remuda.amqp.connection import Connection
+
+M = TypeVar("M", bound=Method)
+_TAGS: Final = itertools.count(1)
+_FRAMES_KEPT: Final = 10_000
+
+
+class Reply:
+    """The answer to a request, for the thread that waits for it."""
+
+    def __init__(self, kinds: tuple[type[Method], ...], begin: Callable[[], None] | None = None) -> None:
+        self.kinds = kinds
+        self._begin = begin  # what must be there before anything that comes behind the answer
+        self.done = threading.Event()
+        self.value: tuple[Method, bytes, bytes] | None = None
+        self.error: AmqpError | None = None
+
+    def answer(self, method: Method, properties: bytes = b"", body: bytes = b"") -> None:
+        if self._begin is not None:
+            self._begin()
+        self.value = (method, properties, body)
+        self.done.set()
+
+    def fail(self, error: AmqpError) -> None:
+        self.error = error
+        self.done.set()
+
+    def result(self) -> tuple[Method, bytes, bytes]:
+        if self.error is not None:
+            raise self.error
+        assert self.value is not None
+        return self.value
+
+
+class Channel:
+    """Requests may come from any thread. After a loss it is opened again with its consumers and its prefetch.
+
+    `epoch` counts its lives: deliveries of an earlier one can no longer be settled, and the broker delivers them again.
+    """
+
+    def __init__(self, connection: Connection, number: int, *, confirms: bool, prefetch: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.confirms = confirms
+        self.prefetch = prefetch
+        self.open = False
+        self.ended: AmqpError | None = None
+        self.epoch = 0
+        self.consumers: dict[str, Consumer] = {}
+        self.window = AckWindow()
+        self.tracker = ConfirmTracker()
+        self.reply: Reply | None = None
+        self._one_request = threading.Lock()
+        self._frames: dict[tuple[str, str, bool], bytes] = {}
+
+    def publish(
+        self, exchange: str, routing_key: str, body: bytes, properties: bytes = EMPTY, *, mandatory: bool = False
+    ) -> Receipt:
+        """Send one message; the receipt tells what became of it, see `publish_many`."""
+        return self.publish_many([Outgoing(exchange, routing_key, properties, body)], mandatory=mandatory)
+
+    def publish_many(
+        self, messages: Sequence[Outgoing], *, mandatory: bool = False, timeout: float | None = None
+    ) -> Receipt:
+        """Send messages in one write. Waits while the connection is down or the broker takes nothing in.
+
+        On a channel without confirms the receipt is settled as soon as the messages are handed to the connection.
+        """
+        messages = tuple(messages)  # the caller may go on using its list
+        receipt = Receipt(messages)
+        connection = self.connection
+        frame_max = connection.frame_max
+        data = self._encoded(messages, mandatory, frame_max)
+        with connection.changed:
+            connection.wait_for(self, timeout, room=True)
+            if connection.frame_max < frame_max:
+                data = self._encoded(messages, mandatory, connection.frame_max)
+            if self.confirms and messages:
+                self.tracker.add(receipt)
+            connection.put(data)
+        if not self.confirms or not messages:
+            receipt.settle()
+        return receipt
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Consumer:
+        """Ask for the messages of a queue."""
+        tag = f"remuda-{next(_TAGS)}"
+        request = BasicConsume(0, queue, tag, False, no_ack, exclusive, False, _table(arguments))
+        consumer = Consumer(self, request)
+
+        def begin() -> None:
+            self.consumers[tag] = consumer
+            if no_ack:
+                self.connection.unbounded.add(consumer)
+
+        with self._one_request:
+            self._exchange(request, (BasicConsumeOk,), begin)
+        return consumer
+
+    def cancel(self, consumer: Consumer) -> None:
+        """End a consumer; what it was given stays with it."""
+        if self.consumers.get(consumer.tag) is not consumer:
+            return
+        try:
+            if self.open:
+                self.request(BasicCancel(consumer.tag), BasicCancelOk)
+        finally:
+            self.consumers.pop(consumer.tag, None)
+            self.connection.unbounded.discard(consumer)
+            consumer.end(ConsumerCancelled(f"the consumer of queue {consumer.request.queue!r} was cancelled here"))
+
+    def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
+        """One message, if the queue has any."""
+        with self._one_request:
+            epoch, (method, properties, body) = self._exchange(BasicGet(0, queue, no_ack), (BasicGetOk, BasicGetEmpty))
+        if not isinstance(method, BasicGetOk):
+            return None
+        return Delivery(
+            method.delivery_tag, epoch, method.redelivered, method.exchange, method.routing_key, properties, body,
+            method.message_count,
+        )  # fmt: skip
+
+    def ack(self, deliveries: Iterable[Delivery]) -> int:
+        """Acknowledge deliveries, along with others in as few frames as possible; how many were still open."""
+        connection = self.connection
+        with connection.changed:
+            count = self.window.ack(delivery.tag for delivery in deliveries if delivery.epoch == self.epoch)
+            if count:
+                connection.unsent_acks.add(self)
+                connection.wake()
+        return count
+
+    def nack(self, delivery: Delivery, *, requeue: bool = True) -> bool:
+        """Give a delivery back, or refuse it; False if the broker no longer waits for it."""
+        connection = self.connection
+        with connection.changed:
+            if delivery.epoch != self.epoch or not self.window.settle(delivery.tag):
+                return False
+            connection.put(method_frame(self.number, BasicNack(delivery.tag, False, requeue)))
+        return True
+
+    def set_prefetch(self, count: int) -> None:
+        """How many unsettled deliveries each later consumer of this channel may hold; 0 is no limit."""
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 65535:
+            raise InvalidOption(f"prefetch must be a whole number from 0 to 65535, not {count!r}")
+        self.prefetch = count
+        self.request(BasicQos(0, count, False), BasicQosOk)
+
+    def declare_queue(
+        self,
+        queue: str,
+        *,
+        passive: bool = False,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> QueueDeclareOk:
+        """Make a queue, or check that it is there as described."""
+        request = QueueDeclare(0, queue, passive, durable, exclusive, auto_delete, False, _table(arguments))
+        return self.request(request, QueueDeclareOk)
+
+    def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue; how many messages it held."""
+        return self.request(QueueDelete(0, queue, if_unused, if_empty), QueueDeleteOk).message_count
+
+    def purge_queue(self, queue: str) -> int:
+        return self.request(QueuePurge(0, queue), QueuePurgeOk).message_count
+
+    def bind_queue(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        self.request(QueueBind(0, queue, exchange, routing_key, False, _table(arguments)), QueueBindOk)
+
+    def unbind_queue(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        self.request(QueueUnbind(0, queue, exchange, routing_key, _table(arguments)), QueueUnbindOk)
+
+    def declare_exchange(
+        self,
+        exchange: str,
+        kind: str = "direct",
+        *,
+        passive: bool = False,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make an exchange, or check that it is there as described."""
+        table = _table(arguments)
+        request = ExchangeDeclare(0, exchange, kind, passive, durable, auto_delete, internal, False, table)
+        self.request(request, ExchangeDeclareOk)
+
+    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
+        self.request(ExchangeDelete(0, exchange, if_unused), ExchangeDeleteOk)
+
+    def bind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        self.request(ExchangeBind(0, destination, source, routing_key, False, _table(arguments)), ExchangeBindOk)
+
+    def close(self) -> None:
+        """Close the channel. What it was delivered and did not settle goes back to its queues."""
+        connection = self.connection
+        try:
+            if self.open:
+                self.request(ChannelClose(200, "done"), ChannelCloseOk)
+        finally:
+            connection.forget(self, ConnectionEnded("the channel was closed by this program; open another one"))
+
+    def request(self, method: Method, expected: type[M]) -> M:
+        """Send a method and wait for its answer."""
+        with self._one_request:
+            return cast("M", self._exchange(method, (expected,))[1][0])
+
+    def _exchange(
+        self, method: Method, kinds: tuple[type[Method], ...], begin: Callable[[], None] | None = None
+    ) -> tuple[int, tuple[Method, bytes, bytes]]:
+        connection, reply = self.connection, Reply(kinds, begin)
+        data = method_frame(self.number, method)
+        if connection.in_own_thread:
+            raise InvalidOption("the connection's own thread cannot wait for the broker; do this in another thread")
+        with connection.changed:
+            connection.wait_for(self, None)
+            epoch = self.epoch
+            self.reply = reply
+            connection.put(data)
+        timeout = connection.options.reply_timeout
+        if not reply.done.wait(timeout):
+            connection.give_up(f"{type(method).__name__} was not answered within {timeout:g} s")
+            reply.done.wait(timeout)
+        return epoch, reply.result()
+
+    def _encoded(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes:
+        out: list[bytes] = []
+        frames, number = self._frames, self.number
+        for message in messages:
+            if not isinstance(message, tuple) or len(message) != 4:
+                raise InvalidMessage(f"a message to publish is an Outgoing, not {message!r}")
+        for exchange, routing_key, properties, body in messages:
+            frame = frames.get((exchange, routing_key, mandatory))
+            if frame is None:
+                if len(frames) >= _FRAMES_KEPT:
+                    frames.clear()
+                frame = method_frame(number, BasicPublish(0, exchange, routing_key, mandatory))
+                frames[exchange, routing_key, mandatory] = frame
+            add_content(out, frame, number, properties, body, frame_max)
+        return b"".join(out)
+
+    def lost(self, error: AmqpError) -> list[Receipt]:
+        """This life of the channel is over. Called with the connection's lock held; the receipts are to be settled."""
+        self.open = False
+        self.epoch += 1
+        self.window.clear()
+        for consumer in self.consumers.values():
+            consumer.forget()
+        if self.reply is not None:
+            self.reply.fail(error)
+            self.reply = None
+        return self.tracker.fail(error)
+
+    def opening(self) -> list[tuple[Method, type[Method]]]:
+        """What brings a newly opened channel to where it was, consumers aside."""
+        steps: list[tuple[Method, type[Method]]] = []
+        if self.confirms:
+            steps.append((ConfirmSelect(), ConfirmSelectOk))
+        if self.prefetch:
+            steps.append((BasicQos(0, self.prefetch, False), BasicQosOk))
+        return steps
+
+
+def _table(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise InvalidOption(f"arguments must be a mapping, not {arguments!r}")
+    return dict(arguments or {})

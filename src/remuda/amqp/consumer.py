@@ -1,0 +1,86 @@
+"""A consumer of one queue: deliveries gather here until some thread takes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import AmqpError
+from remuda.amqp.methods import BasicConsume
+
+if TYPE_CHECKING:
+    from remuda.amqp.channel import Channel
+
+NO_ACK_HELD: Final = 10_000
+"""Deliveries without acknowledgement held before the connection stops reading."""
+
+
+class Consumer:
+    """Deliveries of one queue. When the connection breaks they are forgotten, since the broker delivers them again."""
+
+    def __init__(self, channel: Channel, request: BasicConsume) -> None:
+        self.channel = channel
+        self.request = request
+        self.ended: AmqpError | None = None
+        self._held: deque[Delivery] = deque()
+        self._changed = threading.Condition()
+
+    @property
+    def tag(self) -> str:
+        return self.request.consumer_tag
+
+    def get(self, most: int = 1000, timeout: float | None = None) -> list[Delivery]:
+        """Up to `most` deliveries, at least one unless the time is over. Raises why the consumer ended, once empty."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not self._held:
+                if self.ended is not None:
+                    raise self.ended
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return []
+                self._changed.wait(left)
+            was_full = len(self._held) >= NO_ACK_HELD
+            taken = [self._held.popleft() for _ in range(min(most, len(self._held)))]
+        if was_full:
+            self.channel.connection.wake()
+        return taken
+
+    def ack(self, deliveries: Iterable[Delivery]) -> int:
+        """Acknowledge; how many of them the broker still waited for."""
+        return self.channel.ack(deliveries)
+
+    def cancel(self) -> None:
+        """Ask the broker for no more. What was delivered stays here and can be settled."""
+        self.channel.cancel(self)
+
+    @property
+    def full(self) -> bool:
+        """Whether the connection should stop reading until some are taken."""
+        return self.request.no_ack and len(self._held) >= NO_ACK_HELD
+
+    def extend(self, deliveries: list[Delivery]) -> None:
+        with self._changed:
+            self._held.extend(deliveries)
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Drop what is held, since its channel is gone."""
+        with self._changed:
+            self._held.clear()
+            self._changed.notify_all()
+
+    def end(self, error: AmqpError) -> None:
+        with self._changed:
+            if self.ended is None:
+                self.ended = error
+            self._changed.notify_all()
+
+    def renamed(self, tag: str) -> None:
+        self.request = msgspec.structs.replace(self.request, consumer_tag=tag)

@@ -1,0 +1,77 @@
+"""Tasks in hand, from delivery to acknowledgement."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.confirms import Outgoing
+from remuda.amqp.delivery import Delivery
+from remuda.worker.tasks import Task
+
+_NUMBERS: Final = itertools.count()
+
+
+class Input:
+    """One delivery. It is settled once, by whoever comes first."""
+
+    def __init__(self, delivery: Delivery, channel: Channel) -> None:
+        self.number = next(_NUMBERS)
+        self.delivery = delivery
+        self.task: Task | None = None
+        self.started = False
+        self._channel = channel
+
+    @property
+    def alive(self) -> bool:
+        """Whether the broker still waits for our answer; otherwise it delivers the message again by itself."""
+        return self.delivery.epoch == self._channel.epoch and self._channel.ended is None
+
+    def acknowledge(self) -> bool:
+        return self._channel.ack([self.delivery]) == 1
+
+    def give_back(self) -> bool:
+        """Return the message to its queue; the channel sees to it that this happens once."""
+        return self._channel.nack(self.delivery, requeue=True)
+
+    def abort(self) -> None:
+        if self.task is not None:
+            self.task.abort()
+
+
+class Inputs:
+    """All tasks in hand. Dictionaries of this size are changed atomically, so that nobody waits here."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, Input] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, held: Input) -> None:
+        self._held[held.number] = held
+
+    def remove(self, held: Input) -> bool:
+        return self._held.pop(held.number, None) is not None
+
+    def all(self) -> list[Input]:
+        return list(self._held.values())
+
+    def drop_lost(self) -> int:
+        """Tell the tasks that the broker took back to abort; how many."""
+        lost = [held for held in self.all() if not held.alive]
+        for held in lost:
+            held.abort()
+        return sum(self.remove(held) for held in lost)
+
+
+class Shipment:
+    """Messages that must be confirmed before their input is acknowledged."""
+
+    __slots__ = ("input", "messages", "outcome")
+
+    def __init__(self, held: Input, messages: list[Outgoing], outcome: str) -> None:
+        self.input = held
+        self.messages = messages
+        self.outcome = outcome

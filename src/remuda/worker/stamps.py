@@ -1,0 +1,128 @@
+"""The headers that CAF workers stamp on messages, and what becomes of a delivery because of them (W3, W4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import ProtocolError
+from remuda.amqp.frames import FRAME_MAX
+from remuda.amqp.properties import PERSISTENT, Properties, encode_properties, with_headers, without_property
+from remuda.worker.config import QueueType, WorkerConfig
+from remuda.worker.tasks import InvalidTaskMessage, TaskMessage, parse_task
+
+RETRY: Final = "x-caf-worker-retry"
+LIMIT: Final = "x-caf-worker-retry-limit"
+MISSPELT_LIMIT: Final = "x-caf-worker-retry-lmit"
+REJECTED: Final = "x-caf-worker-rejected"
+DELIVERY_COUNT: Final = "x-delivery-count"
+
+INVALID: Final = "TASKMESSAGE_INVALID"
+EXCEEDED: Final = "RETRIES_EXCEEDED"
+
+_BROKERS_OWN: Final = frozenset({DELIVERY_COUNT, "x-acquired-count", "CC", "BCC"})
+"""Not carried over: counts of a queue that the message leaves, and routes that it has gone already."""
+_MOST: Final = 2**31 - 1
+_HEADER_ROOM: Final = FRAME_MAX - 20
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Do the task."""
+
+    message: TaskMessage
+    retries: int
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Move the message to the retry queue with this count."""
+
+    retries: int
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """Answer with an error and mark the message."""
+
+    reason: str
+    text: str
+    message: TaskMessage | None
+
+
+def decide(delivery: Delivery, config: WorkerConfig) -> Run | Retry | Reject:
+    """What to do with a delivery."""
+    try:
+        message = parse_task(delivery.body)
+    except InvalidTaskMessage as error:
+        return Reject(INVALID, str(error), None)
+    stamped = _count(_header(delivery, RETRY)) or 0
+    if not delivery.redelivered:
+        return Run(message, stamped)
+    limit = retry_limit(delivery, config.retry_limit)
+    quorum = config.queue_type is QueueType.QUORUM
+    counted = max(_count(_header(delivery, DELIVERY_COUNT)) or 0, 1) if quorum else 1
+    retries = min(stamped + counted, _MOST)
+    if retries > limit:
+        return Reject(EXCEEDED, f"the task was given out {retries} times and never answered", message)
+    if quorum and config.retry_queue == config.input_queue:
+        return Run(message, retries)  # the broker itself counts, so the message keeps its place
+    return Retry(retries)
+
+
+def retry_limit(delivery: Delivery, default: int) -> int:
+    """How often this message may be retried: by its own header, in either spelling, else by the config."""
+    for name in (LIMIT, MISSPELT_LIMIT):
+        limit = _count(_header(delivery, name))
+        if limit is not None:
+            return limit
+    return default
+
+
+def restamped(delivery: Delivery, entries: Mapping[str, Any]) -> bytes:
+    """The properties of a delivery for another journey: these headers set, all others as they are, byte for byte."""
+    try:
+        raw = with_headers(delivery.raw_properties, entries, without=_BROKERS_OWN)
+        raw = without_property(raw, "user_id")  # the broker takes no other user's name from us
+    except (ProtocolError, IndexError):
+        raw = b""
+    if 0 < len(raw) <= _HEADER_ROOM:
+        return raw
+    return encode_properties(Properties(delivery_mode=PERSISTENT, headers=dict(entries)))
+
+
+def headers_of(delivery: Delivery) -> dict[str, Any]:
+    """All headers, for a plug-in; none if they cannot be decoded."""
+    try:
+        return delivery.properties.headers or {}
+    except ProtocolError:
+        return {}
+
+
+def _header(delivery: Delivery, name: str) -> Any:
+    try:
+        return delivery.header(name)
+    except (ProtocolError, IndexError):
+        return None
+
+
+def _count(value: Any) -> int | None:
+    """A count from whatever a header holds; None if it is none."""
+    if isinstance(value, bytes):
+        value = value.decode("ascii", "replace")
+    if isinstance(value, str):
+        value = value.strip()
+        if not (value.isascii() and value.isdecimal()) or len(value) > 10:
+            return None
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    return min(int(value), _MOST)
+
+
+def retries_of(delivery: Delivery, config: WorkerConfig) -> int:
+    """How often a delivery was retried so far, by its stamp and by the broker's own count."""
+    stamped = _count(_header(delivery, RETRY)) or 0
+    if config.queue_type is QueueType.QUORUM and delivery.redelivered:
+        stamped += max(_count(_header(delivery, DELIVERY_COUNT)) or 0, 1)
+    return min(stamped, _MOST)

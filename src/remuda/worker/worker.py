@@ -1,0 +1,382 @@
+"""The worker: intake, threads that work, and a publisher, each looked after by name."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.confirms import Outgoing
+from remuda.amqp.connection import Connection
+from remuda.amqp.consumer import Consumer
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import AmqpError, Closed, ConsumerCancelled
+from remuda.amqp.options import parse_url
+from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.model.errors import Conflict, InvalidOption, RemudaError
+from remuda.worker import stamps
+from remuda.worker.config import WorkerConfig
+from remuda.worker.factory import Answer, InvalidTask, NotNow, WorkerFactory, factory_of, results_of
+from remuda.worker.health import HealthServer, Part
+from remuda.worker.inputs import Input, Inputs, Shipment
+from remuda.worker.metrics import Counts
+from remuda.worker.publisher import Publisher
+from remuda.worker.tasks import (
+    Result,
+    SourceInfo,
+    Task,
+    TaskAborted,
+    TaskMessage,
+    TaskStatus,
+    encode_task,
+    new_task_id,
+)
+
+_LOG: Final = logging.getLogger("remuda.worker")
+_POLL: Final = 0.5
+_OUTCOMES: Final = {
+    TaskStatus.RESULT_SUCCESS: "success",
+    TaskStatus.RESULT_FAILURE: "failure",
+    TaskStatus.RESULT_EXCEPTION: "exception",
+    TaskStatus.INVALID_TASK: "invalid",
+}
+
+
+class Worker:
+    """Takes tasks from RabbitMQ and answers them.
+
+        worker = Worker(WorkerConfig(input_queue="tasks", output_queue="results"), handle)
+        worker.run()
+
+    `handle` is a function of a `Task`, or a `WorkerFactory`.
+    """
+
+    def __init__(
+        self, config: WorkerConfig, factory: WorkerFactory | Callable[[Task], Answer], *, name: str = "remuda-worker"
+    ) -> None:
+        if not isinstance(config, WorkerConfig):
+            raise InvalidOption(f"config must be a WorkerConfig, not a {type(config).__name__}")
+        self.config = config
+        self.name = name
+        self.counts = Counts()
+        self.inputs = Inputs()
+        self.failure: RemudaError | None = None
+        """Why the worker cannot go on, if so."""
+        self._factory = factory_of(factory)
+        self._source = SourceInfo(name, "1")
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._work: queue.SimpleQueue[Input | None] = queue.SimpleQueue()
+        self._started = self._running = False
+        self._consumer: Consumer | None = None
+        self._health: HealthServer | None = None
+        options = parse_url(config.url, attempts=config.attempts)
+        replace = msgspec.structs.replace
+        self._intake = Connection(replace(options, name=f"{name} intake"), on_change=self._changed)
+        self._results = Connection(replace(options, name=f"{name} results"), on_change=self._changed)
+        self._intake_channel: Channel
+        self._publisher: Publisher
+        self._threads: list[threading.Thread] = []
+
+    # Life.
+
+    def start(self) -> None:
+        """Connect, declare the queues and begin. Raises one clear line if that cannot be (W1)."""
+        if self._started:
+            raise Conflict("this worker was started before; make another one")
+        self._started = True
+        try:
+            self._intake.open()
+            self._results.open()
+            results_channel = self._results.channel(confirms=True)
+            self._declare(results_channel)
+            self._intake_channel = self._intake.channel(prefetch=self.config.prefetch)
+            self._publisher = Publisher(results_channel, self.inputs, self.counts, self.config.return_delay)
+            self._consumer = self._intake_channel.consume(self.config.input_queue)
+            if self.config.health_port is not None:
+                self._health = HealthServer(self, self.config.health_address, self.config.health_port)
+        except BaseException:
+            self._close()
+            raise
+        self._results_channel = results_channel
+        self._threads = [threading.Thread(target=self._take_in, name="worker intake", daemon=True)]
+        for number in range(1, self.config.threads + 1):
+            self._threads.append(threading.Thread(target=self._do_work, name=f"worker task {number}", daemon=True))
+        for thread in (self._publisher, *self._threads):
+            thread.start()
+        self._running = True
+        self._changed()
+
+    def run(self) -> None:
+        """Work until `stop` is called or the broker is lost for good."""
+        if not self._started:
+            self.start()
+        self._ended.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take nothing more in, finish what was accepted, and end (W7).
+
+        After `grace` seconds tasks that were not begun go back to the input queue, which does not count as a retry;
+        tasks still running are told to abort, and the broker gives them out again.
+        """
+        if not self._started or self._ended.is_set():
+            return
+        self._stopping.set()
+        deadline = time.monotonic() + (self.config.grace if grace is None else grace)
+        self._threads[0].join(max(deadline - time.monotonic(), 1.0))
+        self._await_empty(deadline)
+        for held in self.inputs.all():
+            if not held.started:
+                held.started = True
+                self._publisher.send(Shipment(held, [self._again(held.delivery)], "not-now"))
+            else:
+                held.abort()
+        self._await_empty(time.monotonic() + 2.0, begun=False)
+        self._end()
+
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop(None if error is None else 0.0)
+
+    @property
+    def health_port(self) -> int | None:
+        """Where health is served, if it is."""
+        return None if self._health is None else self._health.port
+
+    def health(self) -> list[Part]:
+        """Every part by name, with what is wrong with it (W6)."""
+        if not self._started or not self._threads:
+            return [Part("worker", "not started")]
+        parts = [
+            _connection_part("intake connection", self._intake),
+            _channel_part("intake channel", self._intake, self._intake_channel),
+            self._consumer_part(),
+            _connection_part("results connection", self._results),
+            _channel_part("results channel", self._results, self._results_channel),
+        ]
+        for thread in (self._publisher, *self._threads):
+            name = thread.name.removeprefix("worker ")
+            parts.append(Part(f"{name} thread", "" if thread.is_alive() else "ended", vital=True))
+        try:
+            self._factory.health_check()
+            parts.append(Part("worker"))
+        except Exception as error:
+            parts.append(Part("worker", str(error) or type(error).__name__))
+        if self.failure is not None:
+            parts.append(Part("broker", str(self.failure), vital=True))
+        return parts
+
+    # The intake thread.
+
+    def _take_in(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                consumer = self._consumer
+                try:
+                    if consumer is None:
+                        self._consume_again()
+                        continue
+                    deliveries = consumer.get(1000, _POLL)
+                except ConsumerCancelled as cancelled:
+                    _LOG.warning("%s", cancelled)
+                    self._consumer = None
+                    continue
+                for delivery in deliveries:
+                    self._receive(delivery)
+            if self._consumer is not None and self._intake_channel.open:
+                self._consumer.cancel()
+                while deliveries := self._consumer.get(1000, 0):
+                    for delivery in deliveries:
+                        self._receive(delivery)
+        except ConsumerCancelled:
+            pass  # cancelled by ourselves, and empty
+        except AmqpError as error:
+            self._fail(error)
+
+    def _consume_again(self) -> None:
+        """The queue was deleted under the consumer: make it anew and go on."""
+        try:
+            self._declare(self._results_channel)
+            self._consumer = self._intake_channel.consume(self.config.input_queue)
+        except RemudaError as error:
+            if self._intake.failure is not None or self._results.failure is not None:
+                raise
+            _LOG.warning("queue %r cannot be consumed: %s", self.config.input_queue, error)
+            self._stopping.wait(self.config.return_delay)
+
+    def _receive(self, delivery: Delivery) -> None:
+        self.counts.received += 1
+        held = Input(delivery, self._intake_channel)
+        self.inputs.add(held)
+        decision = stamps.decide(delivery, self.config)
+        if isinstance(decision, stamps.Run):
+            held.task = Task(decision.message, retries=decision.retries, headers=stamps.headers_of(delivery))
+            self._work.put(held)
+        elif isinstance(decision, stamps.Retry):
+            properties = stamps.restamped(delivery, {stamps.RETRY: decision.retries})
+            message = Outgoing("", self.config.retry_queue, properties, delivery.body)
+            self._publisher.send(Shipment(held, [message], "retried"))
+        else:
+            _LOG.warning("a message is rejected: %s: %s", decision.reason, decision.text)
+            self._publisher.send(Shipment(held, self._rejection(delivery, decision), "rejected"))
+
+    def _rejection(self, delivery: Delivery, decision: stamps.Reject) -> list[Outgoing]:
+        """The error response, and the message itself where a queue for such is named."""
+        mark = {stamps.REJECTED: decision.reason}
+        messages = []
+        if self.config.output_queue:
+            original = decision.message or TaskMessage(task_id=new_task_id(), context={"original": delivery.body})
+            invalid = decision.reason == stamps.INVALID
+            status = TaskStatus.INVALID_TASK if invalid else TaskStatus.RESULT_EXCEPTION
+            response = Result(f"{decision.reason}: {decision.text}".encode(), status)
+            messages.append(self._outgoing(response, original, mark))
+        if self.config.rejected_queue:
+            properties = stamps.restamped(delivery, mark)
+            messages.append(Outgoing("", self.config.rejected_queue, properties, delivery.body))
+        return messages
+
+    # The threads that work.
+
+    def _do_work(self) -> None:
+        while (held := self._work.get()) is not None:
+            if held.started:
+                continue
+            if not held.alive:
+                self.inputs.remove(held)
+                continue
+            held.started = True
+            self._do(held)
+
+    def _do(self, held: Input) -> None:
+        task = held.task
+        assert task is not None
+        self.counts.started += 1
+        began = time.perf_counter()
+        try:
+            results = results_of(self._factory.accept(task)())
+        except NotNow as refusal:
+            _LOG.info("task %s is put back: %s", task.id, refusal or "not now")
+            self._publisher.send_later(Shipment(held, [self._again(held.delivery)], "not-now"))
+            return
+        except TaskAborted:
+            results = []
+            if held.alive:
+                results = [Result(b"the worker aborted the task", TaskStatus.RESULT_EXCEPTION)]
+        except InvalidTask as error:
+            results = [Result(str(error).encode("utf-8", "replace"), TaskStatus.INVALID_TASK)]
+        except BaseException as error:
+            _LOG.warning("task %s failed: %s: %s", task.id, type(error).__name__, error, exc_info=True)
+            text = f"{type(error).__name__}: {error}"
+            results = [Result(text.encode("utf-8", "replace"), TaskStatus.RESULT_EXCEPTION)]
+        finally:
+            self.counts.worked(time.perf_counter() - began)
+        if not held.alive:
+            self.inputs.remove(held)
+            self.counts.add("aborted")
+            _LOG.info("the results of task %s are dropped, since the broker gives it out again", task.id)
+            return
+        outcome = _OUTCOMES.get(results[0].status, "success") if results else "success"
+        self._publisher.send(Shipment(held, self._outgoing_all(results, task.message), outcome))
+
+    def _outgoing_all(self, results: list[Result], task: TaskMessage) -> list[Outgoing]:
+        wanted = [result for result in results if result.queue or self.config.output_queue]
+        return [self._outgoing(result, task, {}) for result in wanted]
+
+    def _outgoing(self, result: Result, task: TaskMessage, headers: dict[str, str]) -> Outgoing:
+        priority = task.priority if task.priority is not None and 0 <= task.priority <= 255 else None
+        properties = Properties(
+            content_type="application/json",
+            delivery_mode=PERSISTENT,
+            priority=priority,
+            headers=headers or None,
+        )
+        body = encode_task(result.message(task, self._source))
+        return Outgoing("", result.queue or self.config.output_queue, encode_properties(properties), body)
+
+    def _again(self, delivery: Delivery) -> Outgoing:
+        """The message as it came, for the input queue."""
+        retries = stamps.retries_of(delivery, self.config)
+        entries = {stamps.RETRY: retries} if retries else {}
+        return Outgoing("", self.config.input_queue, stamps.restamped(delivery, entries), delivery.body)
+
+    # Beginning and end.
+
+    def _declare(self, channel: Channel) -> None:
+        for name in self.config.queues:
+            try:
+                channel.declare_queue(name, arguments=self.config.queue_arguments)
+            except Closed as error:
+                raise Conflict(
+                    f"queue {name!r} cannot be used as a {self.config.queue_type} queue: {error.text}; "
+                    "change queue_type, or delete the queue"
+                ) from error
+
+    def _changed(self) -> None:
+        """Called by the connections when something went up or down; must not wait."""
+        lost = self.inputs.drop_lost()
+        if lost:
+            _LOG.warning("%d tasks in hand went back to the broker; they are told to abort", lost)
+        for connection in (self._intake, self._results):
+            if connection.failure is not None and not self._stopping.is_set():
+                self._fail(connection.failure)
+
+    def _fail(self, error: RemudaError) -> None:
+        if self.failure is None and self._running and not self._ended.is_set():
+            self.failure = error
+            self._stopping.set()
+            threading.Thread(target=self._end, name="worker end", daemon=True).start()
+
+    def _await_empty(self, deadline: float, *, begun: bool = True) -> None:
+        while self.failure is None and time.monotonic() < deadline:
+            if not any(begun or held.task is None or not held.task.aborted for held in self.inputs.all()):
+                return
+            time.sleep(0.02)
+
+    def _end(self) -> None:
+        self._stopping.set()
+        for _ in self._threads:
+            self._work.put(None)
+        if self._threads:
+            self._publisher.stop()
+            if threading.current_thread() is not self._publisher:
+                self._publisher.join(5)
+        self._close()
+        self._ended.set()
+
+    def _close(self) -> None:
+        self._stopping.set()
+        for held in self.inputs.all():
+            held.abort()
+        self._intake.close()
+        self._results.close()
+        if self._health is not None:
+            self._health.close()
+
+    def _consumer_part(self) -> Part:
+        gone = self._consumer is None or self._consumer.ended is not None
+        return Part("consumer", f"queue {self.config.input_queue} is not consumed" if gone else "")
+
+
+def _connection_part(name: str, connection: Connection) -> Part:
+    problem = "" if connection.up else f"down: {connection.last_error or 'not connected yet'}"
+    if connection.up and connection.blocked is not None:
+        problem = f"blocked by the broker: {connection.blocked}"
+    return Part(name, problem)
+
+
+def _channel_part(name: str, connection: Connection, channel: Channel) -> Part:
+    return Part(name, "" if channel.open else f"closed: {connection.last_error or 'not open yet'}")

@@ -1,0 +1,171 @@
+"""A private RabbitMQ node on loopback, with its own cookie, epmd and directories."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+_CONTROL: Final = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+_START: Final = 100.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RabbitNode:
+    """One node. It can be stopped and started again with what it stored."""
+
+    def __init__(self, directory: Path, name: str = "remuda") -> None:
+        self.directory = directory
+        self.name = f"{name}{os.getpid()}@localhost"
+        self.port, self.tls_port, self._epmd_port, self._dist_port = (free_port() for _ in range(4))
+        self.certificate = directory / "certificate.pem"
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        (directory / "home").mkdir()
+        (directory / "rabbitmq.conf").write_text("loopback_users = none\nlog.console = false\n" + self._tls())
+        (directory / "enabled_plugins").write_text("[].")
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def _tls(self) -> str:
+        """Lines that make the node listen with TLS too, with a certificate for localhost of its own."""
+        key = self.directory / "key.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key),
+             "-out", str(self.certificate)],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        return (
+            f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\nssl_options.certfile = {self.certificate}\n"
+            f"ssl_options.keyfile = {key}\nssl_options.cacertfile = {self.certificate}\n"
+            "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n"
+        )
+
+    def start(self) -> None:
+        if self._epmd is None:
+            self._epmd = subprocess.Popen(
+                ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)],
+                env=self._environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        log = (self.directory / "output").open("ab")
+        with log:
+            self._server = subprocess.Popen(
+                [str(_SERVER)], env=self._environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True, cwd=self.directory,
+            )  # fmt: skip
+        self._await_ready()
+
+    def stop(self) -> None:
+        """An orderly stop."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As if the machine lost power."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        self._end(signal.SIGTERM)
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait()
+            self._epmd = None
+
+    def control(self, *arguments: str) -> str:
+        """`rabbitmqctl` on this node; it takes seconds."""
+        done = subprocess.run(
+            [str(_CONTROL), "-n", self.name, *arguments],
+            env=self._environment(), capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._server is None:
+            return
+        pid_file = self.directory / "pid"
+        if pid_file.exists():
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(pid_file.read_text()), number)
+        try:
+            self._server.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+        pid_file.unlink(missing_ok=True)
+        self._server = None
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + _START
+        while time.monotonic() < deadline:
+            assert self._server is not None
+            if self._server.poll() is not None:
+                raise AssertionError((self.directory / "output").read_text()[-3000:])
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:
+                    probe.sendall(b"AMQP\x00\x00\x09\x01")
+                    if probe.recv(1) == b"\x01":
+                        return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"RabbitMQ did not start within {_START:.0f} s")
+
+    def _environment(self) -> dict[str, str]:
+        folder = self.directory
+        return {
+            **os.environ,
+            "HOME": str(folder / "home"),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1",
+        }
+
+
+def start_node(name: str = "remuda") -> RabbitNode:
+    """A running node, or a skip that says what is missing (an error where CI promises to skip nothing)."""
+    if not _SERVER.exists() or shutil.which("epmd") is None or shutil.which("openssl") is None:
+        said = "RabbitMQ is not installed; run tools/setup.sh as root, or: apt-get install rabbitmq-server openssl"
+        if os.environ.get("CI") == "true":
+            pytest.fail(said)
+        pytest.skip(said)
+    node = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-rabbit-")), name)
+    try:
+        node.start()
+    except BaseException:
+        end_node(node)
+        raise
+    return node
+
+
+def end_node(node: RabbitNode) -> None:
+    node.close()
+    shutil.rmtree(node.directory, ignore_errors=True)
