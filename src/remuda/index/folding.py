@@ -39,7 +39,7 @@ def fold(batches: Iterable[pa.RecordBatch], rows: int = ROWS) -> Iterator[Change
     for batch in batches:
         for position, time, queue, state, first, count, attempt, reason in zip(*_columns(batch), strict=True):
             is_fetch, is_queued = state == _FETCHED, state == _QUEUED
-            change = Change(state, time, position, attempt if is_fetch else None, reason, is_queued)
+            change = Change(state, time, position, attempt if is_fetch else None, reason or None, is_queued)
             for start in range(first, first + count, rows):
                 stop = min(first + count, start + rows)
                 _put(changes.setdefault(queue, {}), start, stop, change)

@@ -30,9 +30,8 @@ def documents(batch: pa.RecordBatch, changes: Changes) -> Iterator[Document]:
                 state = State.QUEUED.value if queue else State.UNCHANGED.value
                 copies.append(CopyState(queue, state, created, 0, None))
             else:
-                copies.append(
-                    CopyState(queue, change.state, change.modified, change.attempts or 0, change.reason or None)
-                )
+                state, modified, position, attempts, reason, _ = change
+                copies.append(CopyState(queue, state, modified, attempts or 0, reason, position))
         text = text_of(body, mime_type)
         yield Document(
             offset, created, id, name, tuple(topics or ()), object, key, mime_type, len(body), searchable(text), copies

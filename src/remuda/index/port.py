@@ -57,6 +57,8 @@ class CopyState(NamedTuple):
     modified: int
     attempts: int
     reason: str | None
+    position: int = -1
+    """Of the last event that told of it; -1 where none has."""
 
 
 class IndexMoved(Conflict):

@@ -11,7 +11,7 @@ from remuda.index.text import MAX_WORD, words
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 
-MAX_LIMIT: Final = 10_000
+MAX_LIMIT: Final = 5_000
 _MAX_WORDS: Final = 64
 _LARGEST: Final = (1 << 63) - 1
 

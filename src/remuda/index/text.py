@@ -53,7 +53,12 @@ def searchable(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """The words of a text, in order."""
-    return [word[:_KEPT] for word in _WORD.findall(searchable(text))]
+    return split(searchable(text))
+
+
+def split(plain: str) -> list[str]:
+    """The words of what `searchable` gave."""
+    return [word[:_KEPT] for word in _WORD.findall(plain)]
 
 
 def _decoded(body: bytes, parameters: str) -> str:

@@ -57,7 +57,7 @@ def write_documents(database: Database, found: Iterable[Document]) -> None:
         for copy in document.copies:
             queue = database.queue(copy.queue)
             counts[queue, copy.state] += 1
-            copies.append((offset, queue, *copy[1:]))
+            copies.append((offset, queue, copy.state, copy.modified, copy.attempts, copy.reason))
         if document.text:
             texts.append((offset, document.text))
     if not messages:
