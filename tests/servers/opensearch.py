@@ -143,9 +143,9 @@ def _await(server: subprocess.Popen[bytes], address: str, out: Path) -> None:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise RuntimeError(f"OpenSearch ended while starting:\n{out.read_text(errors='replace')[-4000:]}")
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            with urllib.request.urlopen(f"{address}/_cluster/health?wait_for_status=yellow&timeout=5s", timeout=10):
-                return
+        health = f"{address}/_cluster/health?wait_for_status=yellow&timeout=5s"
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(health, timeout=10):
+            return
         time.sleep(0.3)
     raise RuntimeError(f"OpenSearch did not start within {_START:.0f} s:\n{out.read_text(errors='replace')[-4000:]}")
 

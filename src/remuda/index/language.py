@@ -33,7 +33,8 @@ def parse_query(
             words.append(value)
         elif colon and name.isidentifier():
             raise InvalidOption(
-                f"there is no field {name!r}; the fields are {', '.join(FIELDS)}. To look for these words write text:{part}"
+                f"there is no field {name!r}; the fields are {', '.join(FIELDS)}. "
+                f"To look for these words write text:{part}"
             )
         else:
             words.append(part)

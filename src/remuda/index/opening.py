@@ -41,7 +41,9 @@ def open_index(place: str | os.PathLike[str]) -> SearchIndex:
             raise InvalidOption(f"index: {text!r} is a file; name a folder, which will hold the index")
         return SqliteIndex(folder)
     if scheme not in _SERVERS:
-        raise InvalidOption(f"index: {scheme}:// is not known; name a folder, or one of {', '.join(_SERVERS)}://host/name")
+        raise InvalidOption(
+            f"index: {scheme}:// is not known; name a folder, or one of {', '.join(_SERVERS)}://host/name"
+        )
     try:
         import opensearchpy  # noqa: F401
     except ImportError:

@@ -26,7 +26,9 @@ _CHARSETS: Final = re.compile(r"utf-?(8|16|32)|(us-)?ascii|iso-?8859-\d{1,2}|lat
 _CHARSET: Final = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W_]+")
 _BREAKS: Final = re.compile(r"[\W_]")
-_IDEOGRAPHS: Final = re.compile(r"([\u1100-\u11ff\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])")
+_IDEOGRAPHS: Final = re.compile(
+    r"([\u1100-\u11ff\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
 
 
 def text_of(body: bytes, mime_type: str) -> str:

@@ -60,7 +60,9 @@ class OpenSearchIndex:
             build = self._need_filling()
             now, mark = self._reached(build)
             if now != after:
-                raise IndexMoved(f"the index is at {tuple(now)}, not at {tuple(after)}: another process follows the log too")
+                raise IndexMoved(
+                    f"the index is at {tuple(now)}, not at {tuple(after)}: another process follows the log too"
+                )
             parts = fold(events)
             first = next(parts, {})
             for batch in messages:
@@ -168,6 +170,7 @@ class OpenSearchIndex:
 
     def _create(self, build: int, found: Iterable[Document]) -> None:
         """Add messages. Of those that are there, what the newer events made of them."""
+
         def actions() -> Iterator[Action]:
             for document in found:
                 for copy in document.copies:
@@ -209,8 +212,8 @@ class OpenSearchIndex:
                 if action.id in others:  # else it was collected, or lies before the index begins
                     params = action.body["script"]["params"]
                     own = {name: params[name] for name in ("position", "state", "modified", "reason")}
-                    own |= {"queue": queues[action.index], "attempts": params["attempts"] or 0}
-                    yield Action("create", action.index, action.id, {**others[action.id], **own})
+                    own |= {"queue": queues[action.target], "attempts": params["attempts"] or 0}
+                    yield Action("create", action.target, action.id, {**others[action.id], **own})
 
         for _ in self._server.bulk(actions()):
             pass  # it has arrived meanwhile, by another follower
@@ -220,7 +223,7 @@ class OpenSearchIndex:
         name = f"{self._name}-b{build}-{_slug(queue)}"
         if name not in self._known:
             try:
-                aliases = {}
+                aliases: dict[str, Any] = {}
                 if self._builds().answering == build:
                     aliases = {f"{self._name}-q-{_slug(queue)}": {}, f"{self._name}-all": {}}
                 self._client.indices.create(index=name, body={"aliases": aliases})
@@ -304,7 +307,7 @@ class OpenSearchIndex:
 
 
 def _change(action: Action, **params: Any) -> Action:
-    return Action("update", action.index, action.id, {"script": {"source": CHANGE, "params": params}})
+    return Action("update", action.target, action.id, {"script": {"source": CHANGE, "params": params}})
 
 
 def _slug(queue: str) -> str:

@@ -1,4 +1,4 @@
-"""Talking to the server: its address, bulk requests that are repeated where it was busy, and its errors in our words."""
+"""Talking to the server: its address, bulk requests that are repeated where it is busy, its errors in our words."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from opensearchpy import OpenSearch, OpenSearchException, TransportError
 from opensearchpy import ConnectionError as Unreachable
+from opensearchpy import OpenSearch, OpenSearchException, TransportError
 
 from remuda.index.port import IndexUnusable
 from remuda.model.errors import InvalidOption
@@ -26,7 +26,8 @@ class Action(NamedTuple):
     """One line of a bulk request and what belongs to it."""
 
     verb: str
-    index: str
+    target: str
+    """The index it goes to."""
     id: str
     body: dict[str, Any]
 
@@ -91,8 +92,8 @@ class Server:
     def _bulk(self, actions: list[Action]) -> Iterator[tuple[Action, int, Any]]:
         encode = msgspec.json.encode
         lines: list[bytes] = []
-        for verb, index, id, body in actions:
-            lines.append(encode({verb: {"_index": index, "_id": id}}))
+        for verb, target, id, body in actions:
+            lines.append(encode({verb: {"_index": target, "_id": id}}))
             lines.append(encode(body))
         with server_errors(self.address):
             answer = self.client.bulk(body=b"\n".join(lines).decode() + "\n")

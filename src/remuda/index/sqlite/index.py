@@ -51,7 +51,9 @@ class SqliteIndex:
                 self._check_current(database)
                 now = database.reached()
                 if now != after:
-                    raise IndexMoved(f"the index is at {tuple(now)}, not at {tuple(after)}: another process follows the log too")
+                    raise IndexMoved(
+                        f"the index is at {tuple(now)}, not at {tuple(after)}: another process follows the log too"
+                    )
                 write(database, messages, events)
                 database.set_reached(reached)
 

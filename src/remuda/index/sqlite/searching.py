@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from remuda.index.query import Cursor, Hit, Page, Query, TopicPrefix
+from remuda.index.query import Hit, Page, Query, TopicPrefix
 from remuda.index.sqlite.database import CHUNK
 from remuda.model.state import State
 
@@ -64,7 +64,10 @@ class Search:
         in_all = sum(count for _, _, count in self._run("SELECT * FROM counters"))
         by_pairs = sum(pairs.values())
         by_labels = in_all if labels is None else sum(labels.values())
-        if min(by_pairs, by_labels) * _WORTH > in_all or len(labels if by_labels <= by_pairs and labels else pairs) > 20_000:
+        if (
+            min(by_pairs, by_labels) * _WORTH > in_all
+            or len(labels if by_labels <= by_pairs and labels else pairs) > 20_000
+        ):
             return self._by_selects(low, [("messages WHERE true", ())])
         if labels is not None and by_labels <= by_pairs:
             return self._by_selects(low, [("messages WHERE label = ?", (label,)) for label in labels])
@@ -116,7 +119,11 @@ class Search:
         if query.states:
             conditions.append(f"copies.state IN ({', '.join('?' * len(query.states))})")
             values += [state.value for state in query.states]
-        for name, sign, value in (("created", ">=", query.since), ("created", "<", query.until), ("key", "=", query.key)):
+        for name, sign, value in (
+            ("created", ">=", query.since),
+            ("created", "<", query.until),
+            ("key", "=", query.key),
+        ):
             if value is not None:
                 conditions.append(f"messages.{name} {sign} ?")
                 values.append(value)
@@ -168,7 +175,7 @@ class Search:
                 )
             )
         if query.object is not None:
-            of_object = dict(
+            of_object: dict[int, int] = dict(
                 self._run("SELECT id, messages FROM labels WHERE object = ? AND messages > 0", (query.object,))
             )
             found = of_object if found is None else {label: found[label] for label in found.keys() & of_object.keys()}
@@ -191,8 +198,8 @@ class Search:
         )
         return {(queue, state): count for queue, state, count in rows}
 
-    def _run(self, statement: str, values: Iterable[object] = ()) -> Iterator[tuple[object, ...]]:
-        return self._connection.execute(statement, tuple(values))  # type: ignore[arg-type]
+    def _run(self, statement: str, values: Iterable[object] = ()) -> Iterator[Any]:
+        return self._connection.execute(statement, tuple(values))
 
 
 def _topic_condition(prefix: TopicPrefix) -> tuple[str, list[str]]:
@@ -200,6 +207,3 @@ def _topic_condition(prefix: TopicPrefix) -> tuple[str, list[str]]:
     condition = "topic >= ? AND topic < ?"
     values = [start, start + _LAST_CHARACTER]
     return (f"{condition} OR topic = ?", [*values, prefix.stem]) if prefix.below else (condition, values)
-
-
-__all__ = ["Cursor", "Search"]

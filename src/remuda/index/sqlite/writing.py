@@ -102,9 +102,11 @@ def _rows(database: Database, changes: Changes) -> Iterator[tuple[object, ...]]:
         return offset, queue, change.state, change.modified, change.attempts, change.reason, change.clean
 
     found = [
-        row(database.queue(queue), offset, change) for queue, copies in changes.items() for offset, change in copies.items()
+        row(database.queue(queue), offset, change)
+        for queue, copies in changes.items()
+        for offset, change in copies.items()
     ]
-    found.sort(key=lambda entry: entry[:2])  # type: ignore[arg-type, return-value]
+    found.sort(key=lambda entry: entry[:2])
     return iter(found)
 
 
@@ -149,11 +151,11 @@ def forget(database: Database, gone: range) -> None:
 def sweep(database: Database) -> None:
     """Drop the full-text tables of which no message is left."""
     run = database.connection.execute
-    for (chunk,) in run("SELECT chunk FROM chunks").fetchall():
+    chunks = [row[0] for row in run("SELECT chunk FROM chunks")]
+    newest = max(chunks, default=0)
+    for chunk in chunks:
         bounds = (chunk * CHUNK, (chunk + 1) * CHUNK - 1)
-        if run("SELECT 1 FROM messages WHERE offset BETWEEN ? AND ? LIMIT 1", bounds).fetchone() is None:
-            # The newest chunk is still being filled.
-            if run("SELECT 1 FROM messages WHERE offset > ? LIMIT 1", bounds[1:]).fetchone() is not None:
-                run(f"DROP TABLE words_{chunk}")
-                run("DELETE FROM chunks WHERE chunk = ?", (chunk,))
-
+        is_empty = run("SELECT 1 FROM messages WHERE offset BETWEEN ? AND ? LIMIT 1", bounds).fetchone() is None
+        if is_empty and chunk != newest:  # the newest is still being filled
+            run(f"DROP TABLE words_{chunk}")
+            run("DELETE FROM chunks WHERE chunk = ?", (chunk,))
