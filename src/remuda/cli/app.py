@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from remuda.cli import config, log, messages, operate, publish, queues, report, run
+from remuda.cli import config, index, log, messages, operate, publish, queues, report, run, search
 from remuda.spark import commands as pipelines
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ app.command("clear")(operate.clear)
 app.command("pause")(operate.pause)
 app.command("resume")(operate.resume)
 app.command("report")(report.report)
+app.command("search")(search.search)
+app.add_typer(index.app, name="index")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)
