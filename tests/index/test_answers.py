@@ -104,21 +104,23 @@ def test_answers_are_those_of_the_log(kind: str, directory: Path, request: pytes
     seen = 0
     for name, query in QUERIES.items():
         expected = truth.search(query)
-        assert every(index, query) == expected, name
+        assert every(index, query, 60) == expected, name
         seen += len(expected)
-        assert index.search(query).hits == tuple(expected[:50]), name
     assert seen > 2000
+    assert every(index, Query(queue="fruit"), 7) == truth.search(Query(queue="fruit"))
     times = sorted(hit.created for hit, _ in truth.copies)
     for since, until in ((times[40], times[90]), (None, times[5]), (times[-3], None), (times[9], times[9]), (0, 1)):
         query = Query(since=since, until=until, topic="fruit")
-        assert every(index, query) == truth.search(query)
+        assert every(index, query, 100) == truth.search(query)
 
 
 def test_a_topic_prefix_ends_at_the_dot(filled: SearchIndex) -> None:
     """T4: `fruit.*` finds `fruit.sour`, not `fruits.x`; in any case."""
     names = {hit.name for hit in every(filled, Query(topic="fruit.*", queue="fruit"), 500)}
     assert {"fruit.sour", "FRUIT.Sour", LONG} <= names
-    assert all(hit.queue != "Fruits" or "fruit.extra" in hit.topics for hit in every(filled, Query(topic="fruit.*")))
+    assert all(
+        hit.queue != "Fruits" or "fruit.extra" in hit.topics for hit in every(filled, Query(topic="fruit.*"), 500)
+    )
 
 
 def test_an_index_can_begin_anywhere(index: SearchIndex, directory: Path) -> None:
