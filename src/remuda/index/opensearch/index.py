@@ -76,7 +76,8 @@ class OpenSearchIndex:
 
     def load(self, documents: Iterable[Document]) -> None:
         with self._guard, server_errors(self._server.address):
-            build = self._need_filling()
+            # The process that has begun a build may have others to load it.
+            build = self._begun or self._builds().filling
             rest = iter(documents)
             while part := list(islice(rest, _AT_ONCE * 5)):
                 self._create(build, part)
