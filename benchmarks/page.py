@@ -8,6 +8,7 @@ from typing import Final
 
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import LATENCY
+from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, Result
 from benchmarks.spark.rows import is_measured, is_spark
@@ -40,12 +41,13 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
-    elsewhere = (is_bus, is_spark, lambda result: result.name in BIG_ROWS)
+    large = {**BIG_ROWS, **INDEX_ROWS}
+    elsewhere = (is_bus, is_spark, lambda result: result.name in large)
     broker = [result for result in results if not any(its(result) for its in elsewhere)]
     big = [
         [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
         for result in results
-        if result.name in BIG_ROWS
+        if result.name in large
     ]
     musts = [
         [finding.demand, finding.found, "yes" if finding.holds else "**no**"]

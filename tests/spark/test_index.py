@@ -66,7 +66,7 @@ def test_index_goes_on_until_stopped(spark: SparkSession, tmp_path: Path) -> Non
         queries = JOBS["index"](spark, Place(url=str(path), lake=str(tmp_path / "lake"), continuous=True))
         broker.publish(Message("orders", b"second", mime_type="text/plain"))
         index = open_index(path / "index")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         while not index.search(Query(text="second")).hits:
             assert time.monotonic() < deadline
             time.sleep(0.2)

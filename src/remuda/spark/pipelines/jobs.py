@@ -202,12 +202,9 @@ def index(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         return []
 
     def follow(rows: DataFrame, app: str, batch: int) -> None:
-        follow_index(place.url, where)
+        follow_index(place.url, where)  # the rows say that there is something new; the log says what
 
-    return [
-        _follow(spark, place, "index", MESSAGES, follow, "offset bigint"),
-        _follow(spark, place, "index", EVENTS, follow, "position bigint"),
-    ]
+    return [_follow(spark, place, "index", LIFECYCLE, follow, "offset bigint")]
 
 
 def history_table(lake: str) -> LakeTable:
