@@ -40,11 +40,16 @@ def search(
     with opened(directory, place) as (index, log, follower):
         if not stale:
             follower.catch_up()
-            follower.forget_collected()
             index.refresh()
         page = index.search(asked)
-        behind = follower.lag()
         bodies = log.bodies(hit.offset for hit in page.hits)
+        if not stale and any(hit.offset not in bodies for hit in page.hits):
+            # Some were collected since anybody looked.
+            follower.forget_collected()
+            index.refresh()
+            page = index.search(asked)
+            bodies = log.bodies(hit.offset for hit in page.hits)
+        behind = follower.lag()
     if as_json:
         hits = [_plain(hit, bodies.get(hit.offset)) for hit in page.hits]
         say.json({"hits": hits, "cursor": page.cursor, "behind": behind})

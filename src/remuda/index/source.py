@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from remuda.index.port import EVENT_COLUMNS, MESSAGE_COLUMNS, Reached
 from remuda.log.disk import Disk
@@ -26,7 +27,6 @@ class LogSource:
         self._reader = Reader(disk)
         self._lister = Lister(disk)
         self._looked_at: dict[str, tuple[object, ...]] = {}
-        self._covered = 0
 
     def end(self) -> tuple[int, int]:
         """The offset and the position that come next."""
@@ -111,10 +111,14 @@ class LogSource:
         for group in range(table.group_count):
             batch = table.batch(group, ["offset"])
             first, count = table.bounds(group)
-            offsets = range(first, first + count) if batch is None else batch.column(0).to_pylist()
-            for offset in offsets:
-                if following < offset:
-                    yield range(following, min(offset, before))
-                following = offset + 1
+            if following < first:
+                yield range(following, min(first, before))
+            following = first + count
+            if batch is not None and batch.num_rows < count:
+                offsets = batch.column(0)
+                ends, starts = offsets.slice(0, len(offsets) - 1), offsets.slice(1)
+                apart = pc.greater(pc.subtract(starts, ends), 1)
+                for end, start in zip(ends.filter(apart).to_pylist(), starts.filter(apart).to_pylist(), strict=True):
+                    yield range(end + 1, min(start, before))
         if following <= table.file.last:
             yield range(following, min(table.file.last + 1, before))

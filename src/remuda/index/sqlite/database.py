@@ -22,6 +22,10 @@ _LABELS_KEPT: Final = 100_000
 _WAIT: Final = 30.0
 
 
+class NothingInIt(IndexUnusable):
+    """The file was made, and its maker killed before it was laid out."""
+
+
 class Database:
     """Opens a file, or makes one. All statements of a transaction count, or none."""
 
@@ -50,6 +54,8 @@ class Database:
                     run(statement)
                 run(f"PRAGMA application_id = {_APPLICATION}")
                 run(f"PRAGMA user_version = {FORMAT}")
+        elif run("SELECT 1 FROM sqlite_master").fetchone() is None:
+            raise NothingInIt(f"there is nothing in {str(self.path)!r}")
         elif (application, version) != (_APPLICATION, FORMAT):
             raise IndexUnusable(
                 f"{str(self.path)!r} is not a search index of this version of Remuda; nothing was changed. "

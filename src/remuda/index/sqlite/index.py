@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from remuda.index.port import Document, IndexMoved, IndexUnusable, Reached
 from remuda.index.query import Page, Query
-from remuda.index.sqlite.database import Database, storage_errors
+from remuda.index.sqlite.database import Database, NothingInIt, storage_errors
 from remuda.index.sqlite.searching import Search
 from remuda.index.sqlite.writing import forget, sweep, write, write_documents
 from remuda.model.errors import StorageError
@@ -34,6 +34,7 @@ class SqliteIndex:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._guard = threading.RLock()
+        self._reading_guard = threading.RLock()
         self._reader: Database | None = None
         self._writer: Database | None = None
 
@@ -72,8 +73,10 @@ class SqliteIndex:
             builds = self._builds()
             newest = max(builds, default=0)
             for number in builds:
-                if not self._is_complete(number):
-                    self._remove(number)
+                # One that is damaged goes when the new one is complete.
+                with contextlib.suppress(IndexUnusable):
+                    if not self._is_complete(number):
+                        self._remove(number)
             self._writer = Database(self._path(newest + 1), create=True)
             with self._writer.transaction():
                 self._writer.set_reached(reached)
@@ -127,7 +130,7 @@ class SqliteIndex:
         return str(self._folder)
 
     def close(self) -> None:
-        with self._guard:
+        with self._guard, self._reading_guard:
             self._close_writer()
             if self._reader is not None:
                 self._reader.close()
@@ -136,7 +139,7 @@ class SqliteIndex:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Database | None]:
         """The newest complete build, as it is at one moment; None where there is none."""
-        with self._guard, storage_errors(self._folder):
+        with self._reading_guard, storage_errors(self._folder):
             if self._reader is not None and not self._reader.path.exists():
                 self._reader.close()  # another process has built a new one
                 self._reader = None
@@ -176,6 +179,8 @@ class SqliteIndex:
     def _is_complete(self, number: int) -> bool:
         try:
             database = Database(self._path(number))
+        except NothingInIt:
+            return False
         except IndexUnusable:
             if not self._path(number).exists():
                 return False
