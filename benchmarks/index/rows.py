@@ -23,6 +23,7 @@ WORDS: Final = "search/words"
 FULL: Final = 1_000_000
 """Messages of which rates are judged; words are judged over ten times as many."""
 _BATCH: Final = 20_000
+_LEAST: Final = 2_000
 _STATES: Final = ("F", "S", "X")
 _VOCABULARY: Final = 200_000
 _LENGTH: Final = 12
@@ -38,7 +39,7 @@ def is_index(result: Result) -> bool:
 
 def sqlite(effort: Effort) -> Result:
     """Messages and events applied, per second of CPU time."""
-    count = max(_BATCH, min(effort.messages // 10, FULL))
+    count = max(_LEAST, min(effort.messages // 10, FULL))
     with scratch() as folder:
         index = open_index(folder / "index")
         rate, wall = _fill(index, count)
@@ -51,7 +52,7 @@ def opensearch(effort: Effort) -> Result:
     """The same on a server of this machine, per second of the clock."""
     from tests.servers.opensearch import NotInstalled, running
 
-    count = max(_BATCH, min(effort.messages // 100, 100_000))
+    count = max(_LEAST, min(effort.messages // 100, 100_000))
     try:
         with running() as address:
             index = open_index(f"{address}/bench-{uuid4().hex[:8]}")
@@ -65,7 +66,7 @@ def opensearch(effort: Effort) -> Result:
 
 def words(effort: Effort) -> Result:
     """Two words, one of them common, the newest 50 that hold both: the median time."""
-    count = max(_BATCH, min(effort.messages, 10 * FULL))
+    count = max(_LEAST, min(effort.messages, 10 * FULL))
     chance = random.Random(5)
     with scratch() as folder:
         index = open_index(folder / "index")
@@ -95,9 +96,10 @@ def _fill(index: SearchIndex, count: int, *, events: bool = True) -> tuple[float
     at, rows, cpu, wall = Reached(), 0, 0.0, 0.0
     chance = random.Random(1)
     for first in range(0, count, _BATCH):
-        messages = _messages(first, _BATCH, chance)
-        told = _events(first, _BATCH, chance) if events else messages.slice(0, 0)
-        reached = Reached(first + _BATCH, at.position + (told.num_rows if events else 0), 1)
+        size = min(_BATCH, count - first)
+        messages = _messages(first, size, chance)
+        told = _events(first, size, chance) if events else messages.slice(0, 0)
+        reached = Reached(first + size, at.position + (told.num_rows if events else 0), 1)
         begun = time.process_time(), time.perf_counter()
         index.apply([messages], [told] if events else [], at, reached)
         cpu, wall = cpu + time.process_time() - begun[0], wall + time.perf_counter() - begun[1]
