@@ -19,6 +19,7 @@ from benchmarks import page
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
+from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
@@ -77,6 +78,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **{workload.name: partial(measure, workload) for workload in workloads()},
         **BUS_ROWS,
         **BIG_ROWS,
+        **INDEX_ROWS,
         **SPARK_ROWS,
     }
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.big import BACKLOG, RESTART
 from benchmarks.bus.rows import BUS_ROWS, LATENCY
+from benchmarks.index.rows import SQLITE, WORDS
 from benchmarks.results import Result
 from benchmarks.spark.rows import LIFECYCLE, PIPELINES, READ, SOURCE, STREAM, is_judged
 
@@ -118,6 +119,8 @@ MUSTS: Final = (
     ),
     Must("bus/latency, durable: p50 no worse than best durable peer's", LATENCY, _no_later_than_durable),
     Must("bus/latency, durable: p50 no worse than best peer's, in memory too", LATENCY, _no_later),
+    Must("index/sqlite: ≥ 25,000 messages and events/s on one core", SQLITE, _rate(25_000)),
+    Must("search/words, 10 M bodies: p50 ≤ 50 ms", WORDS, _at_most(50)),
     *(Must(f"{row}: ≥ 0.8 of Spark's own Parquet scan", row, _share(0.8)) for row in READ),
     *(Must(f"{row}: ≥ 0.4 of Spark's own Parquet scan", row, _share(0.4)) for row in SOURCE),
     Must(f"{STREAM}: ≥ 0.5 of the batch source", STREAM, _share(0.5)),

@@ -8,6 +8,7 @@ from typing import Final
 
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import LATENCY
+from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, Result
 from benchmarks.spark.rows import is_measured, is_spark
@@ -40,13 +41,16 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
-    elsewhere = (is_bus, is_spark, lambda result: result.name in BIG_ROWS)
+    elsewhere = (is_bus, is_spark, lambda result: result.name in BIG_ROWS or result.name in INDEX_ROWS)
     broker = [result for result in results if not any(its(result) for its in elsewhere)]
-    big = [
-        [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
-        for result in results
-        if result.name in BIG_ROWS
-    ]
+    big, index = (
+        [
+            [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
+            for result in results
+            if result.name in rows
+        ]
+        for rows in (BIG_ROWS, INDEX_ROWS)
+    )
     musts = [
         [finding.demand, finding.found, "yes" if finding.holds else "**no**"]
         for finding in findings({result.name: result for result in results})
@@ -60,6 +64,8 @@ def everything(results: list[Result]) -> str:
             *_reasons(results),
             "Ten million messages:",
             _table(["row", "remuda", "details", "bound by"], big, left={0, 2, 3}),
+            "The search index, in messages and events per second, and in milliseconds for the newest 50 of two words:",
+            _table(["row", "remuda", "details", "bound by"], index, left={0, 2, 3}),
             *_spark_tables(list(filter(is_spark, results))),
             "What it must reach:",
             _table(["must", "found", "reached"], musts, left={0}),

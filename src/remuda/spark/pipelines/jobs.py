@@ -27,6 +27,8 @@ from remuda.spark.pipelines.archive import (
     messages_table,
 )
 from remuda.spark.pipelines.history import history
+from remuda.spark.pipelines.index import build as build_index
+from remuda.spark.pipelines.index import follow as follow_index
 from remuda.spark.pipelines.ingest import messages_of
 from remuda.spark.pipelines.metrics import fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
@@ -192,6 +194,19 @@ def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     return []
 
 
+def index(spark: SparkSession, place: Place) -> list[StreamingQuery]:
+    """log → search index, built anew at once (option index: a folder, or opensearch://host:port/name)"""
+    where = place.options.get("index")
+    build_index(spark, place.url, where)
+    if not place.continuous:
+        return []
+
+    def follow(rows: DataFrame, app: str, batch: int) -> None:
+        follow_index(place.url, where)  # the rows say that there is something new; the log says what
+
+    return [_follow(spark, place, "index", LIFECYCLE, follow, "offset bigint")]
+
+
 def history_table(lake: str) -> LakeTable:
     schema = StructType()
     for name, kind in (
@@ -224,6 +239,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "ingest": ingest,
     "replay": replay,
     "retention": retention,
+    "index": index,
 }
 
 

@@ -1,0 +1,178 @@
+"""`remuda index`: build, follow, look at and drop the search index of a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from remuda.index import Follower, LogSource, Reached, SearchIndex
+
+Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
+Place = Annotated[
+    str | None,
+    typer.Option(
+        "--index", metavar="PATH|URL", help="Where the index is: a folder, or opensearch://host:port/name; DIR/index."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+app = typer.Typer(
+    help="The search index: a projection of the log, which can be built anew at any time.", no_args_is_help=True
+)
+
+
+@contextlib.contextmanager
+def opened(directory: str, place: str | None) -> Iterator[tuple[SearchIndex, LogSource, Follower]]:
+    """The index of a directory, its log, and what brings the one to the other."""
+    from remuda.cli.target import directory_of
+    from remuda.index import Follower, LogSource, open_index
+    from remuda.index.opening import default_place
+    from remuda.log.disk import DirectoryDisk
+
+    path = directory_of(directory)
+    log = LogSource(DirectoryDisk(path, create=False))
+    index = open_index(default_place(path) if place is None else place)
+    try:
+        yield index, log, Follower(index, log)
+    finally:
+        index.close()
+
+
+@app.command()
+def build(
+    directory: Directory,
+    place: Place = None,
+    start: Annotated[int, typer.Option("--from", min=0, help="Begin at this offset; 0 is the oldest.")] = 0,
+    since: Annotated[str | None, typer.Option(help="Begin at this time, or 10m ago.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Build the index anew from the log. The old one answers until the new one is complete."""
+    from remuda.cli import say
+    from remuda.cli.times import point
+    from remuda.index import rebuild
+    from remuda.model.errors import InvalidOption
+
+    if start and since is not None:
+        raise InvalidOption("--from and --since both say where to begin; give one of them")
+    began = time.monotonic()
+    with opened(directory, place) as (index, log, _):
+        first = start if since is None else log.offset_at(point(since))
+        with _progress(log, quiet=as_json) as tell:
+            reached = rebuild(index, log, start=first, progress=tell)
+        seconds = time.monotonic() - began
+        if as_json:
+            say.json({"index": index.describe(), **_numbers(reached), "seconds": round(seconds, 3)})
+        else:
+            typer.echo(f"{index.describe()} holds the log up to message {reached.offset:,}, built in {seconds:.1f} s")
+
+
+@app.command()
+def follow(directory: Directory, place: Place = None, as_json: Json = False) -> None:
+    """Keep the index up with the log until stopped. One process for each index is enough."""
+    from remuda.cli import say
+
+    stop = threading.Event()
+    with opened(directory, place) as (index, _, follower), _until_stopped(stop):
+        told = 0.0
+
+        def tell(reached: Reached) -> None:
+            nonlocal told
+            if time.monotonic() - told >= 1:
+                told = time.monotonic()
+                if as_json:
+                    say.json(_numbers(reached))
+                else:
+                    typer.echo(f"at message {reached.offset:,}, event {reached.position:,}")
+
+        if not as_json:
+            typer.echo(f"following into {index.describe()}; Ctrl-C ends it")
+        follower.follow(stop, tell)
+        reached = index.reached()
+        if reached is not None:
+            if as_json:
+                say.json(_numbers(reached))
+            else:
+                typer.echo(f"stopped at message {reached.offset:,}, event {reached.position:,}; run it again to go on")
+
+
+@app.command()
+def status(directory: Directory, place: Place = None, as_json: Json = False) -> None:
+    """How far the index has come, how far it is behind, and what it holds by queue and state."""
+    from remuda.cli import say
+    from remuda.cli.search import visible
+    from remuda.model.errors import NotFound
+
+    with opened(directory, place) as (index, _, follower):
+        reached = index.reached()
+        if reached is None:
+            raise NotFound(f"there is no search index in {index.describe()}; build it: remuda index build {directory}")
+        behind, counts = follower.lag(), index.counts()
+        if as_json:
+            plain = {queue: {state.value: count for state, count in states.items()} for queue, states in counts.items()}
+            say.json({"index": index.describe(), **_numbers(reached), "behind": behind, "queues": plain})
+            return
+        typer.echo(f"index     {index.describe()}")
+        typer.echo(f"reached   message {reached.offset:,}, event {reached.position:,}")
+        late = f", {behind.seconds:.1f} s" if behind.seconds else ""
+        typer.echo(f"behind    {behind.messages:,} messages, {behind.events:,} events{late}")
+    rows: list[list[Any]] = [
+        [visible(queue) or "(no queue)", say.STATES[state], f"{count:,}"]
+        for queue, states in counts.items()
+        for state, count in states.items()
+    ]
+    say.table(["queue", "state", "messages"], rows, right=["messages"])
+
+
+@app.command()
+def drop(
+    directory: Directory,
+    place: Place = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the index. The log keeps everything; the index can be built anew from it."""
+    from remuda.cli import say
+
+    with opened(directory, place) as (index, _, _follower):
+        if not yes and not typer.confirm(f"Remove the search index {index.describe()}?"):
+            raise typer.Exit(1)
+        index.drop()
+        if as_json:
+            say.json({"dropped": index.describe()})
+        else:
+            typer.echo(f"removed {index.describe()}")
+
+
+def _numbers(reached: Reached) -> dict[str, int]:
+    return {"offset": reached.offset, "position": reached.position}
+
+
+@contextlib.contextmanager
+def _progress(log: LogSource, *, quiet: bool) -> Iterator[Any]:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    end = log.end()[0]
+    with console.status("reading the log") as shown:
+        yield lambda reached: shown.update(f"message {reached.offset:,} of {end:,}")
+
+
+@contextlib.contextmanager
+def _until_stopped(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end it between two batches."""
+    old = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+"""`remuda search`: messages by queue, topic, state, time, key and the words of their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remuda.cli.index import Directory, Place
+
+if TYPE_CHECKING:
+    from remuda.index import Hit
+
+
+def search(
+    directory: Directory,
+    query: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Words of the body, and queue:NAME topic:fruit.* state:dead since:2h until:TIME object:NAME key:VALUE."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many at most.")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="Go on behind the page that gave this.")] = None,
+    place: Place = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Search the index as it is, without catching up first.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Find messages, newest first. The index catches up with the log first, and is built where there is none."""
+    from remuda.cli import say
+    from remuda.cli.index import opened
+    from remuda.cli.times import point
+    from remuda.index import parse_query
+
+    asked = parse_query(query or [], point, limit=limit, cursor=cursor)
+    with opened(directory, place) as (index, log, follower):
+        if not stale:
+            follower.catch_up()
+            index.refresh()
+        page = index.search(asked)
+        bodies = log.bodies(hit.offset for hit in page.hits)
+        if not stale and any(hit.offset not in bodies for hit in page.hits):
+            # Some were collected since anybody looked.
+            follower.forget_collected()
+            index.refresh()
+            page = index.search(asked)
+            bodies = log.bodies(hit.offset for hit in page.hits)
+        behind = follower.lag()
+    if as_json:
+        hits = [_plain(hit, bodies.get(hit.offset)) for hit in page.hits]
+        say.json({"hits": hits, "cursor": page.cursor, "behind": behind})
+        return
+    if not page.hits:
+        typer.echo("nothing found")
+    for hit in page.hits:
+        for line in _lines(hit, bodies.get(hit.offset)):
+            typer.echo(line)
+    if page.cursor is not None:
+        typer.echo(f"more: --cursor {_quoted(page.cursor)}")
+    if behind.messages or behind.events:
+        typer.echo(f"the index is {behind.messages:,} messages and {behind.events:,} events behind the log")
+
+
+def _lines(hit: Hit, body: bytes | None) -> Iterator[str]:
+    """One hit, as wide as the terminal: where it is, why it ended there, and how its body begins."""
+    from remuda.cli import say
+
+    width = get_terminal_size((80, 24)).columns
+    about = f" {hit.object or ''}:{hit.key or ''}" if hit.object or hit.key else ""
+    what = f"{say.clock(hit.created)}  {say.STATES[hit.state]}  {hit.queue or '(no queue)'}  {hit.name}{about}"
+    yield clipped(f"#{hit.offset}  {what}", width)
+    if hit.reason:
+        yield clipped(f"    {hit.reason}", width)
+    yield clipped(f"    {'(no longer in the log)' if body is None else say.excerpt(body, width)}", width)
+
+
+def clipped(text: str, width: int) -> str:
+    """Text on one line of a terminal, by the cells that its characters take."""
+    from rich.cells import cell_len, set_cell_size
+
+    shown = visible(text)
+    return shown if cell_len(shown) <= width else set_cell_size(shown, width - 1) + "…"
+
+
+def _plain(hit: Hit, body: bytes | None) -> dict[str, Any]:
+    from remuda.cli import say
+
+    return {
+        "offset": hit.offset,
+        "queue": hit.queue or None,
+        "id": hit.id,
+        "topic": hit.name,
+        "topics": hit.topics,
+        "state": hit.state.value,
+        "created": say.iso(hit.created),
+        "modified": say.iso(hit.modified),
+        "object": hit.object,
+        "key": hit.key,
+        "mimeType": hit.mime_type,
+        "size": hit.size,
+        "attempts": hit.attempts,
+        "reason": hit.reason,
+        "body": None if body is None else say.content(body),
+    }
+
+
+def visible(text: str) -> str:
+    """Text whose control characters are shown, and do nothing to the terminal."""
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def _quoted(text: str) -> str:
+    from shlex import quote
+
+    return quote(visible(text))

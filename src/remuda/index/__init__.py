@@ -1,0 +1,27 @@
+"""The search index (T4): a projection of the log that finds messages by queue, topic, state, time, key and words.
+
+It holds nothing that the log does not: it can be dropped and filled again at any time.
+"""
+
+from __future__ import annotations
+
+from remuda.index.follower import Follower, rebuild
+from remuda.index.language import parse_query
+from remuda.index.opening import open_index
+from remuda.index.port import Lag, Reached, SearchIndex
+from remuda.index.query import Hit, Page, Query
+from remuda.index.source import LogSource
+
+__all__ = [
+    "Follower",
+    "Hit",
+    "Lag",
+    "LogSource",
+    "Page",
+    "Query",
+    "Reached",
+    "SearchIndex",
+    "open_index",
+    "parse_query",
+    "rebuild",
+]

@@ -1,0 +1,175 @@
+"""Carries an index along with its log, from any point, and picks up where it was after any end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from remuda.index.port import IndexMoved, Lag, Reached, SearchIndex
+from remuda.index.source import LogSource
+from remuda.model.errors import Conflict
+
+BATCH: Final = 20_000
+"""Messages that are applied at once."""
+EVENTS: Final = 4 * BATCH
+POLL: Final = 0.2
+LOOK: Final = 60.0
+"""Seconds between looks for messages that were collected."""
+_TRIES: Final = 100
+
+
+class Follower:
+    """Applies what the log holds, messages before the events that tell of them."""
+
+    def __init__(self, index: SearchIndex, log: LogSource, *, start: int = 0) -> None:
+        """`start` is the offset at which an index begins that holds nothing yet."""
+        self._index = index
+        self._log = log
+        self._start = start
+        self._looked: float | None = None
+
+    def catch_up(self, progress: Callable[[Reached], None] | None = None) -> Reached:
+        """Apply all there is now. Gives what was reached."""
+        for _ in range(_TRIES):
+            try:
+                return self._catch_up(progress)
+            except IndexMoved:
+                continue  # another follower was faster: go on from where it is
+        raise Conflict("another process follows the log into this index; one is enough")
+
+    def follow(self, stop: threading.Event, progress: Callable[[Reached], None] | None = None) -> None:
+        """Go on until told to stop. A moment's rest when there is nothing new."""
+        while not stop.is_set():
+            before = self._index.reached()
+            reached = self.catch_up(progress)
+            if self._looked is None or time.monotonic() - self._looked >= LOOK:
+                self.forget_collected()
+            if reached == before:
+                stop.wait(POLL)
+
+    def forget_collected(self) -> None:
+        """Remove the messages that the log has no more."""
+        reached = self._index.reached()
+        if reached is not None:
+            gone = [offsets for offsets in self._log.gone(reached.offset) if offsets]
+            if gone:
+                self._index.forget(gone)
+        self._looked = time.monotonic()
+
+    def lag(self) -> Lag:
+        return lag(self._index, self._log)
+
+    def _catch_up(self, progress: Callable[[Reached], None] | None) -> Reached:
+        at = self._index.reached()
+        if at is None:
+            at = self._log.point(self._start)
+            self._index.begin(at)
+            self._index.finish()
+        end = self._log.end()
+        check_same_log(at, end)
+        for messages, events, reached in steps(self._log, at, end):
+            self._index.apply(messages, events, at, reached)
+            at = reached
+            if progress is not None:
+                progress(at)
+        return at
+
+
+def steps(
+    log: LogSource, at: Reached, end: tuple[int, int]
+) -> Iterator[tuple[list[pa.RecordBatch], list[pa.RecordBatch], Reached]]:
+    """What lies between two points, in steps: messages, then all events that tell of messages so far."""
+    messages = _parts(log.messages(at.offset, end[0]), BATCH)
+    events = _Events(_parts(log.events(at.position, end[1]), EVENTS))
+    offset, position, moment = at
+    while True:
+        found = next(messages, None)
+        new = [] if found is None else [found]
+        if found is not None:
+            offset = found.column("offset")[-1].as_py() + 1
+            moment = max(moment, _latest(found, "created"))
+        for telling in events.before(None if found is None else offset):
+            position = telling.column("position")[-1].as_py() + 1
+            moment = max(moment, _latest(telling, "time"))
+            yield new, [telling], Reached(offset, position, moment)
+            new = []
+        if found is None:
+            break
+        if new:
+            yield new, [], Reached(offset, position, moment)
+    if (offset, position) != end:  # the last ones are lost by damage
+        yield [], [], Reached(*end, moment)
+
+
+class _Events:
+    """Batches of events that can be taken up to the first that tells of a message not reached."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest: pa.RecordBatch | None = None
+
+    def before(self, offset: int | None) -> Iterator[pa.RecordBatch]:
+        while (batch := self._rest if self._rest is not None else next(self._batches, None)) is not None:
+            self._rest = None
+            if offset is not None:
+                ends = pc.add(batch.column("first"), batch.column("count"))
+                row = pc.index(pc.greater(ends, offset), True).as_py()
+                if row >= 0:
+                    self._rest = batch.slice(row)
+                    if row:
+                        yield batch.slice(0, row)
+                    return
+            yield batch
+
+
+def rebuild(
+    index: SearchIndex, log: LogSource, *, start: int = 0, progress: Callable[[Reached], None] | None = None
+) -> Reached:
+    """Build the index anew from an offset. The old one answers until the new one is complete."""
+    at = log.point(start)
+    index.begin(at)
+    while (end := log.end()) != at[:2]:
+        for messages, events, reached in steps(log, at, end):
+            index.apply(messages, events, at, reached)
+            at = reached
+            if progress is not None:
+                progress(at)
+    gone = [offsets for offsets in log.gone(at.offset) if offsets]
+    if gone:
+        index.forget(gone)
+    index.finish()
+    return at
+
+
+def lag(index: SearchIndex, log: LogSource) -> Lag:
+    """How far an index is behind a log."""
+    end = log.end()
+    at = index.reached() or Reached()
+    check_same_log(at, end)
+    messages, events = max(end[0] - at.offset, 0), max(end[1] - at.position, 0)
+    late = time.time() - at.time / 1e6 if (messages or events) and at.time else 0.0
+    return Lag(messages, events, round(max(late, 0.0), 3))
+
+
+def check_same_log(at: Reached, end: tuple[int, int]) -> None:
+    if at.offset > end[0] or at.position > end[1]:
+        raise Conflict(
+            f"the index has reached message {at.offset} and event {at.position}, but the log ends at {end[0]} and "
+            f"{end[1]}: the index is of another log, or the log was put back. Build it anew: remuda index build"
+        )
+
+
+def _parts(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+def _latest(batch: pa.RecordBatch, column: str) -> int:
+    found: int = pc.max(batch.column(column).cast(pa.int64())).as_py()
+    return found

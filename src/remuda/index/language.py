@@ -1,0 +1,51 @@
+"""Queries as people type them: `queue:orders topic:fruit.* state:dead since:2h sour apple`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from remuda.index.query import Query
+from remuda.model.errors import InvalidOption
+from remuda.model.state import State
+
+FIELDS: Final = ("queue", "topic", "state", "since", "until", "object", "key", "text")
+_NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State} | {
+    state.value.lower(): state for state in State
+}
+
+
+def parse_query(
+    parts: Iterable[str], times: Callable[[str], int], *, limit: int = 50, cursor: str | None = None
+) -> Query:
+    """The query that `field:value` and plain words make together; `times` reads what is written for a time."""
+    fields: dict[str, str] = {}
+    states: set[State] = set()
+    words: list[str] = []
+    for part in parts:
+        name, colon, value = part.partition(":")
+        if colon and name in FIELDS and name not in ("state", "text"):
+            if fields.setdefault(name, value) != value:
+                raise InvalidOption(f"{name} is given twice: {fields[name]!r} and {value!r}; give one of them")
+        elif colon and name == "state":
+            states.update(map(_state, value.split(",")))
+        elif colon and name == "text":
+            words.append(value)
+        elif colon and name.isidentifier():
+            raise InvalidOption(
+                f"there is no field {name!r}; the fields are {', '.join(FIELDS)}. "
+                f"To look for these words write text:{part}"
+            )
+        else:
+            words.append(part)
+    given: dict[str, Any] = {name: fields[name] for name in ("queue", "topic", "object", "key") if name in fields}
+    given |= {name: times(fields[name]) for name in ("since", "until") if name in fields}
+    return Query(**given, states=frozenset(states), text=" ".join(words), limit=limit, cursor=cursor)
+
+
+def _state(text: str) -> State:
+    try:
+        return _NAMES[text.strip().lower()]
+    except KeyError:
+        known = ", ".join(name for name in _NAMES if len(name) > 1)
+        raise InvalidOption(f"there is no state {text!r}; the states are {known}") from None

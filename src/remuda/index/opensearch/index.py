@@ -1,0 +1,317 @@
+"""The search index on a server.
+
+`<name>-b<build>-<queue>` holds the messages of a queue; aliases `<name>-q-<queue>` and `<name>-all` lead to the build
+that answers. `<name>-state` tells which build that is, and how far each has come. Whatever is sent twice counts once: a
+message is created under its offset, and a change knows the position of its event.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from opensearchpy import ConflictError, NotFoundError, RequestError
+
+from remuda.index.folding import Changes, fold
+from remuda.index.messages import documents
+from remuda.index.opensearch.mapping import CHANGE, MAPPINGS, SETTINGS, hit, request, source
+from remuda.index.opensearch.server import Action, Address, Server, server_errors
+from remuda.index.port import Document, IndexMoved, IndexUnusable, Reached
+from remuda.index.query import Page, Query
+from remuda.model.state import State
+
+_AT_ONCE: Final = 1000
+_RANGES: Final = 500
+
+
+class _Builds(NamedTuple):
+    """The build that answers, and the one being filled; 0 for none."""
+
+    answering: int = 0
+    filling: int = 0
+
+
+class OpenSearchIndex:
+    """Implements `SearchIndex`. Several followers and searchers may use it at once."""
+
+    def __init__(self, url: str) -> None:
+        self._server = Server(Address.parse(url))
+        self._name = self._server.address.name
+        self._client = self._server.client
+        self._guard = threading.RLock()
+        self._known: set[str] = set()
+        self._met: set[str] = set()
+        self._begun = 0
+
+    def reached(self) -> Reached | None:
+        with self._guard, server_errors(self._server.address):
+            build = self._filling()
+            return self._reached(build)[0] if build else None
+
+    def apply(
+        self, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch], after: Reached, reached: Reached
+    ) -> None:
+        with self._guard, server_errors(self._server.address):
+            build = self._need_filling()
+            now, mark = self._reached(build)
+            if now != after:
+                raise IndexMoved(
+                    f"the index is at {tuple(now)}, not at {tuple(after)}: another process follows the log too"
+                )
+            parts = fold(events)
+            first = next(parts, {})
+            for batch in messages:
+                self._create(build, documents(batch, first))
+            for part in chain((first,), parts):
+                self._change(build, part)
+            try:
+                self._put(f"b{build}", reached._asdict(), **mark)
+            except ConflictError as error:
+                raise IndexMoved("another process follows the log into this index too") from error
+
+    def load(self, documents: Iterable[Document]) -> None:
+        with self._guard, server_errors(self._server.address):
+            # The process that has begun a build may have others to load it.
+            build = self._begun or self._builds().filling
+            rest = iter(documents)
+            while part := list(islice(rest, _AT_ONCE * 5)):
+                self._create(build, part)
+
+    def begin(self, reached: Reached) -> None:
+        with self._guard, server_errors(self._server.address):
+            self._prepare()
+            builds = self._builds()
+            if builds.filling and builds.filling != builds.answering:
+                self._remove(builds.filling)
+            build = max(builds) + 1
+            self._remove(build)
+            self._put(f"b{build}", reached._asdict())
+            self._put("builds", _Builds(builds.answering, build)._asdict())
+            self._begun = build
+
+    def finish(self) -> None:
+        with self._guard, server_errors(self._server.address):
+            build, answering = self._need_filling(), self._builds().answering
+            self._put("builds", _Builds(build, build)._asdict())
+            if answering != build:
+                self._switch(build)
+                for old in self._all_builds():
+                    if old != build:
+                        self._remove(old)
+            self._begun = 0
+
+    def forget(self, gone: Iterable[range]) -> None:
+        with self._guard, server_errors(self._server.address):
+            build = self._need_filling()
+            rest = iter(gone)
+            while part := list(islice(rest, _RANGES)):
+                self.refresh()
+                ranges = [{"range": {"offset": {"gte": run.start, "lt": run.stop}}} for run in part if run]
+                self._client.delete_by_query(
+                    index=self._indexes(build),
+                    body={"query": {"bool": {"should": ranges}}},
+                    params={"conflicts": "proceed", "refresh": "true", "allow_no_indices": "true"},
+                )
+
+    def search(self, query: Query) -> Page:
+        with server_errors(self._server.address):
+            alias = f"{self._name}-all" if query.queue is None else f"{self._name}-q-{_slug(query.queue)}"
+            answer = self._client.search(
+                index=alias, body=request(query), params={"ignore_unavailable": "true", "allow_no_indices": "true"}
+            )
+            return Page.of([hit(found["_source"]) for found in answer["hits"]["hits"]], query.limit)
+
+    def counts(self) -> Mapping[str, Mapping[State, int]]:
+        found: dict[str, dict[State, int]] = {}
+        asked: dict[str, Any] = {
+            "size": _AT_ONCE,
+            "sources": [{name: {"terms": {"field": name}}} for name in ("queue", "state")],
+        }
+        with server_errors(self._server.address):
+            while True:
+                answer = self._client.search(
+                    index=f"{self._name}-all",
+                    body={"size": 0, "aggs": {"counts": {"composite": asked}}},
+                    params={"ignore_unavailable": "true", "allow_no_indices": "true"},
+                )
+                told = answer.get("aggregations", {}).get("counts", {"buckets": []})
+                for bucket in told["buckets"]:
+                    states = found.setdefault(bucket["key"]["queue"], {})
+                    states[State(bucket["key"]["state"])] = bucket["doc_count"]
+                if "after_key" not in told:
+                    return found
+                asked["after"] = told["after_key"]
+
+    def refresh(self) -> None:
+        with self._guard, server_errors(self._server.address):
+            if build := self._filling():
+                self._client.indices.refresh(index=self._indexes(build), params={"allow_no_indices": "true"})
+
+    def drop(self) -> None:
+        with self._guard, server_errors(self._server.address):
+            for build in self._all_builds():
+                self._remove(build)
+            for name in (f"{self._name}-state",):
+                self._client.indices.delete(index=name, params={"ignore_unavailable": "true"})
+            if self._client.indices.exists_index_template(name=self._name):
+                self._client.indices.delete_index_template(name=self._name)
+            self._known.clear()
+            self._begun = 0
+
+    def describe(self) -> str:
+        return f"{self._server.address.url}/{self._name}"
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _create(self, build: int, found: Iterable[Document]) -> None:
+        """Add messages. Of those that are there, what the newer events made of them."""
+
+        def actions() -> Iterator[Action]:
+            for document in found:
+                for copy in document.copies:
+                    yield Action("create", self._index(build, copy.queue), str(document.offset), source(document, copy))
+
+        again = [
+            _change(action, position=body["position"], state=body["state"], modified=body["modified"],
+                    attempts=body["attempts"], reason=body["reason"], clean=True)
+            for action, _ in self._server.bulk(actions())
+            if (body := action.body)["position"] >= 0
+        ]  # fmt: skip
+        for action, status in self._server.bulk(again):
+            raise IndexUnusable(f"message {action.id} could not be changed (status {status}); go on, it is done again")
+
+    def _change(self, build: int, changes: Changes) -> None:
+        def actions() -> Iterator[Action]:
+            for queue, copies in changes.items():
+                index = self._index(build, queue) if copies else ""
+                for offset, change in copies.items():
+                    yield _change(Action("update", index, str(offset), {}), **change._asdict())
+
+        missing = [action for action, status in self._server.bulk(actions()) if status == 404]
+        for at in range(0, len(missing), _AT_ONCE):
+            self._arrive(build, missing[at : at + _AT_ONCE])
+
+    def _arrive(self, build: int, missing: list[Action]) -> None:
+        """Copies in queues that the messages came to later: what is the same in all copies is taken from another."""
+        self.refresh()
+        ids = sorted({action.id for action in missing})
+        answer = self._client.search(
+            index=self._indexes(build),
+            body={"query": {"ids": {"values": ids}}, "collapse": {"field": "offset"}, "size": len(ids)},
+        )
+        others = {found["_id"]: found["_source"] for found in answer["hits"]["hits"]}
+        queues = {self._index(build, queue): queue for queue in self._met}
+
+        def actions() -> Iterator[Action]:
+            for action in missing:
+                if action.id in others:  # else it was collected, or lies before the index begins
+                    params = action.body["script"]["params"]
+                    own = {name: params[name] for name in ("position", "state", "modified", "reason")}
+                    own |= {"queue": queues[action.target], "attempts": params["attempts"] or 0}
+                    yield Action("create", action.target, action.id, {**others[action.id], **own})
+
+        for _ in self._server.bulk(actions()):
+            pass  # it has arrived meanwhile, by another follower
+
+    def _index(self, build: int, queue: str) -> str:
+        """The index of a queue, made when it is met first."""
+        name = f"{self._name}-b{build}-{_slug(queue)}"
+        if name not in self._known:
+            try:
+                aliases: dict[str, Any] = {}
+                if self._builds().answering == build:
+                    aliases = {f"{self._name}-q-{_slug(queue)}": {}, f"{self._name}-all": {}}
+                self._client.indices.create(index=name, body={"aliases": aliases})
+            except RequestError as error:
+                if error.error != "resource_already_exists_exception":
+                    raise
+            self._known.add(name)
+            self._met.add(queue)
+        return name
+
+    def _indexes(self, build: int) -> str:
+        return f"{self._name}-b{build}-*"
+
+    def _switch(self, build: int) -> None:
+        """Let the aliases lead to another build, all in one step."""
+        actions: list[dict[str, Any]] = []
+        prefix = f"{self._name}-b{build}-"
+        for index, told in self._client.indices.get(index=f"{self._name}-b*").items():
+            if index.startswith(prefix):
+                for alias in (f"{self._name}-q-{index.removeprefix(prefix)}", f"{self._name}-all"):
+                    actions.append({"add": {"index": index, "alias": alias}})
+            else:
+                actions += ({"remove": {"index": index, "alias": alias}} for alias in told["aliases"])
+        if actions:
+            self._client.indices.update_aliases(body={"actions": actions})
+
+    def _all_builds(self) -> set[int]:
+        names = self._client.indices.get(index=f"{self._name}-b*", params={"allow_no_indices": "true"})
+        pattern = re.compile(re.escape(self._name) + r"-b(\d+)-.*")
+        return {int(match[1]) for name in names if (match := pattern.fullmatch(name))}
+
+    def _remove(self, build: int) -> None:
+        # One by one: a server may be set to refuse the removal of many by a pattern.
+        for name in self._client.indices.get(index=self._indexes(build), params={"allow_no_indices": "true"}):
+            self._client.indices.delete(index=name, params={"ignore_unavailable": "true"})
+            self._known.discard(name)
+
+    def _prepare(self) -> None:
+        self._client.indices.put_index_template(
+            name=self._name,
+            body={
+                "index_patterns": [f"{self._name}-b*-*"],
+                "priority": 500,
+                "template": {"settings": SETTINGS, "mappings": MAPPINGS},
+            },
+        )
+        if not self._client.indices.exists(index=f"{self._name}-state"):
+            body = {
+                "settings": {"number_of_shards": 1, "auto_expand_replicas": "0-1"},
+                "mappings": {"dynamic": False, "properties": {}},
+            }
+            self._client.indices.create(index=f"{self._name}-state", body=body, params={})
+
+    def _builds(self) -> _Builds:
+        try:
+            found = self._client.get(index=f"{self._name}-state", id="builds")["_source"]
+        except NotFoundError:
+            return _Builds()
+        return _Builds(found["answering"], found["filling"])
+
+    def _filling(self) -> int:
+        """The build that was begun here, or the one that answers."""
+        return self._begun or self._builds().answering
+
+    def _need_filling(self) -> int:
+        if build := self._filling():
+            return build
+        raise IndexUnusable(f"there is no search index at {self.describe()}; build it: remuda index build")
+
+    def _reached(self, build: int) -> tuple[Reached, dict[str, int]]:
+        """How far a build is, and the mark under which that can be changed."""
+        try:
+            found = self._client.get(index=f"{self._name}-state", id=f"b{build}")
+        except NotFoundError:
+            raise IndexMoved("another process has built the index anew") from None
+        mark = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
+        return Reached(*(found["_source"][name] for name in Reached._fields)), mark
+
+    def _put(self, id: str, body: dict[str, Any], **mark: int) -> None:
+        self._client.index(index=f"{self._name}-state", id=id, body=body, params=mark)
+
+
+def _change(action: Action, **params: Any) -> Action:
+    return Action("update", action.target, action.id, {"script": {"source": CHANGE, "params": params}})
+
+
+def _slug(queue: str) -> str:
+    """A queue's name as the name of an index can hold it, and apart from those of all others."""
+    plain = re.sub(r"[^a-z0-9]+", "-", queue.lower()).strip("-")[:60]
+    return f"{plain or 'none'}-{sha256(queue.encode('utf-8', 'replace')).hexdigest()[:12]}"

@@ -1,0 +1,180 @@
+"""What can be asked of a search index, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from remuda.index.text import MAX_WORD, words
+from remuda.model.errors import InvalidOption
+from remuda.model.state import State
+
+MAX_LIMIT: Final = 5_000
+_MAX_WORDS: Final = 64
+_LARGEST: Final = (1 << 63) - 1
+
+
+class Word(NamedTuple):
+    """A word that a body must hold, or the beginning of one."""
+
+    text: str
+    prefix: bool = False
+
+
+class TopicPrefix(NamedTuple):
+    """Topics by their beginning, in any case.
+
+    `fruit` and `fruit.*` are the topic itself and all below it; `fru*` is every topic that begins with these letters.
+    """
+
+    stem: str
+    below: bool
+
+    @classmethod
+    def parse(cls, text: str) -> TopicPrefix | None:
+        """None for `*` and `.*`, which every topic fits."""
+        stem = text.casefold()
+        below = stem.endswith(".*") or not stem.endswith("*")
+        stem = stem.removesuffix(".*").rstrip(".") if below else stem.rstrip("*")
+        return cls(stem, below) if stem else None
+
+    def covers(self, topic: str) -> bool:
+        folded = topic.casefold()
+        if not self.below:
+            return folded.startswith(self.stem)
+        return folded == self.stem or folded.startswith(self.stem + ".")
+
+
+class Cursor(NamedTuple):
+    """The last hit of a page: the next one goes on behind it."""
+
+    offset: int
+    queue: str
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        offset, colon, queue = text.partition(":")
+        if not colon or not offset.isascii() or not offset.isdigit() or int(offset) > _LARGEST:
+            raise InvalidOption(f"cursor: {text[:40]!r} is not one; pass the cursor of the page before, unchanged")
+        return cls(int(offset), queue)
+
+    def __str__(self) -> str:
+        return f"{self.offset}:{self.queue}"
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is given must hold. The newest message comes first; its copies in several queues by the queue's name."""
+
+    queue: str | None = None
+    """The queue's exact name; the empty text for messages that went to no queue."""
+    topic: str | None = None
+    """A topic prefix; see `TopicPrefix`."""
+    states: frozenset[State] = frozenset()
+    """Any of these; all without them."""
+    since: int | None = None
+    """Created at this time (microseconds) or later."""
+    until: int | None = None
+    """Created before this time."""
+    object: str | None = None
+    key: str | None = None
+    text: str = ""
+    """Words that the body must hold, all of them, in any order; `appl*` is any word that begins so."""
+    limit: int = 50
+    cursor: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("queue", "topic", "object", "key", "cursor"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InvalidOption(f"{name} must be a text, not {value!r}")
+            _check_unicode(name, value or "")
+        if not isinstance(self.text, str):
+            raise InvalidOption(f"text must be a text, not {self.text!r}")
+        _check_unicode("text", self.text)
+        for name in ("since", "until"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or abs(value) > _LARGEST):
+                raise InvalidOption(f"{name} must be a time in microseconds since 1970, not {value!r}")
+        if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
+            raise InvalidOption(f"limit must be a number from 1 to {MAX_LIMIT}, not {self.limit!r}")
+        msgspec.structs.force_setattr(self, "states", _states(self.states))
+        if self.cursor is not None:
+            Cursor.parse(self.cursor)
+        self.words()
+
+    def words(self) -> list[Word]:
+        """The words of the text, each once."""
+        found: dict[Word, None] = {}
+        for part in self.text.split():
+            parts = words(part)
+            for at, text in enumerate(parts):
+                if len(text) > MAX_WORD:
+                    raise InvalidOption(f"text: {text[:40]!r}… is longer than {MAX_WORD} characters; write {text[:8]}*")
+                found[Word(text, part.endswith("*") and at == len(parts) - 1)] = None
+        if self.text.strip() and not found:
+            raise InvalidOption(f"text: there is no word in {self.text[:40]!r}; a word is made of letters and digits")
+        if len(found) > _MAX_WORDS:
+            raise InvalidOption(f"text: {len(found)} words are too many; at most {_MAX_WORDS} can be searched at once")
+        return list(found)
+
+    @property
+    def topic_prefix(self) -> TopicPrefix | None:
+        return None if self.topic is None else TopicPrefix.parse(self.topic)
+
+    @property
+    def after(self) -> Cursor | None:
+        return None if self.cursor is None else Cursor.parse(self.cursor)
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """One message in one queue, as the index knows it. The body stays in the log."""
+
+    offset: int
+    queue: str
+    id: str
+    name: str
+    topics: tuple[str, ...]
+    state: State
+    created: int
+    modified: int
+    object: str | None
+    key: str | None
+    mime_type: str
+    size: int
+    attempts: int
+    reason: str | None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some hits, and where the next page goes on; None when there is nothing more."""
+
+    hits: tuple[Hit, ...]
+    cursor: str | None = None
+
+    @classmethod
+    def of(cls, hits: list[Hit], limit: int) -> Page:
+        """The first `limit` of hits, of which there is one more when there is another page."""
+        if len(hits) <= limit:
+            return cls(tuple(hits))
+        last = hits[limit - 1]
+        return cls(tuple(hits[:limit]), str(Cursor(last.offset, last.queue)))
+
+
+def _states(given: Iterable[State]) -> frozenset[State]:
+    if isinstance(given, str):
+        raise InvalidOption(f"states must be a set of states, not the text {given!r}")
+    try:
+        return frozenset(map(State, given))
+    except (TypeError, ValueError):
+        letters = ", ".join(f"{state.value} ({state.name.lower()})" for state in State)
+        raise InvalidOption(f"states must be some of {letters}; not {given!r}") from None
+
+
+def _check_unicode(name: str, text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidOption(f"{name}: {text[:40]!r} is not valid text; half of a character is missing") from None

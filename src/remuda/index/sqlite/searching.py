@@ -1,0 +1,209 @@
+"""Queries. The part of a query that leaves the fewest messages proposes offsets, newest first; the rest judges them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from remuda.index.query import Hit, Page, Query, TopicPrefix
+from remuda.index.sqlite.database import CHUNK
+from remuda.model.state import State
+
+_FIRST_LOOK: Final = 200
+_LARGEST_LOOK: Final = 5000
+_SELECTS: Final = 400
+"""Of one statement; SQLite allows 500."""
+_WORTH: Final = 8
+"""An index that leaves an eighth of the messages is better than walking through them."""
+_LAST_CHARACTER: Final = "\U0010ffff"
+
+
+class Bounds(NamedTuple):
+    """Offsets from `low` to before `high`."""
+
+    low: int
+    high: int
+
+
+Propose = Callable[[int, int], list[int]]
+"""The next offsets below one, the greatest first, at most so many; an empty list when there are no more."""
+
+
+class Search:
+    """One query against one connection."""
+
+    def __init__(self, connection: sqlite3.Connection, query: Query) -> None:
+        self._connection = connection
+        self._query = query
+        self._queues: dict[int, str] = {}
+
+    def page(self) -> Page:
+        query = self._query
+        bounds = self._bounds()
+        labels = self._labels()
+        pairs = self._pairs()
+        if bounds.low >= bounds.high or not pairs or labels == {}:
+            return Page(())
+        hits: list[Hit] = []
+        propose = self._proposer(bounds, labels, pairs)
+        below, size = bounds.high, max(_FIRST_LOOK, query.limit + 1)
+        while len(hits) <= query.limit and (offsets := propose(below, size)):
+            hits += self._judged(offsets, labels)
+            below, size = offsets[-1], min(2 * size, max(_LARGEST_LOOK, query.limit + 1))
+        return Page.of(hits, query.limit)
+
+    def _proposer(self, bounds: Bounds, labels: dict[int, int] | None, pairs: dict[tuple[int, str], int]) -> Propose:
+        query, low = self._query, bounds.low
+        if query.text.strip():
+            return self._by_words(low)
+        if query.key is not None:
+            return self._by_selects(low, [("messages WHERE key = ?", (query.key,))])
+        in_all = sum(count for _, _, count in self._run("SELECT * FROM counters"))
+        by_pairs = sum(pairs.values())
+        by_labels = in_all if labels is None else sum(labels.values())
+        if (
+            min(by_pairs, by_labels) * _WORTH > in_all
+            or len(labels if by_labels <= by_pairs and labels else pairs) > 20_000
+        ):
+            return self._by_selects(low, [("messages WHERE true", ())])
+        if labels is not None and by_labels <= by_pairs:
+            return self._by_selects(low, [("messages WHERE label = ?", (label,)) for label in labels])
+        return self._by_selects(low, [("copies WHERE queue = ? AND state = ?", pair) for pair in pairs])
+
+    def _by_selects(self, low: int, sources: Sequence[tuple[str, tuple[object, ...]]]) -> Propose:
+        def propose(below: int, size: int) -> list[int]:
+            found: set[int] = set()
+            for at in range(0, len(sources), _SELECTS):
+                part = sources[at : at + _SELECTS]
+                selects = " UNION ALL ".join(
+                    f"SELECT * FROM (SELECT offset FROM {source} AND offset >= ? AND offset < ? "
+                    "ORDER BY offset DESC LIMIT ?)"
+                    for source, _ in part
+                )
+                values = [value for _, own in part for value in (*own, low, below, size)]
+                found.update(row[0] for row in self._run(selects, values))
+            return sorted(found, reverse=True)[:size]
+
+        return propose
+
+    def _by_words(self, low: int) -> Propose:
+        wanted = " AND ".join(f'"{word.text}"{"*" if word.prefix else ""}' for word in self._query.words())
+        chunks = [row[0] for row in self._run("SELECT chunk FROM chunks ORDER BY chunk DESC")]
+
+        def propose(below: int, size: int) -> list[int]:
+            found: list[int] = []
+            for chunk in chunks:
+                if chunk * CHUNK < below and (chunk + 1) * CHUNK > low and len(found) < size:
+                    found += (
+                        row[0]
+                        for row in self._run(
+                            f"SELECT rowid FROM words_{chunk} WHERE words_{chunk} MATCH ? AND rowid >= ? AND rowid < ? "
+                            "ORDER BY rowid DESC LIMIT ?",
+                            (wanted, low, below, size - len(found)),
+                        )
+                    )
+            return found
+
+        return propose
+
+    def _judged(self, offsets: list[int], labels: dict[int, int] | None) -> Iterator[Hit]:
+        query, after = self._query, self._query.after
+        conditions = ["copies.offset IN (SELECT value FROM json_each(?))"]
+        values: list[object] = [msgspec.json.encode(offsets).decode()]
+        if query.queue is not None:
+            conditions.append("queues.name = ?")
+            values.append(query.queue)
+        if query.states:
+            conditions.append(f"copies.state IN ({', '.join('?' * len(query.states))})")
+            values += [state.value for state in query.states]
+        for name, sign, value in (
+            ("created", ">=", query.since),
+            ("created", "<", query.until),
+            ("key", "=", query.key),
+        ):
+            if value is not None:
+                conditions.append(f"messages.{name} {sign} ?")
+                values.append(value)
+        if after is not None:
+            conditions.append("(copies.offset < ? OR copies.offset = ? AND queues.name > ?)")
+            values += [after.offset, after.offset, after.queue]
+        rows = self._run(
+            "SELECT messages.label, messages.offset, queues.name, messages.id, labels.label, copies.state, created, "
+            "modified, key, size, attempts, reason FROM copies CROSS JOIN messages USING (offset) "
+            "JOIN labels ON labels.id = messages.label JOIN queues ON queues.id = copies.queue "
+            f"WHERE {' AND '.join(conditions)} ORDER BY copies.offset DESC, queues.name",
+            values,
+        )
+        for label, offset, queue, id, shared, state, created, modified, key, size, attempts, reason in rows:
+            if labels is not None and label not in labels:
+                continue
+            name, topics, about, mime_type = msgspec.json.decode(shared)
+            yield Hit(
+                offset, queue, id, name, tuple(topics) or (name,), State(state), created, modified, about, key,
+                mime_type, size, attempts, reason,
+            )  # fmt: skip
+
+    def _bounds(self) -> Bounds:
+        """The offsets in which hits can be, by time and by what was shown already."""
+        query, after = self._query, self._query.after
+        low, high = 0, (1 << 63) - 1
+        if after is not None:
+            high = after.offset + 1
+        if query.since is not None or query.until is not None:
+            since = -(1 << 62) if query.since is None else query.since
+            until = 1 << 62 if query.until is None else query.until
+            first, last = next(
+                self._run("SELECT min(first), max(last) FROM spans WHERE newest >= ? AND oldest < ?", (since, until))
+            )
+            low, high = (0, 0) if first is None else (first, min(high, last + 1))
+        return Bounds(low, high)
+
+    def _labels(self) -> dict[int, int] | None:
+        """The labels of the topic and the object that are asked for, with their numbers of messages; None for any."""
+        query = self._query
+        found: dict[int, int] | None = None
+        if (prefix := query.topic_prefix) is not None:
+            below, values = _topic_condition(prefix)
+            found = dict(
+                self._run(
+                    "SELECT DISTINCT id, messages FROM label_topics JOIN labels ON labels.id = label_topics.label "
+                    f"WHERE messages > 0 AND ({below})",
+                    values,
+                )
+            )
+        if query.object is not None:
+            of_object: dict[int, int] = dict(
+                self._run("SELECT id, messages FROM labels WHERE object = ? AND messages > 0", (query.object,))
+            )
+            found = of_object if found is None else {label: found[label] for label in found.keys() & of_object.keys()}
+        return found
+
+    def _pairs(self) -> dict[tuple[int, str], int]:
+        """Queues and states that are asked for and that hold any message, with how many."""
+        query = self._query
+        conditions, values = ["counters.messages > 0"], []
+        if query.queue is not None:
+            conditions.append("queues.name = ?")
+            values.append(query.queue)
+        if query.states:
+            conditions.append(f"counters.state IN ({', '.join('?' * len(query.states))})")
+            values += [state.value for state in query.states]
+        rows = self._run(
+            "SELECT counters.queue, counters.state, counters.messages FROM counters "
+            f"JOIN queues ON queues.id = counters.queue WHERE {' AND '.join(conditions)}",
+            values,
+        )
+        return {(queue, state): count for queue, state, count in rows}
+
+    def _run(self, statement: str, values: Iterable[object] = ()) -> Iterator[Any]:
+        return self._connection.execute(statement, tuple(values))
+
+
+def _topic_condition(prefix: TopicPrefix) -> tuple[str, list[str]]:
+    start = prefix.stem + "." if prefix.below else prefix.stem
+    condition = "topic >= ? AND topic < ?"
+    values = [start, start + _LAST_CHARACTER]
+    return (f"{condition} OR topic = ?", [*values, prefix.stem]) if prefix.below else (condition, values)

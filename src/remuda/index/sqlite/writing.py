@@ -1,0 +1,161 @@
+"""Taking batches in: new messages with what became of them since, then changes to messages that were there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from typing import Final
+
+import pyarrow as pa
+
+from remuda.index.folding import Change, Changes, fold
+from remuda.index.messages import documents
+from remuda.index.port import Document
+from remuda.index.sqlite.database import CHUNK, Database
+
+_SPAN: Final = 4096
+_CHANGED: Final = """CREATE TEMP TABLE IF NOT EXISTS changed (
+    offset INTEGER, queue INTEGER, state TEXT, modified INTEGER, attempts INTEGER, reason TEXT, clean INTEGER,
+    PRIMARY KEY (offset, queue)) WITHOUT ROWID"""
+_OLD: Final = """SELECT copies.queue, copies.state, count(*) FROM temp.changed CROSS JOIN copies
+    ON copies.offset = changed.offset AND copies.queue = changed.queue GROUP BY 1, 2"""
+_UPDATE: Final = """UPDATE copies SET state = n.state, modified = n.modified,
+    attempts = coalesce(n.attempts, copies.attempts),
+    reason = CASE WHEN n.clean OR n.reason IS NOT NULL THEN n.reason ELSE copies.reason END
+    FROM temp.changed AS n WHERE copies.offset = n.offset AND copies.queue = n.queue"""
+_ARRIVED: Final = """INSERT OR IGNORE INTO copies
+    SELECT n.offset, n.queue, n.state, n.modified, coalesce(n.attempts, 0), n.reason FROM temp.changed AS n
+    WHERE EXISTS (SELECT 1 FROM messages WHERE messages.offset = n.offset)
+      AND NOT EXISTS (SELECT 1 FROM copies WHERE copies.offset = n.offset AND copies.queue = n.queue)"""
+
+Counts = Counter[tuple[int, str]]
+
+
+def write(database: Database, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch]) -> None:
+    """Take messages and then events in; within a transaction."""
+    parts = fold(events)
+    first = next(parts, {})
+    for batch in messages:
+        write_documents(database, documents(batch, first))
+    for part in chain((first,), parts):
+        _write_changes(database, part)
+
+
+def write_documents(database: Database, found: Iterable[Document]) -> None:
+    """Add messages that are not there yet."""
+    counts: Counts = Counter()
+    labels: Counter[int] = Counter()
+    messages: list[tuple[object, ...]] = []
+    copies: list[tuple[object, ...]] = []
+    texts: list[tuple[int, str]] = []
+    for document in found:
+        offset = document.offset
+        label = database.label(document.name, document.topics, document.object, document.mime_type)
+        labels[label] += 1
+        messages.append((offset, label, document.id, document.key, document.created, document.size))
+        for copy in document.copies:
+            queue = database.queue(copy.queue)
+            counts[queue, copy.state] += 1
+            copies.append((offset, queue, copy.state, copy.modified, copy.attempts, copy.reason))
+        if document.text:
+            texts.append((offset, document.text))
+    if not messages:
+        return
+    many = database.connection.executemany
+    many("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", messages)
+    many("INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)", copies)
+    many("UPDATE labels SET messages = messages + ? WHERE id = ?", ((count, label) for label, count in labels.items()))
+    for chunk, group in groupby(texts, key=lambda text: text[0] // CHUNK):
+        many(f"INSERT INTO {database.words_table(chunk)} (rowid, text) VALUES (?, ?)", group)
+    _widen_spans(database, [(row[0], row[4]) for row in messages])  # type: ignore[misc]
+    count(database, counts)
+
+
+def count(database: Database, counts: Counts) -> None:
+    """Add to the counters."""
+    database.connection.executemany(
+        "INSERT INTO counters VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET messages = messages + excluded.messages",
+        ((queue, state, number) for (queue, state), number in counts.items() if number),
+    )
+
+
+def _write_changes(database: Database, changes: Changes) -> None:
+    if not any(changes.values()):
+        return
+    run = database.connection.execute
+    run(_CHANGED)
+    run("DELETE FROM temp.changed")
+    database.connection.executemany("INSERT INTO temp.changed VALUES (?, ?, ?, ?, ?, ?, ?)", _rows(database, changes))
+    counts: Counts = Counter()
+    for queue, state, number in run(_OLD):
+        counts[queue, state] -= number
+    run(_UPDATE)
+    run(_ARRIVED)
+    for queue, state, number in run(_OLD):
+        counts[queue, state] += number
+    count(database, counts)
+
+
+def _rows(database: Database, changes: Changes) -> Iterator[tuple[object, ...]]:
+    def row(queue: int, offset: int, change: Change) -> tuple[object, ...]:
+        return offset, queue, change.state, change.modified, change.attempts, change.reason, change.clean
+
+    found = [
+        row(database.queue(queue), offset, change)
+        for queue, copies in changes.items()
+        for offset, change in copies.items()
+    ]
+    found.sort(key=lambda entry: entry[:2])
+    return iter(found)
+
+
+def _widen_spans(database: Database, times: list[tuple[int, int]]) -> None:
+    run = database.connection.execute
+    newest = run("SELECT * FROM spans ORDER BY first DESC LIMIT 1").fetchone()
+    spans: list[list[int]] = []
+    if newest is not None and newest[1] < times[0][0] < newest[0] + _SPAN:
+        spans.append(list(newest))
+    for offset, time in times:
+        if spans and spans[-1][0] <= offset < spans[-1][0] + _SPAN:
+            last = spans[-1]
+            last[1], last[2], last[3] = max(last[1], offset), min(last[2], time), max(last[3], time)
+        else:
+            spans.append([offset, offset, time, time])
+    database.connection.executemany("INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?)", spans)
+
+
+def forget(database: Database, gone: range) -> None:
+    """Remove the messages of a range of offsets; within a transaction."""
+    run = database.connection.execute
+    bounds = (gone.start, gone.stop - 1)
+    counts: Counts = Counter()
+    for queue, state, number in run(
+        "SELECT queue, state, count(*) FROM copies WHERE offset BETWEEN ? AND ? GROUP BY 1, 2", bounds
+    ):
+        counts[queue, state] -= number
+    if not counts:
+        return
+    count(database, counts)
+    run(
+        "UPDATE labels SET messages = messages - gone.number FROM "
+        "(SELECT label, count(*) AS number FROM messages WHERE offset BETWEEN ? AND ? GROUP BY 1) AS gone "
+        "WHERE labels.id = gone.label",
+        bounds,
+    )
+    run("DELETE FROM copies WHERE offset BETWEEN ? AND ?", bounds)
+    run("DELETE FROM messages WHERE offset BETWEEN ? AND ?", bounds)
+    run("DELETE FROM spans WHERE first >= ? AND last <= ?", bounds)
+
+
+def sweep(database: Database) -> None:
+    """Drop the full-text tables of which no message is left."""
+    run = database.connection.execute
+    chunks = [row[0] for row in run("SELECT chunk FROM chunks")]
+    newest = max(chunks, default=0)
+    for chunk in chunks:
+        bounds = (chunk * CHUNK, (chunk + 1) * CHUNK - 1)
+        is_empty = run("SELECT 1 FROM messages WHERE offset BETWEEN ? AND ? LIMIT 1", bounds).fetchone() is None
+        if is_empty and chunk != newest:  # the newest is still being filled
+            run(f"DROP TABLE words_{chunk}")
+            run("DELETE FROM chunks WHERE chunk = ?", (chunk,))

@@ -1,0 +1,118 @@
+"""Index: the whole log into a search index at once, with the words of bodies found on all cores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from remuda.index import Follower, LogSource, Reached, SearchIndex, open_index
+from remuda.index.opening import default_place
+from remuda.index.port import CopyState, Document
+from remuda.index.text import searchable, text_of
+from remuda.log.disk import DirectoryDisk
+from remuda.spark.port import directory
+from remuda.spark.tables import LIFECYCLE, MESSAGES
+
+_DOCUMENT: Final = (
+    "offset bigint, created bigint, id string, name string, topics array<string>, object string, key string, "
+    "mime_type string, size bigint, text string"
+)
+_MESSAGE: Final = ("offset", "created", "id", "name", "topics", "object", "key", "mime_type", "body")
+_COPY: Final = ("queue", "state", "modified", "attempts", "reason")
+
+
+def documents(messages: DataFrame, lives: DataFrame) -> DataFrame:
+    """What an index is given: a row for each message, with its words and the states of its copies."""
+    told = messages.withColumn("created", F.unix_micros("created")).select(*_MESSAGE).mapInArrow(_with_words, _DOCUMENT)
+    copies = (
+        lives.withColumn("modified", F.unix_micros("modified"))
+        .withColumn("queue", F.coalesce("queue", F.lit("")))
+        .groupBy("offset")
+        .agg(F.sort_array(F.collect_list(F.struct(*_COPY))).alias("copies"))
+    )
+    return told.join(copies, "offset")
+
+
+def build(spark: SparkSession, url: str, place: str | None) -> None:
+    """Build the index of a log anew; the old one answers until the new one is complete."""
+    where = default_place(directory(url)) if place is None else place
+    log = LogSource(DirectoryDisk(directory(url), create=False))
+    index = open_index(where)
+    try:
+        # Lives may tell of events that came after this point; to be told of them again changes nothing.
+        offset, position = log.end()
+        index.begin(Reached())
+        if offset:
+            messages = _table(spark, url, MESSAGES).where(F.col("offset") < offset)
+            lives = _table(spark, url, LIFECYCLE).where(F.col("offset") < offset)
+            _load(documents(messages, lives), index, where, position)
+        index.apply([], [], Reached(), Reached(offset, position, time.time_ns() // 1000))
+        index.finish()
+        catch_up(index, log)
+    finally:
+        index.close()
+
+
+def follow(url: str, place: str | None) -> None:
+    """Apply what the log holds beyond the index."""
+    where = default_place(directory(url)) if place is None else place
+    index = open_index(where)
+    try:
+        catch_up(index, LogSource(DirectoryDisk(directory(url), create=False)))
+    finally:
+        index.close()
+
+
+def catch_up(index: SearchIndex, log: LogSource) -> None:
+    follower = Follower(index, log)
+    follower.catch_up()
+    follower.forget_collected()
+
+
+def _load(rows: DataFrame, index: SearchIndex, place: str, position: int) -> None:
+    if "://" not in place or place.startswith("file:"):
+        # SQLite has one writer: here. In order, since that is how it is written fastest.
+        index.load(_document(row, position) for row in rows.orderBy("offset").toLocalIterator(prefetchPartitions=True))
+        return
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        own = open_index(place)
+        try:
+            for batch in batches:
+                own.load(_document(row, position) for row in batch.to_pylist())
+                yield pa.RecordBatch.from_pydict({"sent": pa.array([batch.num_rows], pa.int64())})
+        finally:
+            own.close()
+
+    rows.mapInArrow(send, "sent bigint").agg(F.sum("sent")).collect()
+
+
+def _table(spark: SparkSession, url: str, table: str) -> DataFrame:
+    return spark.read.format("remuda").option("table", table).load(url)
+
+
+def _with_words(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        bodies, kinds = batch.column("body").to_pylist(), batch.column("mime_type").to_pylist()
+        texts = [searchable(text_of(body, kind)) for body, kind in zip(bodies, kinds, strict=True)]
+        columns = {name: batch.column(name) for name in _MESSAGE[:-1]}
+        sizes = pa.array(map(len, bodies), pa.int64())
+        yield pa.RecordBatch.from_pydict({**columns, "size": sizes, "text": pa.array(texts, pa.string())})
+
+
+def _document(row: Any, position: int) -> Document:
+    copies = [
+        CopyState(
+            copy["queue"], copy["state"], copy["modified"], copy["attempts"] or 0, copy["reason"] or None, position - 1
+        )
+        for copy in row["copies"]
+    ]
+    return Document(
+        row["offset"], row["created"], row["id"], row["name"], tuple(row["topics"] or ()), row["object"], row["key"],
+        row["mime_type"], row["size"], row["text"], copies,
+    )  # fmt: skip

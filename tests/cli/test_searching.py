@@ -1,0 +1,109 @@
+"""`remuda search` and `remuda index`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from remuda import Bus, Message, open_broker
+from tests.cli.kit import Remuda, start, wait_for
+
+
+def test_search_finds_by_words_and_fields(remuda: Remuda, data: str) -> None:
+    """U3, T4: the index is built where there is none, and brought up to the log."""
+    found = remuda("search", data, "state:invalid", "--json").value
+    assert [hit["id"] for hit in found["hits"]] == ["order-3"]
+    assert found["hits"][0]["reason"] == "no such order"
+    assert found["hits"][0]["body"] == {"id": 3}
+    assert found["behind"]["messages"] == 0
+    assert [hit["id"] for hit in remuda("search", data, "hello", "--json").value["hits"]] == ["lost"]
+    assert len(remuda("search", data, "topic:order.*", "queue:ship", "--json").value["hits"]) == 4
+    assert "no stock" in remuda("search", data, "state:retry").out
+    assert "nothing found" in remuda("search", data, "since:2020-01-01", "until:2020-01-02").out
+
+
+def test_search_goes_on_page_by_page(remuda: Remuda, data: str) -> None:
+    first = remuda("search", data, "queue:ship", "--limit", "3", "--json").value
+    rest = remuda("search", data, "queue:ship", "--limit", "3", "--cursor", first["cursor"], "--json").value
+    assert [hit["id"] for hit in first["hits"] + rest["hits"]] == ["order-5", "order-3", "order-2", "order-1"]
+    assert rest["cursor"] is None
+    assert f"--cursor {first['cursor']}" in remuda("search", data, "queue:ship", "--limit", "3").out
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("stat:dead", "the fields are"),
+        ("state:gone", "the states are"),
+        ("since:never", "is no time"),
+        ("!!!", "no word"),
+        ("text:" + "a" * 300, "longer than"),
+    ],
+)
+def test_a_wrong_query_is_told(remuda: Remuda, data: str, query: str, words: str) -> None:
+    assert words in remuda("search", data, query, code=1).err
+
+
+def test_hostile_content_is_shown_and_not_obeyed(remuda: Remuda, folder: Path) -> None:
+    with open_broker("data") as broker:
+        broker.publish(
+            Message("a", b"evil \x1b[2J\x1b]0;title\x07 [red]text[/red]", mime_type="text/plain", key="\x1b")
+        )
+    shown = remuda("search", "data", "evil").out
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "[red]text[/red]" in shown
+    assert remuda("search", "data", "evil", "--json").value["hits"][0]["key"] == "\x1b"
+
+
+def test_a_search_can_be_read_at_80_columns(remuda: Remuda, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with Bus("data") as bus:
+        for number in range(3):
+            bus.publish("warehouse.stock.counted.again", {"text": "many words " * 30, "number": number})
+    shown = remuda("search", "data", "many").out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "many" in shown
+
+
+def test_an_index_is_built_told_of_and_dropped(remuda: Remuda, data: str) -> None:
+    assert "remuda index build" in remuda("index", "status", data, code=1).err
+    built = remuda("index", "build", data, "--json").value
+    assert built["offset"] == 5
+    status = remuda("index", "status", data, "--json").value
+    assert status["queues"]["ship"] == {"I": 1, "Q": 1, "R": 1, "X": 1}
+    assert status["behind"] == {"messages": 0, "events": 0, "seconds": 0.0}
+    assert "ship" in remuda("index", "status", data).out
+    with open_broker(data) as broker:
+        broker.publish(Message("order.placed", b"{}"))
+    assert remuda("index", "status", data, "--json").value["behind"]["messages"] == 1
+    assert "1 messages and 0 events behind" in remuda("search", data, "--stale").out
+    assert remuda("index", "build", data, "--from", "4", "--json").value["offset"] == 6
+    assert {hit["offset"] for hit in remuda("search", data, "--json").value["hits"]} == {4, 5}
+    remuda("index", "drop", data, "--yes")
+    assert not Path(data, "index").exists()
+    remuda("index", "status", data, code=1)
+
+
+def test_follow_keeps_up_and_ends_when_told(folder: Path, remuda: Remuda) -> None:
+    with open_broker("data") as broker:
+        broker.publish(Message("a", b"one"))
+        process = start(folder, "index", "follow", "data", "--json")
+        wait_for(process, '"offset":1')
+        broker.publish(Message("a", b"two"))
+        deadline = time.monotonic() + 30
+        while remuda("index", "status", "data", "--json").value["offset"] < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert '"offset":2' in process.communicate(timeout=30)[0]
+        assert process.returncode == 0
+
+
+def test_a_place_that_cannot_be_is_told(remuda: Remuda, data: str) -> None:
+    assert "is not known" in remuda("search", data, "--index", "ftp://host/x", code=1).err
+    assert "is a file" in remuda("search", data, "--index", "app.py", code=1).err
+    assert "cannot be reached" in remuda("search", data, "--index", "opensearch://127.0.0.1:9/x", code=1).err

@@ -1,0 +1,231 @@
+"""T4: the same queries give the same answers on every index, and they are those of the log."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from remuda import Message, open_broker
+from remuda.index import Follower, Query, SearchIndex, rebuild
+from remuda.model.state import State
+from tests.index.kit import caught_up, every, ids, source
+from tests.index.naive import Naive
+
+LONG = "fruit." + "very-" * 40 + "long"
+WORDS = "apple pear plum cherry Äpfel STRASSE straße 東京 naïve order42 x_y 3.14".split()
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hundreds of messages of all kinds, in all states, some moved to other queues, some sealed."""
+    chance = random.Random(7)
+    folder = tmp_path_factory.mktemp("log") / "data"
+    with open_broker(folder, sync="os") as broker:
+        broker.create_queue("fruit", type="pull", put_back="no")
+        broker.create_queue("Fruits", type="pull")
+        broker.create_queue("other", type="pull")
+        for number in range(300):
+            body = " ".join(chance.choices(WORDS, k=4))
+            kind = chance.choice(["text/plain", "application/json", "application/octet-stream"])
+            broker.publish(
+                Message(
+                    chance.choice(["fruit.sour", "FRUIT.Sour", "fruit", "Fruits.x", "fruit.sweet.red", LONG]),
+                    f'{{"{WORDS[0]}": ["{body}", {number}]}}'.encode() if kind.endswith("json") else body.encode(),
+                    id=f"m{number}",
+                    object=chance.choice([None, "customer", "k" * 600]),
+                    key=chance.choice([None, f"key-{number % 20}", "K" * 40_000]),
+                    topics=chance.choice([(), ("fruit.extra", "other.Thing")]),
+                    mime_type=kind,
+                )
+            )
+        for queue in ("fruit", "Fruits", "other"):
+            while delivery := broker.pull(queue, chance.randint(1, 9), consumer="c"):
+                match chance.randrange(7):
+                    case 0:
+                        delivery.invalid(reason="not \x1b[31mvalid")
+                    case 1:
+                        delivery.not_interested()
+                    case 2:
+                        delivery.dead(reason="gone", to="other") if queue != "other" else delivery.dead(reason="gone")
+                    case 3:
+                        delivery.retry(after="1h", reason="later")
+                    case _:
+                        delivery.ack()
+                if chance.random() < 0.1:
+                    break
+        broker.reprocess("fruit")
+    return folder
+
+
+QUERIES = {
+    "all": Query(),
+    "queue": Query(queue="fruit"),
+    "queue in another case": Query(queue="fruits"),
+    "no queue": Query(queue=""),
+    "unknown queue": Query(queue="nobody's"),
+    "topic below": Query(topic="fruit.*"),
+    "topic in capitals": Query(topic="FRUIT.SOUR"),
+    "topic by letters": Query(topic="fruit*"),
+    "topic by a part of a word": Query(topic="fruit.so*"),
+    "long topic": Query(topic=LONG.upper()),
+    "long topic by letters": Query(topic=LONG[:-4] + "*"),
+    "another topic of it": Query(topic="other"),
+    "any topic": Query(topic="*"),
+    "no such topic": Query(topic="fruit.so"),
+    "states": Query(states=frozenset({State.INVALID, State.RETRY})),
+    "queue and state": Query(queue="other", states=frozenset({State.QUEUED})),
+    "object": Query(object="customer"),
+    "long object": Query(object="k" * 600),
+    "key": Query(key="key-7"),
+    "long key": Query(key="K" * 40_000),
+    "another long key": Query(key="K" * 39_999),
+    "object and key": Query(object="customer", key="key-7"),
+    "word": Query(text="apple"),
+    "words": Query(text="PEAR plum"),
+    "accents": Query(text="apfel"),
+    "sharp s": Query(text="Straße"),
+    "ideograph": Query(text="京"),
+    "beginning of a word": Query(text="cherr* na*"),
+    "number": Query(text="299"),
+    "parts of a word": Query(text="x_y"),
+    "word and topic and state": Query(text="apple", topic="fruit", states=frozenset({State.COMPLETED})),
+    "missing word": Query(text="apple zebra"),
+}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "opensearch"])
+def test_answers_are_those_of_the_log(kind: str, directory: Path, request: pytest.FixtureRequest) -> None:
+    """T4"""
+    index: SearchIndex = request.getfixturevalue(f"filled_{kind}")
+    truth = Naive(directory)
+    assert index.counts() == truth.counts()
+    seen = 0
+    for name, query in QUERIES.items():
+        expected = truth.search(query)
+        assert every(index, query, 60) == expected, name
+        seen += len(expected)
+    assert seen > 2000
+    assert every(index, Query(queue="fruit"), 7) == truth.search(Query(queue="fruit"))
+    times = sorted(hit.created for hit, _ in truth.copies)
+    for since, until in ((times[40], times[90]), (None, times[5]), (times[-3], None), (times[9], times[9]), (0, 1)):
+        query = Query(since=since, until=until, topic="fruit")
+        assert every(index, query, 100) == truth.search(query)
+
+
+def test_a_topic_prefix_ends_at_the_dot(filled: SearchIndex) -> None:
+    """T4: `fruit.*` finds `fruit.sour`, not `fruits.x`; in any case."""
+    names = {hit.name for hit in every(filled, Query(topic="fruit.*", queue="fruit"), 500)}
+    assert {"fruit.sour", "FRUIT.Sour", LONG} <= names
+    assert all(
+        hit.queue != "Fruits" or "fruit.extra" in hit.topics for hit in every(filled, Query(topic="fruit.*"), 500)
+    )
+
+
+def test_an_index_can_begin_anywhere(index: SearchIndex, directory: Path) -> None:
+    """T4: from any point, and what it holds is told of whole."""
+    log = source(directory)
+    Follower(index, log, start=200).catch_up()
+    index.refresh()
+    truth = [hit for hit in Naive(directory).search(Query()) if hit.offset >= 200]
+    assert every(index, Query(), 100) == truth
+    rebuild(index, log)
+    index.refresh()
+    assert every(index, Query(), 100) == Naive(directory).search(Query())
+
+
+def test_a_rebuild_lets_the_old_index_answer_until_it_is_done(index: SearchIndex, directory: Path) -> None:
+    caught_up(index, directory)
+    seen: list[int] = []
+
+    def look(_: object) -> None:
+        seen.append(len(index.search(Query(limit=1000)).hits))
+
+    rebuild(index, source(directory), start=250, progress=look)
+    index.refresh()
+    before = len(Naive(directory).copies)
+    assert set(seen) == {before}
+    assert 0 < len(index.search(Query(limit=1000)).hits) < before
+    assert Follower(index, source(directory)).lag().messages == 0
+
+
+def test_an_index_that_does_not_exist_finds_nothing(index: SearchIndex) -> None:
+    assert index.reached() is None
+    assert index.search(Query(text="apple")).hits == ()
+    assert index.counts() == {}
+    index.drop()
+
+
+def test_a_dropped_index_can_be_filled_again(index: SearchIndex, directory: Path) -> None:
+    caught_up(index, directory)
+    index.drop()
+    assert index.search(Query()).hits == ()
+    assert index.reached() is None
+    assert every(caught_up(index, directory), Query(), 100) == Naive(directory).search(Query())
+
+
+def test_an_index_follows_every_step(index: SearchIndex, tmp_path: Path) -> None:
+    """However the log is cut into batches, the index tells what the log tells."""
+    folder = tmp_path / "steps"
+    with open_broker(folder, sync="os") as broker:
+        broker.create_queue("a", type="pull")
+        broker.create_queue("b", type="pull")
+        follower = Follower(index, source(folder))
+        for number in range(12):
+            broker.publish([Message(f"a.{number}", b"text", id=f"{number}-{row}") for row in range(3)])
+            if number % 3 == 0:
+                follower.catch_up()
+            if delivery := broker.pull("a", 2):
+                if number % 2:
+                    delivery.ack()
+                else:
+                    delivery.dead(reason="no", to="b")
+            if number % 4 == 0:
+                follower.catch_up()
+                assert follower.lag().events == 0
+        follower.catch_up()
+        index.refresh()
+        truth = Naive(folder)
+        assert every(index, Query()) == truth.search(Query())
+        assert index.counts() == truth.counts()
+
+
+def test_collected_messages_leave(index: SearchIndex, tmp_path: Path) -> None:
+    folder = tmp_path / "collected"
+    with open_broker(folder, sync="os", success_retention=0, segment_bytes=1 << 16) as broker:
+        broker.create_queue("a", type="pull")
+        for number in range(200):
+            broker.publish([Message("a", f"number {number}".encode() * 80, id=str(number), mime_type="text/plain")])
+        delivery = broker.pull("a", 150)
+        assert delivery is not None
+        delivery.ack([row for row in range(150) if row % 10])
+        caught_up(index, folder)
+        assert len(index.search(Query(limit=500)).hits) == 200
+        assert broker.collect().messages > 0
+        caught_up(index, folder)
+        truth = Naive(folder)
+        assert len(truth.copies) < 200
+        assert ids(every(index, Query())) == ids(truth.search(Query()))
+        assert index.counts() == truth.counts()
+        assert every(index, Query(text="number")) == truth.search(Query(text="number"))
+
+
+@pytest.fixture(scope="session")
+def filled_sqlite(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
+    from remuda.index import open_index
+
+    return caught_up(open_index(tmp_path_factory.mktemp("filled") / "index"), directory)
+
+
+@pytest.fixture(scope="session")
+def filled_opensearch(directory: Path, opensearch: str) -> SearchIndex:
+    from remuda.index import open_index
+
+    return caught_up(open_index(opensearch.replace("http", "opensearch") + "/filled"), directory)
+
+
+@pytest.fixture(params=["sqlite", "opensearch"])
+def filled(request: pytest.FixtureRequest) -> SearchIndex:
+    index: SearchIndex = request.getfixturevalue(f"filled_{request.param}")
+    return index

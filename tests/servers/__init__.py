@@ -1,0 +1,1 @@
+"""Servers that tests start by themselves, on loopback ports of their own."""
