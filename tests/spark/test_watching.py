@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -31,6 +33,40 @@ def batch(number: int, rows: int, end: int, latest: int, milliseconds: int = 500
 def test_batches_that_came_meanwhile_are_told_as_one() -> None:
     told = summary([batch(3, 100, 100, 400), batch(4, 200, 300, 420)])
     assert (told.batch, told.rows, told.rate, told.lag) == (4, 300, 300.0, 120)
+
+
+@pytest.mark.parametrize("place", [None, "null", "7", '{"logOffset": 3, "mark": "x"}'])
+def test_a_source_that_tells_no_numbers_ends_no_telling(place: str | None) -> None:
+    one = batch(0, 5, 1, 1)
+    one["sources"][0] |= {"endOffset": place, "latestOffset": None}
+    assert (summary([one]).rows, summary([one]).lag) == (5, 0)
+
+
+@pytest.mark.slow
+def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
+    """As a person runs it: in a process of its own, with the interrupt for its whole group, as a terminal sends it."""
+    rows = spark.range(5).selectExpr("id as number", "'orders' as name", "string(id) as body")
+    rows.coalesce(1).write.parquet(str(tmp_path / "files"))
+    command = ["-m", "remuda.cli", "pipeline", "run", "ingest", "data", "--continuous", "--set", "source=files"]
+    with open(tmp_path / "errors", "wb") as errors:
+        running = subprocess.Popen(
+            [sys.executable, *command, "--set", "order=number", "--conf", "spark.ui.enabled=false"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+    assert running.stdout is not None
+    try:
+        assert running.stdout.readline().startswith("ingest-files: batch 0, 5 rows")
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(60) == 0, (tmp_path / "errors").read_text()
+        assert running.stdout.read().startswith("ingest is done")
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
 
 
 def test_every_row_is_told_once(spark: SparkSession, tmp_path: Path) -> None:

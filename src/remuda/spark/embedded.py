@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from remuda.log.directory import DirectoryDisk
@@ -18,6 +19,7 @@ from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, MESSAGES, SCHEMAS
 
 _LAST: Final = 1 << 62
+_MARKS: Final = {MESSAGES: ("created", "id"), EVENTS: ("time", "first", "state", "queue")}
 
 
 class EmbeddedLog:
@@ -30,6 +32,16 @@ class EmbeddedLog:
     def end(self, table: str) -> int:
         offset, position = self._reader.end()
         return offset if table == MESSAGES else position
+
+    def cut(self) -> tuple[int, int]:
+        return self._reader.end()
+
+    def mark(self, table: str, number: int) -> str | None:
+        columns = _MARKS[table]
+        for batch in self.batches(table, number - 1, number, Selection(), columns) if number else ():
+            row = batch.slice(batch.num_rows - 1)
+            return " ".join(str(_plain(row.column(name))) for name in columns)
+        return None
 
     def number_at(self, table: str, time: int) -> int:
         return self._reader.offset_at(time) if table == MESSAGES else self._reader.position_at(time)
@@ -62,6 +74,46 @@ class EmbeddedLog:
             told.append((range(done, before), range(_LAST)))
         return told
 
+    def collected(self, start: int, stop: int) -> list[range]:
+        gone: list[range] = []
+        cursor = start
+        for file in self.sealed(MESSAGES):
+            if file.first >= stop:
+                break
+            for run in self._runs(file, start, stop):
+                if run.start > cursor:
+                    gone.append(range(cursor, run.start))
+                cursor = max(cursor, run.stop)
+        tail = min((view.first.offset for view in Lister(self.disk).list().tail), default=self.end(MESSAGES))
+        if cursor < min(stop, tail):
+            gone.append(range(cursor, min(stop, tail)))
+        return gone
+
+    def _runs(self, file: SealedFile, start: int, stop: int) -> Iterator[range]:
+        """Neighbouring offsets that a file holds; those that cannot be read for damage were not let go either."""
+        whole = range(max(file.first, start), min(file.last + 1, stop))
+        if not whole:
+            return
+        try:
+            table = self.open_sealed(file)
+        except FileNotFoundError:
+            return
+        if not table.readable or table.rows == file.last - file.first + 1:
+            yield whole
+            return
+        for group in table.groups(start, stop):
+            first, count = table.bounds(group)
+            batch = table.batch(group, [table.column])
+            if batch is None:
+                yield range(max(first, start), min(first + count, stop))
+                continue
+            numbers = batch.column(0).to_numpy()
+            numbers = numbers[(numbers >= start) & (numbers < stop)]
+            edges = np.flatnonzero(np.diff(numbers) > 1)
+            begins, ends = np.append(0, edges + 1), np.append(edges, len(numbers) - 1)
+            for begin, end in zip(begins, ends, strict=True) if len(numbers) else ():
+                yield range(int(numbers[begin]), int(numbers[end]) + 1)
+
     def batches(
         self, table: str, start: int, stop: int, selection: Selection, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
@@ -90,6 +142,10 @@ class EmbeddedLog:
         if table == MESSAGES:
             return [file.first for file in listing.messages] + [view.first.offset for view in listing.tail]
         return [file.first for file in listing.events] + [view.first.position for view in listing.tail]
+
+
+def _plain(column: pa.Array) -> object:
+    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)[0].as_py()
 
 
 def _completed(batch: pa.RecordBatch, table: str, columns: Sequence[str]) -> pa.RecordBatch:

@@ -23,7 +23,10 @@ def lives(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the messages at these offsets, told by the events at these positions; of some of them `only`."""
     wanted = [offsets] if only is None else only
-    rows = fold(_messages(log, offsets, wanted, selection), _events(log, positions, wanted))
+    # Events first. The collector lets a message go before the events that tell of it: of a message that is found
+    # afterwards all of them were there.
+    events = _events(log, positions, wanted)
+    rows = fold(_messages(log, offsets, wanted, selection), events)
     for name, texts in (("queue", selection.queues), ("state", selection.states)):
         if texts is not None:
             rows = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(texts), pa.string())))

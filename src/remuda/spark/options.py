@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -18,7 +18,7 @@ READ_OPTIONS: Final = (
     "path", "table", "queues", "states", "topics", "fromOffset", "toOffset", "since", "until",
     "maxRowsPerTrigger", "rowsPerPartition",
 )  # fmt: skip
-_OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
+OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        given = check_names(options, READ_OPTIONS)
+        given = check_names(options, READ_OPTIONS, besides=OF_SPARK)
         url = given.get("path")
         if not url:
             raise InvalidOption('say where the log is: .load("data/") or .option("path", "data/")')
@@ -42,8 +42,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         if "topics" in given and table == EVENTS:
             raise InvalidOption(f"events carry no topics; read the table {MESSAGES} or {LIFECYCLE}")
         selection = Selection(
-            start=_number(given, "fromOffset") or 0,
-            stop=_LAST if (stop := _number(given, "toOffset")) is None else stop,
+            start=whole_number(given, "fromOffset") or 0,
+            stop=_LAST if (stop := whole_number(given, "toOffset")) is None else stop,
             since=_time(given, "since"),
             until=_time(given, "until"),
             queues=_texts(given, "queues"),
@@ -54,29 +54,30 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             url=anchored(url),
             table=table,
             selection=selection,
-            max_rows=_number(given, "maxRowsPerTrigger", least=1),
-            partition_rows=_number(given, "rowsPerPartition", least=1),
+            max_rows=whole_number(given, "maxRowsPerTrigger", least=1),
+            partition_rows=whole_number(given, "rowsPerPartition", least=1),
         )
 
 
 _LAST: Final = Selection().stop
 
 
-def check_names(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """The options under their proper names; raises for one that is unknown."""
+def check_names(options: Mapping[str, str], known: tuple[str, ...], *, besides: Collection[str] = ()) -> dict[str, str]:
+    """The options under their proper names; raises for one that is unknown. Some are let pass `besides`."""
     proper = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() in proper:
             given[proper[name.lower()]] = value
-        elif name.lower() not in _OF_SPARK:
+        elif name.lower() not in besides:
             near = difflib.get_close_matches(name.lower(), proper, n=1)
             hint = f"did you mean {proper[near[0]]!r}?" if near else f"the options are {', '.join(known)}"
             raise InvalidOption(f"unknown option {name!r}; {hint}")
     return given
 
 
-def _number(given: Mapping[str, str], name: str, least: int = 0) -> int | None:
+def whole_number(given: Mapping[str, str], name: str, least: int = 0) -> int | None:
+    """The value of an option; None where it is not given."""
     if name not in given:
         return None
     try:

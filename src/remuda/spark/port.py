@@ -24,12 +24,24 @@ class SparkLog(Protocol):
         """The number that comes next."""
         ...
 
+    def cut(self) -> tuple[int, int]:
+        """The offset and the position that come next, both of the same moment."""
+        ...
+
+    def mark(self, table: str, number: int) -> str | None:
+        """What tells the row before `number` from that of another log; None when it is not there any more."""
+        ...
+
     def number_at(self, table: str, time: int) -> int:
         """The first number of a row at `time` (microseconds) or later; the next one when there is none."""
         ...
 
     def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
         """The numbers from `start` to before `stop` in parts of about `rows`, to be read side by side."""
+        ...
+
+    def collected(self, start: int, stop: int) -> list[range]:
+        """The offsets from `start` to before `stop` of messages that the log has let go."""
         ...
 
     def telling(self, before: int) -> list[tuple[range, range]]:

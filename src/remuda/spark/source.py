@@ -26,7 +26,7 @@ from remuda.spark.lives import lives
 from remuda.spark.options import ReadOptions
 from remuda.spark.port import SparkLog, open_log
 from remuda.spark.selection import Selection
-from remuda.spark.tables import LIFECYCLE, MESSAGES, SCHEMAS
+from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, SCHEMAS
 
 _FEWEST_ROWS: Final = 1 << 16
 _MOST_ROWS: Final = 1 << 20
@@ -102,8 +102,9 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         log = open_log(self._options.url)
         table = numbered(self._options.table)
-        start, stop = bounds(log, table, self._options.selection)
-        return plan(log, self._options, start, stop, log.end("events")) if start < stop else []
+        offset, position = log.cut()
+        start, stop = bounds(log, table, self._options.selection, position if table == EVENTS else offset)
+        return plan(log, self._options, start, stop, position) if start < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._shape, partition)
@@ -139,12 +140,12 @@ def numbered(table: str) -> str:
     return MESSAGES if table == LIFECYCLE else table
 
 
-def bounds(log: SparkLog, table: str, selection: Selection) -> tuple[int, int]:
-    """The numbers between which all selected rows of the log lie by now."""
+def bounds(log: SparkLog, table: str, selection: Selection, end: int) -> tuple[int, int]:
+    """The numbers between which all selected rows of the log lie that are before its end."""
     start = selection.start
     if selection.since is not None:
         start = max(start, log.number_at(table, selection.since))
-    return start, min(selection.stop, log.end(table))
+    return start, min(selection.stop, end)
 
 
 def plan(

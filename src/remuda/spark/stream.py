@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,8 +22,15 @@ from remuda.spark.selection import Selection
 from remuda.spark.source import Shape, numbered, plan, read_part
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER
 
-Offsets = dict[str, int]
-"""How far a query has come: by `offset`, by `position`, or for lives by both."""
+Offsets = dict[str, Any]
+"""How far a query has come: by `offset`, by `position`, or for lives by both; and marks that tell logs apart."""
+_MARK: Final = "Mark"
+
+
+_TABLES: Final = {"offset": MESSAGES, "position": EVENTS}
+_NOT_THIS: Final = (
+    "it is not the log that this query has read. Give the query its log again, or a new checkpoint to begin anew"
+)
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -32,7 +40,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._shape = Shape(options.table, schema)
         self._log_at_hand: SparkLog | None = None
-        self._goal: Offsets | None = None
+        self._goal: dict[str, int] | None = None
+        self._checked: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         selection = self._options.selection
@@ -44,20 +53,13 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {NUMBER[self._options.table]: number}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        self._check(start)
+        begun = numbers_of(start)
         end = self._goal or self._end()
-        for name, number in start.items():
-            if name not in end:
-                raise Conflict(
-                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
-                )
-            if self._log_end(name) < number:
-                raise Conflict(
-                    f"the checkpoint is at {name} {number}, but the log at {self._options.url!r} ends at "
-                    f"{self._log_end(name)}: it is not the log that this query has read. Begin a new checkpoint"
-                )
         if isinstance(limit, ReadMaxRows):
-            end = {name: min(number, start[name] + limit.max_rows) for name, number in end.items()}
-        return {name: max(number, start[name]) for name, number in end.items()}
+            end = {name: min(number, begun[name] + limit.max_rows) for name, number in end.items()}
+        reached = {name: max(number, begun[name]) for name, number in end.items()}
+        return start if reached == begun else self._marked(reached)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows = self._options.max_rows
@@ -70,6 +72,8 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end()
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        self._check(start)
+        self._check(end)
         if self._options.table == LIFECYCLE:
             return self._lives(start, end)
         name = NUMBER[self._options.table]
@@ -95,15 +99,40 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log_at_hand = open_log(self._options.url)
         return self._log_at_hand
 
-    def _log_end(self, name: str) -> int:
-        return self._log.end(MESSAGES if name == "offset" else EVENTS)
+    def _check(self, at: Offsets) -> None:
+        """Raise unless this is the log that a query has read so far."""
+        if at == self._checked:
+            return
+        for name, number in numbers_of(at).items():
+            if name not in self._end():
+                raise Conflict(
+                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
+                )
+            if self._log_end(name) < number:
+                raise Conflict(
+                    f"the checkpoint is at {name} {number}, but the log at {self._options.url!r} ends at "
+                    f"{self._log_end(name)}: {_NOT_THIS}"
+                )
+            before, now = at.get(f"{name}{_MARK}"), self._log.mark(_TABLES[name], number)
+            if before is not None and now is not None and before != now:
+                raise Conflict(
+                    f"the checkpoint is at {name} {number}, where the log at {self._options.url!r} holds something "
+                    f"else than was read: {_NOT_THIS}"
+                )
+        self._checked = at
 
-    def _end(self) -> Offsets:
+    def _marked(self, at: dict[str, int]) -> Offsets:
+        marks = {f"{name}{_MARK}": self._log.mark(_TABLES[name], number) for name, number in at.items()}
+        return {**at, **{name: mark for name, mark in marks.items() if mark is not None}}
+
+    def _log_end(self, name: str) -> int:
+        return self._log.end(_TABLES[name])
+
+    def _end(self) -> dict[str, int]:
         last = self._options.selection.stop
         if self._options.table == LIFECYCLE:
-            # Positions first: an event never tells of a message that is not yet counted.
-            position = self._log_end("position")
-            return {"offset": min(self._log_end("offset"), last), "position": position}
+            offset, position = self._log.cut()
+            return {"offset": min(offset, last), "position": position}
         name = NUMBER[self._options.table]
         return {name: min(self._log_end(name), last)}
 
@@ -118,6 +147,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not only:
             return []
         return plan(self._log, self._options, only[0].start, only[-1].stop, end["position"], only)
+
+
+def numbers_of(offsets: Offsets) -> dict[str, int]:
+    """The numbers without the marks."""
+    return {name: number for name, number in offsets.items() if isinstance(number, int)}
 
 
 def merged(ranges: list[range]) -> list[range]:
