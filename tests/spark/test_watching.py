@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -42,31 +40,27 @@ def test_a_source_that_tells_no_numbers_ends_no_telling(place: str | None) -> No
     assert (summary([one]).rows, summary([one]).lag) == (5, 0)
 
 
-@pytest.mark.slow
 def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
-    """As a person runs it: in a process of its own, with the interrupt for its whole group, as a terminal sends it."""
+    """Sources of files tell no number for the end that they have not reached."""
     rows = spark.range(5).selectExpr("id as number", "'orders' as name", "string(id) as body")
     rows.coalesce(1).write.parquet(str(tmp_path / "files"))
-    command = ["-m", "remuda.cli", "pipeline", "run", "ingest", "data", "--continuous", "--set", "source=files"]
-    with open(tmp_path / "errors", "wb") as errors:
-        running = subprocess.Popen(
-            [sys.executable, *command, "--set", "order=number", "--conf", "spark.ui.enabled=false"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-    assert running.stdout is not None
-    try:
-        assert running.stdout.readline().startswith("ingest-files: batch 0, 5 rows")
-        os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(60) == 0, (tmp_path / "errors").read_text()
-        assert running.stdout.read().startswith("ingest is done")
-    finally:
-        running.kill()
-        running.wait()
-        running.stdout.close()
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not list((tmp_path / "lake").glob("_files/*/commits/0")):
+            time.sleep(0.2)
+        time.sleep(2.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    command = ["run", "ingest", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--continuous"]
+    stopper = threading.Thread(target=interrupt)
+    stopper.start()
+    ran = CliRunner().invoke(app, [*command, "--set", f"source={tmp_path / 'files'}", "--set", "order=number"])
+    stopper.join()
+    assert ran.exit_code == 0, ran.output
+    told, done = ran.stdout.splitlines()
+    assert told.startswith("ingest-files: batch 0, 5 rows")
+    assert done.startswith("ingest is done")
 
 
 def test_every_row_is_told_once(spark: SparkSession, tmp_path: Path) -> None:

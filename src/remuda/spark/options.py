@@ -16,8 +16,10 @@ from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, check_table
 
 READ_OPTIONS: Final = (
     "path", "table", "queues", "states", "topics", "fromOffset", "toOffset", "since", "until",
-    "maxRowsPerTrigger", "rowsPerPartition",
+    "maxRowsPerTrigger", "maxBytesPerTrigger", "rowsPerPartition", "failOnDataLoss", "startingOffsets",
 )  # fmt: skip
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
 OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
 
 
@@ -27,8 +29,14 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = Selection()
     max_rows: int | None = None
     """Rows of a micro-batch, at most."""
+    max_bytes: int | None = None
+    """Bytes of bodies in a micro-batch, about and at most."""
     partition_rows: int | None = None
     """Numbers per task; without it, as many as suit the table."""
+    fail_on_loss: bool = True
+    """Stop where rows are missing, instead of counting them."""
+    starting: str | int = EARLIEST
+    """Where a stream without a checkpoint begins: at one of the ends, or at a time."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -55,11 +63,38 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             table=table,
             selection=selection,
             max_rows=whole_number(given, "maxRowsPerTrigger", least=1),
+            max_bytes=whole_number(given, "maxBytesPerTrigger", least=1),
+            fail_on_loss=truth(given, "failOnDataLoss", default=True),
+            starting=_starting(given),
             partition_rows=whole_number(given, "rowsPerPartition", least=1),
         )
 
 
 _LAST: Final = Selection().stop
+
+
+def truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """The value of an option that is true or false."""
+    value = given.get(name, str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise InvalidOption(f"{name} must be true or false, not {given[name]!r}")
+    return value == "true"
+
+
+def _starting(given: Mapping[str, str]) -> str | int:
+    text = given.get("startingOffsets", EARLIEST).strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    for other in ("fromOffset", "since"):
+        if other in given:
+            raise InvalidOption(f"startingOffsets and {other} both say where to begin; give one of them")
+    try:
+        return parse_time(text)
+    except ValueError:
+        raise InvalidOption(
+            f"startingOffsets must be {EARLIEST}, {LATEST} or a time such as 2026-01-31T12:00, not {text!r}; an offset "
+            "is given as fromOffset"
+        ) from None
 
 
 def check_names(options: Mapping[str, str], known: tuple[str, ...], *, besides: Collection[str] = ()) -> dict[str, str]:

@@ -36,4 +36,4 @@ def _last(commits: Path) -> int | None:
 def _offsets(path: Path) -> dict[str, int]:
     """The last line of Spark's file is the source's own."""
     told = json.loads(path.read_text().splitlines()[-1])
-    return {name: number for name, number in told.items() if isinstance(number, int)}
+    return {name: number for name, number in told.items() if name in ("offset", "position")}

@@ -30,9 +30,10 @@ def read_table(spark: SparkSession, url: str, table: str, options: Mapping[str, 
     """The rows that `format("remuda")` gives with the same options, as the log is now."""
     texts = {name: _text(name, value) for name, value in options.items()}
     asked = ReadOptions.parse({**texts, "path": url, "table": table})
-    if asked.max_rows is not None:
-        raise InvalidOption("maxRowsPerTrigger is for streams: use spark.readStream.format('remuda')")
-    held = hold(url)
+    for name in ("maxRowsPerTrigger", "maxBytesPerTrigger", "startingOffsets"):
+        if name in texts:
+            raise InvalidOption(f"{name} is for streams: use spark.readStream.format('remuda')")
+    held = hold(url, fail_on_loss=asked.fail_on_loss)
     if table == LIFECYCLE:
         return _lifecycle(spark, held, asked.selection)
     return select(_whole(spark, held, table), table, asked.selection)
@@ -58,15 +59,16 @@ class Held(msgspec.Struct, frozen=True):
     url: str
     log: SparkLog
     ends: dict[str, int]
+    fail_on_loss: bool = True
 
 
-def hold(url: str) -> Held:
+def hold(url: str, *, fail_on_loss: bool = True) -> Held:
     """One cut of the log for all that is read by it, whatever is sealed, shrunk or expires meanwhile."""
     open_log(url)  # or say what is wrong with it
     root = snapshot(Path(directory(url)))
     log = open_log(str(root))
     offset, position = log.cut()
-    return Held(str(root), log, {MESSAGES: offset, EVENTS: position})
+    return Held(str(root), log, {MESSAGES: offset, EVENTS: position}, fail_on_loss)
 
 
 def _whole(spark: SparkSession, held: Held, table: str) -> DataFrame:
@@ -84,15 +86,15 @@ def _whole(spark: SparkSession, held: Held, table: str) -> DataFrame:
                 by_source.append((file.first, file.last + 1))
             done = file.last + 1
     by_source.append((done, held.ends[table]))
-    parts = [_by_source(spark, held.url, table, start, stop) for start, stop in by_source if start < stop]
+    parts = [_by_source(spark, held, table, start, stop) for start, stop in by_source if start < stop]
     if paths:
         parts.insert(0, spark.read.schema(schema).parquet(*paths))
     return reduce(DataFrame.union, parts) if parts else spark.createDataFrame([], schema)
 
 
-def _by_source(spark: SparkSession, url: str, table: str, start: int, stop: int) -> DataFrame:
-    reader = spark.read.format("remuda").option("table", table)
-    return reader.option("fromOffset", start).option("toOffset", stop).load(url)
+def _by_source(spark: SparkSession, held: Held, table: str, start: int, stop: int) -> DataFrame:
+    reader = spark.read.format("remuda").option("table", table).option("failOnDataLoss", held.fail_on_loss)
+    return reader.option("fromOffset", start).option("toOffset", stop).load(held.url)
 
 
 def _is_whole(log: EmbeddedLog, path: Path, name: str) -> bool:
@@ -136,6 +138,8 @@ def _conditions(table: str, selection: Selection) -> list[Column]:
 
 def _text(name: str, value: Any) -> str:
     """An option as Spark would pass it on; lists are welcome here."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, datetime):

@@ -93,4 +93,4 @@ def _is_news(progress: Mapping[str, Any], told: int) -> bool:
 def _numbers(offset: str | None) -> dict[str, int]:
     """The numbers of a place. Sources of files tell none of their end, and others tell more than numbers."""
     told = json.loads(offset) if offset else None
-    return {name: one for name, one in told.items() if isinstance(one, int)} if isinstance(told, dict) else {}
+    return {name: told[name] for name in ("offset", "position") if name in told} if isinstance(told, dict) else {}

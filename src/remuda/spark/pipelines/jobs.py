@@ -20,7 +20,7 @@ from pyspark.sql.types import DateType, DoubleType, LongType, StringType, Struct
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.spark.lake import LakeTable
-from remuda.spark.options import check_names, whole_number
+from remuda.spark.options import check_names, truth, whole_number
 from remuda.spark.pipelines.archive import (
     archived_events,
     archived_messages,
@@ -44,6 +44,8 @@ FILES: Final = "_files"
 """Checkpoints of those who follow a directory of files instead of the log."""
 DEFAULT_WINDOW: Final = "1 minute"
 _HISTORY_PARTS: Final = 32
+_FOLLOWING: Final = ("maxRows", "failOnDataLoss")
+"""Options of all who follow the log."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,10 +254,10 @@ def checked(job: Job, *known: str) -> Job:
 
 
 JOBS: Final[Mapping[str, Job]] = {
-    "archive": checked(archive, "maxRows"),
-    "lifecycle": checked(lifecycle, "maxRows"),
-    "history": checked(run_history, "maxRows"),
-    "metrics": checked(run_metrics, "window", "maxRows"),
+    "archive": checked(archive, *_FOLLOWING),
+    "lifecycle": checked(lifecycle, *_FOLLOWING),
+    "history": checked(run_history, *_FOLLOWING),
+    "metrics": checked(run_metrics, "window", *_FOLLOWING),
     "ingest": checked(ingest, "source", "format", "schema", "order", "repeats", "app", "batch"),
     "replay": checked(replay, "where", "to", "app", "batch"),
     "retention": checked(retention, "success", "dead"),
@@ -274,6 +276,7 @@ def _follow(
         stream = stream.schema(columns)
     if (rows := whole_number(place.options, "maxRows", least=1)) is not None:
         stream = stream.option("maxRowsPerTrigger", rows)
+    stream = stream.option("failOnDataLoss", truth(place.options, "failOnDataLoss", default=True))
     checkpoint = str(checkpoint_of(place.lake, job, table))
     return _start(stream.load(place.url), f"{job}-{table}", checkpoint, take, continuous=place.continuous)
 
@@ -318,7 +321,8 @@ def _merge(
 
 def _published(spark: SparkSession, url: str, since: int, until: int) -> DataFrame:
     """Lives of the messages that were published from one time to before another (microseconds)."""
-    lives = spark.read.format("remuda").option("table", LIFECYCLE)
+    # What is missing was told by the stream that led here.
+    lives = spark.read.format("remuda").option("table", LIFECYCLE).option("failOnDataLoss", False)
     return lives.option("since", since).option("until", until).load(url)
 
 

@@ -14,6 +14,7 @@ from remuda.spark.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, within
 from remuda.spark.lake import LakeTable
 from remuda.spark.pipelines.lifecycle import lifecycle
 from remuda.spark.port import open_log
+from remuda.spark.tables import MESSAGES
 
 COLLECTED: Final = "collected before its end was read"
 
@@ -30,7 +31,8 @@ def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, e
     offsets = waiting.select("offset").distinct().toArrow()["offset"].to_numpy()
     if not len(offsets):
         return 0
-    gone = open_log(url).collected(int(offsets.min()), int(offsets.max()) + 1)
+    gaps = open_log(url).gaps(MESSAGES, int(offsets.min()), int(offsets.max()) + 1)
+    gone = [range(gap.start, gap.stop) for gap in gaps if not gap.damaged]
     lost = offsets[within(gone, offsets, np.ones_like(offsets))] if gone else offsets[:0]
     if not len(lost):
         return 0
