@@ -6,6 +6,7 @@ from remuda.bus.bus import Bus, handles
 from remuda.bus.context import Attempt, Context, Headers, Response
 from remuda.bus.middleware import Handled, Middleware
 from remuda.bus.retry import RetryPolicy
+from remuda.lake import arrow
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
@@ -27,6 +28,7 @@ __all__ = [
     "Response",
     "Retry",
     "RetryPolicy",
+    "arrow",
     "handles",
     "open_async_broker",
     "open_broker",

@@ -93,12 +93,10 @@ class EmbeddedLog:
     def gaps(self, table: str, start: int, stop: int) -> list[Gap]:
         damaged: list[range] = []
         there: list[range] = []
-        listing = Lister(self.disk).list()
         for file in self.sealed(table):
             if file.first < stop and file.last >= start:
                 there += self._runs(file, start, stop, damaged)
-        firsts = (view.first.offset if table == MESSAGES else view.first.position for view in listing.tail)
-        tail = min(firsts, default=self.end(table))
+        tail = self.sealed_before(table)
         gone = subtracted(range(start, min(stop, max(tail, start))), there)
         found = [Gap(one.start, one.stop, False) for one in gone] + [Gap(one.start, one.stop, True) for one in damaged]
         return sorted(found, key=lambda gap: gap.start)
@@ -171,6 +169,13 @@ class EmbeddedLog:
         """The files that are sealed by now."""
         listing = Lister(self.disk).list()
         return listing.messages if table == MESSAGES else listing.events
+
+    def sealed_before(self, table: str) -> int:
+        """The first number that is not in a sealed file, or in one that was collected since."""
+        tail = Lister(self.disk).list().tail
+        return min(
+            (view.first.offset if table == MESSAGES else view.first.position for view in tail), default=self.end(table)
+        )
 
     def open_sealed(self, file: SealedFile) -> Table:
         return (MessageTable if file.table == MESSAGES else EventTable)(self.disk, file)

@@ -12,7 +12,9 @@ import contextlib
 import os
 import shutil
 import socket
-from collections.abc import Iterable
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,29 +26,47 @@ _FOLDERS: Final = ("tail", "sealed")
 _mine: dict[Path, tuple[object, Path]] = {}
 """The last snapshot of each log, and what was linked in it."""
 _folders: set[Path] = set()
+_guard: Final = threading.Lock()
 
 
 def snapshot(root: Path) -> Path:
-    """A folder that is the log as it is now; the log itself where no links can be made.
-
-    The tail is held first, then events, then messages: what is sealed meanwhile is in both, and what is collected
-    meanwhile loses its messages before its events, never the other way round.
-    """
-    names = [*_listed(root, "tail"), *_listed(root, "sealed", "events-"), *_listed(root, "sealed", "messages-")]
+    """A folder that is the log as it is now, until this process ends; the log itself where no links can be made."""
+    names = [*_listed(root, "tail"), *_listed(root, "sealed")]
     signature = (root.stat().st_ino, tuple(_inode(root / name) for name in names))
     known = _mine.get(root)
     if known is not None and known[0] == signature and known[1].is_dir():
         return known[1]
-    folder = root / PINS / f"{socket.gethostname()}-{os.getpid()}"
-    place = folder / str(_following(folder))
+    place = _take(root)
+    _mine[root] = (signature, place)
+    return place
+
+
+@contextlib.contextmanager
+def hold(root: Path) -> Iterator[Path]:
+    """A snapshot for as long as something is read from it."""
+    place = _take(root)
     try:
-        if folder not in _folders:
-            _sweep(root / PINS)
+        yield place
+    finally:
+        if place != root:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _take(root: Path) -> Path:
+    """The tail is held first, then events, then messages: what is sealed meanwhile is in both, and what is collected
+    meanwhile loses its messages before its events, never the other way round.
+    """
+    folder = root / PINS / f"{socket.gethostname()}-{os.getpid()}"
+    place = folder / uuid.uuid4().hex
+    try:
+        with _guard:
+            if folder not in _folders:
+                _sweep(root / PINS)
+                if not _folders:
+                    atexit.register(release)
+                _folders.add(folder)
         for name in _FOLDERS:
             (place / name).mkdir(parents=True, exist_ok=True)
-        if not _folders:
-            atexit.register(release)
-        _folders.add(folder)
         _link(root, place, [MARKER])
         _link(root, place, _listed(root, "tail"))
         _link(root, place, _listed(root, "sealed", "events-"))
@@ -54,7 +74,6 @@ def snapshot(root: Path) -> Path:
     except OSError:
         shutil.rmtree(place, ignore_errors=True)
         return root  # a read-only directory, or a file system without links: then as it is
-    _mine[root] = (signature, place)
     return place
 
 
@@ -85,13 +104,6 @@ def _inode(path: Path) -> tuple[str, int]:
         return path.name, path.stat().st_ino
     except FileNotFoundError:
         return path.name, -1
-
-
-def _following(folder: Path) -> int:
-    try:
-        return max((int(name) for name in os.listdir(folder) if name.isdigit()), default=-1) + 1
-    except FileNotFoundError:
-        return 0
 
 
 def _sweep(pins: Path) -> None:

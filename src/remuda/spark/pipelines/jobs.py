@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -226,6 +227,23 @@ def history_table(lake: str) -> LakeTable:
     ):  # fmt: skip
         schema = schema.add(name, kind)
     return LakeTable(lake, "history", schema, ("part",))
+
+
+def lake_table(lake: str, name: str) -> LakeTable:
+    """A table that a pipeline filled; raises `NotFound` where there is none."""
+    made: dict[str, Callable[[str], LakeTable]] = {
+        MESSAGES: messages_table, EVENTS: events_table, LIFECYCLE: lifecycle_table, "history": history_table,
+        "metrics": metrics_table,
+    }  # fmt: skip
+    other = re.fullmatch(r"metrics-([\d.e+]+)s", name)
+    if other:
+        made[name] = lambda lake: metrics_table(lake, f"{other[1]} seconds")
+    if name not in made:
+        raise InvalidOption(f"there is no table {name!r}; the tables are {', '.join(made)}, and metrics-…s of windows")
+    table = made[name](lake)
+    if not table.manifest().version:
+        raise NotFound(f"the lake {lake!r} has no table {name!r} yet; run the pipeline that fills it")
+    return table
 
 
 def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
