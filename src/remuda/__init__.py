@@ -11,6 +11,7 @@ from remuda.bus.publishing.dead_letters import DeadLetter
 from remuda.bus.publishing.tracking import MessageStatus
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.bus.testing import ManualClock
+from remuda.lake import arrow
 from remuda.model.errors import (
     BrokerClosed,
     Duplicate,
@@ -67,6 +68,7 @@ __all__ = [
     "RetryPolicy",
     "StopToken",
     "StorageError",
+    "arrow",
     "handles",
     "open_async_broker",
     "open_broker",

@@ -96,3 +96,48 @@ def test_m7_the_names_are_those_of_the_index() -> None:
         "failed", "confirmedCount",
     } <= set(view)  # fmt: skip
     assert set(view["consumedBy"][0]) == {"consumer", "fetched", "confirmed", "duration"}
+
+
+HOUR = 3_600_000_000
+
+
+def test_m7_giving_up_is_an_answer_and_another_day_does_not_count() -> None:
+    """`dead()` sets `processed`; a message reprocessed the next day took as long as its own fetches took."""
+    view = tell(
+        (2_000, event(State.FETCHED, consumer="c", attempt=1)),
+        (3_000, event(State.DEAD, consumer="c", reason="given up")),
+        (37 * HOUR, event(State.QUEUED, reason="reprocessed", who="ann")),
+        (37 * HOUR + 100, event(State.FETCHED, consumer="c", attempt=2)),
+        (37 * HOUR + 900, event(State.SUCCESS, consumer="c")),
+    ).queues[0]
+    assert (view.processed, view.duration, view.delivered, view.reason) == (3_000, 1_000, True, None)
+
+
+def test_m7_where_no_answer_came_nothing_was_processed() -> None:
+    silent = [
+        (2_000, event(State.FETCHED, consumer="c", attempt=1)),
+        (3_000, event(State.RETRY, reason="no answer in time")),
+        (3_000, event(State.QUEUED, attempt=1)),
+        (4_000, event(State.FETCHED, consumer="c", attempt=2)),
+    ]
+    for end in (event(State.DEAD, reason="consumer lost"), event(State.DEAD, consumer="c", reason="consumer lost")):
+        view = tell(*silent, (5_000, end)).queues[0]
+        assert (view.processed, view.duration, view.delivered) == (None, None, False)
+    late = tell(*silent, (37 * HOUR, event(State.FETCHED, consumer="c")), (37 * HOUR + 5, event(State.SUCCESS)))
+    assert (late.queues[0].processed, late.queues[0].duration) == (37 * HOUR + 5, 5)
+
+
+def test_m7_not_now_is_forgotten_when_it_succeeds() -> None:
+    view = tell(
+        (2_000, event(State.FETCHED, consumer="c", attempt=1)),
+        (3_000, event(State.QUEUED, consumer="c", reason="not now")),
+        (4_000, event(State.FETCHED, consumer="c", attempt=1)),
+        (5_000, event(State.SUCCESS, consumer="c")),
+        (5_000, event(State.COMPLETED)),
+    ).queues[0]
+    assert (view.state, view.reason) == ("X", None)
+
+
+def test_m7_what_was_sent_without_awaiting_an_answer_stays_delivered() -> None:
+    view = tell((2_000, event(State.FETCHED)), (2_000, event(State.KICKED)), (2_001, event(State.COMPLETED))).queues[0]
+    assert (view.delivered, view.success, view.processed) == (True, True, None)

@@ -31,7 +31,7 @@ def random_story(rng: random.Random, messages: int) -> list[Told]:
                 rng.randrange(1, 4),
                 rng.choice(CONSUMERS),
                 rng.randrange(4),
-                reason=rng.choice([None, "", "late", "lost"]),
+                reason=rng.choice([None, "", "late", "consumer lost"]),
                 detail=rng.choice([None, "", "a story"]),
             ),
         )
@@ -64,7 +64,7 @@ def as_rows(told: Document) -> list[dict[str, Any]]:
         return [whole | {"queue": None, "state": "U", "modified": told.created, "archived": True}]
     names = (
         "queue", "queued", "delivered", "success", "archived", "modified", "consumed", "processed", "completed",
-        "confirmed_count", "attempts", "reason", "detail",
+        "confirmed_count", "attempts", "reason", "detail", "duration",
     )  # fmt: skip
     return [
         whole

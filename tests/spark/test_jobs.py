@@ -33,7 +33,8 @@ def place(tmp_path: Path) -> Place:
 
 
 def run(spark: SparkSession, name: str, place: Place, **options: str) -> None:
-    JOBS[name](spark, Place(url=place.url, lake=place.lake, options={**place.options, **options}))
+    limits = place.options if name in ("archive", "lifecycle", "history", "metrics") else {}
+    JOBS[name](spark, Place(url=place.url, lake=place.lake, options={**limits, **options}))
 
 
 def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession, place: Place) -> None:

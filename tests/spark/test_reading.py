@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from remuda.model.errors import InvalidOption
 from remuda.spark import pins, read
@@ -79,8 +80,11 @@ def test_l3_a_damaged_segment_costs_only_its_own_rows(spark: SparkSession, tmp_p
         data = bytearray(file.read_bytes())
         data[place] ^= 255
         file.write_bytes(data)
-    found = offsets(read(spark, tmp_path, "messages"))
-    assert found == offsets(load(spark, tmp_path))
+    for frame in (read(spark, tmp_path, "messages"), load(spark, tmp_path)):
+        with pytest.raises(PySparkException, match=r"rows are missing .*: offsets \d+ to \d+ \(damaged\)"):
+            frame.count()
+    found = offsets(read(spark, tmp_path, "messages", failOnDataLoss=False))
+    assert found == offsets(load(spark, tmp_path, failOnDataLoss=False))
     assert 0 < len(found) < 1600
 
 

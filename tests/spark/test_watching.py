@@ -33,6 +33,36 @@ def test_batches_that_came_meanwhile_are_told_as_one() -> None:
     assert (told.batch, told.rows, told.rate, told.lag) == (4, 300, 300.0, 120)
 
 
+@pytest.mark.parametrize("place", [None, "null", "7", '{"logOffset": 3, "mark": "x"}'])
+def test_a_source_that_tells_no_numbers_ends_no_telling(place: str | None) -> None:
+    one = batch(0, 5, 1, 1)
+    one["sources"][0] |= {"endOffset": place, "latestOffset": None}
+    assert (summary([one]).rows, summary([one]).lag) == (5, 0)
+
+
+def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
+    """Sources of files tell no number for the end that they have not reached."""
+    rows = spark.range(5).selectExpr("id as number", "'orders' as name", "string(id) as body")
+    rows.coalesce(1).write.parquet(str(tmp_path / "files"))
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not list((tmp_path / "lake").glob("_files/*/commits/0")):
+            time.sleep(0.2)
+        time.sleep(2.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    command = ["run", "ingest", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--continuous"]
+    stopper = threading.Thread(target=interrupt)
+    stopper.start()
+    ran = CliRunner().invoke(app, [*command, "--set", f"source={tmp_path / 'files'}", "--set", "order=number"])
+    stopper.join()
+    assert ran.exit_code == 0, ran.output
+    told, done = ran.stdout.splitlines()
+    assert told.startswith("ingest-files: batch 0, 5 rows")
+    assert done.startswith("ingest is done")
+
+
 def test_every_row_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
     with broker_at(tmp_path / "data") as broker:
         play(broker)

@@ -55,6 +55,12 @@ class Table:
         low, high = self._bounds[group]
         return low, high - low + 1
 
+    def group_rows(self, group: int) -> int:
+        """How many rows a row group has."""
+        assert self._parquet is not None
+        count: int = self._parquet.metadata.row_group(group).num_rows
+        return count
+
     def groups(self, start: int, stop: int) -> list[int]:
         """The row groups that may hold numbers from `start` to before `stop`."""
         return [group for group, (low, high) in enumerate(self._bounds) if low < stop and high >= start]

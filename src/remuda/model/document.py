@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -10,7 +11,17 @@ from remuda.model.message import Message
 from remuda.model.records import Event
 from remuda.model.state import LIVE, PARKED, State
 
-_ANSWERS = frozenset({State.SUCCESS, State.RETRY, State.INVALID, State.NOT_INTERESTED, State.DEAD})
+_REFUSALS: Final = frozenset({State.RETRY, State.INVALID, State.NOT_INTERESTED, State.DEAD})
+_SUCCEEDED: Final = frozenset({State.SUCCESS, State.KICKED, State.COMPLETED})
+CONSUMER_LOST: Final = "consumer lost"
+"""The reason that stands where a consumer's answer would."""
+
+
+def is_answer(event: Event) -> bool:
+    """Whether a consumer said this. What ends or returns without one, as for want of an answer, names no consumer."""
+    if event.state is State.SUCCESS:
+        return True
+    return event.state in _REFUSALS and bool(event.consumer) and event.reason != CONSUMER_LOST
 
 
 class Consumption(msgspec.Struct, frozen=True, rename="camel"):
@@ -41,6 +52,8 @@ class QueueView(msgspec.Struct, frozen=True, rename="camel"):
     failed: int | None = None
     reason: str | None = None
     detail: str | None = None
+    duration: int | None = None
+    """From the fetch to the first answer: what an earlier fetch without an answer took does not count."""
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,29 +84,33 @@ class _Tale:
         self.confirmed = 0
         self.consumed: list[Consumption] = []
         self.first: dict[str, int] = {}
+        self.fetched: int | None = None
+        self.duration: int | None = None
+        self.kicked = False
         self.reason: str | None = None
         self.detail: str | None = None
 
     def tell(self, event: Event, time: int) -> None:
-        before, self.state, self.modified = self.state, event.state, time
-        afresh = event.state in (State.QUEUED, State.SUCCESS)
-        self.reason = event.reason or (None if afresh else self.reason)
-        self.detail = event.detail or (None if afresh else self.detail)
+        self.state, self.modified = event.state, time
+        anew = event.state is State.QUEUED or event.state in _SUCCEEDED
+        self.reason = event.reason or (None if anew else self.reason)
+        self.detail = event.detail or (None if anew else self.detail)
+        if is_answer(event) and "processed" not in self.first:
+            self._once("processed", time)
+            self.duration = None if self.fetched is None else time - self.fetched
         match event.state:
             case State.FETCHED:
                 self._once("consumed", time)
+                self.fetched = time
                 self.attempts = event.attempt
                 self.consumed += [Consumption(name, time) for name in (event.consumer or "").split(", ")]
             case State.SUCCESS:
-                self._once("processed", time)
                 self.confirmed += 1
                 self._confirm(event.consumer or "", time)
             case State.COMPLETED:
                 self._once("completed", time)
-            case State.RETRY | State.INVALID | State.NOT_INTERESTED:
-                self._once("processed", time)
-            case State.DEAD if before is State.FETCHED:
-                self._once("processed", time)
+            case State.KICKED:
+                self.kicked = True
         if event.state in PARKED:
             self._once("failed", time)
         elif event.state is State.QUEUED:
@@ -105,7 +122,7 @@ class _Tale:
             queue=self.queue,
             state=state,
             queued=state in (State.QUEUED, State.RETRY),
-            delivered="processed" in self.first or state is State.KICKED,
+            delivered="processed" in self.first or self.kicked,
             success=self.confirmed > 0 or state in (State.SUCCESS, State.COMPLETED, State.KICKED),
             archived=state not in LIVE,
             modified=self.modified,
@@ -118,6 +135,7 @@ class _Tale:
             failed=self.first.get("failed"),
             reason=self.reason,
             detail=self.detail,
+            duration=self.duration,
         )
 
     def _once(self, moment: str, time: int) -> None:

@@ -8,7 +8,7 @@ import logging
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -80,7 +80,13 @@ def run(
         if lake_format is not None:
             begin_lake(lake, lake_format)
         spark = session(f"remuda {name}", master=master, remote=remote, config=config)
-        place = Place(url=anchored(url), lake=anchored(lake), continuous=continuous, options=options)
+        place = Place(
+            url=anchored(url),
+            lake=anchored(lake),
+            continuous=continuous,
+            options=options,
+            tell=lambda deed, counts: _tell_deed(name, deed, counts, as_json),
+        )
         watch = Watch(lambda told: _tell(told, as_json))
         with _interruptible(), watch.over(spark):
             try:
@@ -122,6 +128,14 @@ def _tell(told: Told, as_json: bool) -> None:
         typer.echo(msgspec.json.encode(told))
     else:
         typer.echo(f"{told.query}: batch {told.batch}, {told.rows:,} rows at {told.rate:,.0f}/s, {told.lag:,} behind")
+
+
+def _tell_deed(name: str, deed: str, counts: Mapping[str, int], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"pipeline": name, "deed": deed, **counts}))
+    else:
+        listed = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        typer.echo(f"{name}: {listed} {deed}")
 
 
 def _numbers(told: dict[str, int]) -> str:

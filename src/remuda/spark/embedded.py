@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from remuda.log.directory import DirectoryDisk
@@ -14,10 +15,13 @@ from remuda.log.reader import Reader
 from remuda.log.sealed import EventTable, MessageTable, Table
 from remuda.log.segments import SealedFile
 from remuda.log.view import Lister
+from remuda.spark.losses import Gap, subtracted
 from remuda.spark.selection import Selection
-from remuda.spark.tables import EVENTS, MESSAGES, SCHEMAS
+from remuda.spark.tables import EVENTS, MESSAGES, MOMENT, SCHEMAS
 
 _LAST: Final = 1 << 62
+_SAMPLE: Final = 256
+_MARKS: Final = {MESSAGES: ("created", "id"), EVENTS: ("time", "first", "state", "queue")}
 
 
 class EmbeddedLog:
@@ -31,8 +35,32 @@ class EmbeddedLog:
         offset, position = self._reader.end()
         return offset if table == MESSAGES else position
 
+    def cut(self) -> tuple[int, int]:
+        return self._reader.end()
+
+    def mark(self, table: str, number: int) -> str | None:
+        columns = _MARKS[table]
+        for batch in self.batches(table, number - 1, number, Selection(), columns) if number else ():
+            row = batch.slice(batch.num_rows - 1)
+            return " ".join(str(_plain(row.column(name))) for name in columns)
+        return None
+
     def number_at(self, table: str, time: int) -> int:
         return self._reader.offset_at(time) if table == MESSAGES else self._reader.position_at(time)
+
+    def newest(self, table: str) -> int | None:
+        end = self.end(table)
+        for batch in self.batches(table, end - 1, end, Selection(), (MOMENT[table],)) if end else ():
+            time: int = batch.column(0).cast(pa.int64())[-1].as_py()
+            return time
+        return None
+
+    def row_bytes(self, table: str, start: int) -> float:
+        """Told by the first rows there are, as Spark gets them."""
+        for batch in self.batches(table, start, start + _SAMPLE, Selection(), SCHEMAS[table].names):
+            size: int = batch.nbytes
+            return max(size / int(batch.num_rows), 1.0)
+        return 1.0
 
     def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
         edges = sorted({start, stop, *(edge for edge in self._edges(table) if start < edge < stop)})
@@ -62,24 +90,92 @@ class EmbeddedLog:
             told.append((range(done, before), range(_LAST)))
         return told
 
+    def gaps(self, table: str, start: int, stop: int) -> list[Gap]:
+        damaged: list[range] = []
+        there: list[range] = []
+        for file in self.sealed(table):
+            if file.first < stop and file.last >= start:
+                there += self._runs(file, start, stop, damaged)
+        tail = self.sealed_before(table)
+        gone = subtracted(range(start, min(stop, max(tail, start))), there)
+        found = [Gap(one.start, one.stop, False) for one in gone] + [Gap(one.start, one.stop, True) for one in damaged]
+        return sorted(found, key=lambda gap: gap.start)
+
+    def _runs(self, file: SealedFile, start: int, stop: int, damaged: list[range]) -> Iterator[range]:
+        """Neighbouring numbers that a file holds. Those that are found to be damaged were not let go either."""
+        whole = range(max(file.first, start), min(file.last + 1, stop))
+        if not whole:
+            return
+        try:
+            table = self.open_sealed(file)
+        except FileNotFoundError:
+            return
+        if not table.readable:
+            damaged.append(whole)
+        if not table.readable or table.rows == file.last - file.first + 1:
+            yield whole
+            return
+        for group in table.groups(start, stop):
+            first, count = table.bounds(group)
+            if table.group_rows(group) == count:
+                yield range(max(first, start), min(first + count, stop))
+                continue
+            batch = table.batch(group, [table.column])
+            if batch is None:
+                damaged.append(range(max(first, start), min(first + count, stop)))
+                yield damaged[-1]
+                continue
+            numbers = batch.column(0).to_numpy()
+            yield from _runs_of(pa.array(numbers[(numbers >= start) & (numbers < stop)]))
+
     def batches(
-        self, table: str, start: int, stop: int, selection: Selection, columns: Sequence[str]
+        self,
+        table: str,
+        start: int,
+        stop: int,
+        selection: Selection,
+        columns: Sequence[str],
+        missing: list[Gap] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         read = self._reader.message_batches if table == MESSAGES else self._reader.event_batches
         needed = [name for name in SCHEMAS[table].names if name in selection.columns(table) or name in columns]
+        covered: list[range] = []
 
         def wanted(sealed: Table, group: int) -> bool:
-            return selection.may_hold(table, sealed, group)
+            if selection.may_hold(table, sealed, group):
+                return True
+            first, count = sealed.bounds(group)
+            covered.append(range(first, first + count))
+            return False
 
         for batch in read(start, stop, columns=needed, wanted=wanted):
+            covered += _runs_of(batch.column(0))
             chosen = selection.apply(table, batch)
             if chosen.num_rows:
                 yield _completed(chosen, table, columns)
+        if missing is not None:
+            for one in subtracted(range(start, stop), sorted(covered, key=lambda run: run.start)):
+                missing += self._causes(table, one)
+
+    def _causes(self, table: str, missing: range) -> Iterator[Gap]:
+        """What was not read, parted by why: what was not let go is damaged."""
+        let_go = [
+            range(gap.start, gap.stop) for gap in self.gaps(table, missing.start, missing.stop) if not gap.damaged
+        ]
+        yield from (Gap(one.start, one.stop, False) for one in let_go)
+        yield from (Gap(one.start, one.stop, True) for one in subtracted(missing, let_go))
 
     def sealed(self, table: str) -> tuple[SealedFile, ...]:
         """The files that are sealed by now."""
         listing = Lister(self.disk).list()
         return listing.messages if table == MESSAGES else listing.events
+
+    def sealed_before(self, table: str) -> int:
+        """The first number that is not in a sealed file, or in one that was collected since."""
+        tail = Lister(self.disk).list().tail
+        return min(
+            (view.first.offset if table == MESSAGES else view.first.position for view in tail), default=self.end(table)
+        )
 
     def open_sealed(self, file: SealedFile) -> Table:
         return (MessageTable if file.table == MESSAGES else EventTable)(self.disk, file)
@@ -90,6 +186,23 @@ class EmbeddedLog:
         if table == MESSAGES:
             return [file.first for file in listing.messages] + [view.first.offset for view in listing.tail]
         return [file.first for file in listing.events] + [view.first.position for view in listing.tail]
+
+
+def _runs_of(column: pa.Array) -> list[range]:
+    """Neighbouring numbers of a column in order, as ranges."""
+    if not len(column):
+        return []
+    first, last = column[0].as_py(), column[-1].as_py()
+    if last - first + 1 == len(column):
+        return [range(first, last + 1)]
+    numbers = column.to_numpy()
+    edges = np.flatnonzero(np.diff(numbers) > 1)
+    begins, ends = np.append(0, edges + 1), np.append(edges, len(numbers) - 1)
+    return [range(int(numbers[at]), int(numbers[to]) + 1) for at, to in zip(begins, ends, strict=True)]
+
+
+def _plain(column: pa.Array) -> object:
+    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)[0].as_py()
 
 
 def _completed(batch: pa.RecordBatch, table: str, columns: Sequence[str]) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from remuda.log.schemas import TIME
+from remuda.model.document import CONSUMER_LOST
 from remuda.model.state import LIVE, PARKED, State
 from remuda.spark.tables import CONSUMED_BY, LIFECYCLE_SCHEMA
 
@@ -24,8 +25,9 @@ Spread = Callable[[Numbers], Numbers]
 """From the lives that events tell of to all of them; -1 where none tells."""
 
 _STATES: Final = tuple(State)
-_ANSWERS: Final = (State.SUCCESS, State.RETRY, State.INVALID, State.NOT_INTERESTED)
+_REFUSALS: Final = (State.RETRY, State.INVALID, State.NOT_INTERESTED, State.DEAD)
 _SUCCEEDED: Final = (State.SUCCESS, State.COMPLETED, State.KICKED)
+_ANEW: Final = (State.QUEUED, *_SUCCEEDED)
 
 
 def fold(messages: pa.Table, events: pa.Table) -> pa.RecordBatch:
@@ -136,6 +138,7 @@ def _told(steps: _Steps, lives: Numbers, events: pa.Table) -> dict[str, pa.Array
         found = spread(events_of_lives)
         return pa.array(np.append(time, 0)[found], mask=found < 0).cast(TIME)
 
+    answers = _answered(steps, events)
     everything, fetched, confirmed = np.full(len(steps.event), True), steps.are(State.FETCHED), steps.are(State.SUCCESS)
     last = spread(steps.last(everything))
     counts = np.where(at < 0, 0, spread(steps.count(confirmed)))
@@ -144,21 +147,45 @@ def _told(steps: _Steps, lives: Numbers, events: pa.Table) -> dict[str, pa.Array
         "state": _take(events["state"], last),
         "modified": when(steps.last(everything)),
         "consumed": when(steps.first(fetched)),
-        "processed": when(steps.first(steps.are(*_ANSWERS))),
+        "processed": when(steps.first(answers)),
+        "duration": _duration(steps, spread, answers, fetched, time),
         "completed": when(steps.first(steps.are(State.COMPLETED))),
         "confirmed_count": pa.array(counts, pa.int32()),
         "attempts": pc.fill_null(_take(events["attempt"], fetch), 0).cast(pa.int32()),
         "reason": _standing(steps, spread, events["reason"]),
         "detail": _standing(steps, spread, events["detail"]),
+        "kicked": pa.array(np.where(at < 0, 0, spread(steps.count(steps.are(State.KICKED)))) > 0),
         "consumed_by": _consumed_by(steps, spread, fetched, confirmed, events),
     }
 
 
+def _answered(steps: _Steps, events: pa.Table) -> Mask:
+    """Which steps are answers of consumers, by the rule of `is_answer`."""
+    named = pc.not_equal(pc.fill_null(_one(events["consumer"]), ""), "")
+    lost = pc.equal(pc.fill_null(_one(events["reason"]), ""), CONSUMER_LOST)
+    by_consumer: Mask = pc.and_not(named, lost).to_numpy(zero_copy_only=False)
+    return steps.are(State.SUCCESS) | (steps.are(*_REFUSALS) & by_consumer[steps.event])
+
+
+def _duration(steps: _Steps, spread: Spread, answers: Mask, fetched: Mask, time: Numbers) -> pa.Array:
+    """From the last fetch before each life's first answer to that answer."""
+    if not len(steps.starts):
+        return pa.nulls(len(spread(steps.starts)), pa.int64())
+    place = np.arange(len(steps.event))
+    answer = np.minimum.reduceat(np.where(answers, place, len(place)), steps.starts)
+    before = fetched & (place < answer[steps.life])
+    fetch = np.maximum.reduceat(np.where(before, place, -1), steps.starts)
+    known = (answer < len(place)) & (fetch >= 0)
+    moments = time[steps.event]
+    took = np.where(known, moments[np.minimum(answer, len(place) - 1)] - moments[fetch], 0)
+    return pa.array(spread(took), mask=spread(known.astype(np.int64)) < 1)
+
+
 def _standing(steps: _Steps, spread: Spread, said: pa.ChunkedArray) -> pa.Array:
-    """The last word on something; a message that is queued again has none."""
+    """The last word on something; a message that is queued again, or succeeded, has none."""
     texts = _one(said)
     speaks = pc.not_equal(pc.fill_null(texts, ""), "").to_numpy(zero_copy_only=False)
-    word = _take(texts, spread(steps.last(speaks[steps.event] | steps.are(State.QUEUED))))
+    word = _take(texts, spread(steps.last(speaks[steps.event] | steps.are(*_ANEW))))
     return pc.if_else(pc.equal(word, ""), pa.scalar(None, pa.string()), word)
 
 
@@ -247,14 +274,14 @@ def _rows(messages: pa.Table, message: Numbers, queue: pa.Array, told: dict[str,
     of_message = _of_message(messages, message)
     state = pc.fill_null(told["state"], State.QUEUED.value)
     modified = pc.coalesce(told["modified"], of_message["created"])
-    kicked, parked = _are(state, [State.KICKED]), _are(state, PARKED)
+    parked = _are(state, PARKED)
     columns = {
         **of_message,
         **told,
         "queue": queue,
         "state": state,
         "queued": _are(state, [State.QUEUED, State.RETRY]),
-        "delivered": pc.or_(pc.is_valid(told["processed"]), kicked),
+        "delivered": pc.or_(pc.is_valid(told["processed"]), told["kicked"]),
         "success": pc.or_(pc.greater(told["confirmed_count"], 0), _are(state, _SUCCEEDED)),
         "archived": pc.invert(_are(state, LIVE)),
         "modified": modified,

@@ -7,15 +7,18 @@ dropped stay for a while, for those who still read by an older one.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict, InvalidOption
@@ -30,6 +33,9 @@ GRACE_SECONDS: Final = 24 * 3600.0
 _FORMAT: Final = "_format"
 _STAGING: Final = "_staging"
 _ATTEMPTS: Final = 20
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_SIGN: Final = "\x01"
+_LIKE_NULL: Final = f"^{_SIGN}*{_NULL}$"
 
 Change = Callable[[Version], Step | None]
 """From the newest version to the next; None when there is nothing to do."""
@@ -103,6 +109,13 @@ class LakeTable:
             return False
         old = tuple(file for file in before.files if concerns(file.partition))
         files = self._write(change(self._read(spark, old)))
+        strays = [file.partition for file in files if not concerns(file.partition)]
+        if strays:
+            self._discard(files)
+            raise Conflict(
+                f"table {self.root.name!r}: rows of {strays[0]} would be written beside those that are there, not in "
+                "their place; nothing was written"
+            )
         gone = {file.path for file in old}
 
         def replace(newest: Version) -> Step:
@@ -125,6 +138,11 @@ class LakeTable:
 
         self._commit(change)
         return len(gone)
+
+    def row_count(self, concerns: Callable[[dict[str, str | None]], bool]) -> int:
+        """How many rows some partitions have, told by the files' own footers."""
+        paths = [str(self.root / file.path) for file in self.manifest().files if concerns(file.partition)]
+        return sum(pq.read_metadata(path).num_rows for path in paths)
 
     def vacuum(self, older_than: float = GRACE_SECONDS) -> int:
         """Remove files that were dropped some seconds ago, and what failed jobs left; how many files were dropped."""
@@ -152,13 +170,13 @@ class LakeTable:
         """Rows as files of the table, which no version knows yet."""
         stage = self.root / _STAGING / uuid.uuid4().hex
         columns = [name for name in self.schema.fieldNames() if name not in self.partitions]
-        rows = frame.select(*columns, *self.partitions)
+        rows = _guarded(frame.select(*columns, *self.partitions), self.partitions)
         if self.partitions:
             rows = rows.repartition(*self.partitions)
         rows.write.option("compression", "zstd").partitionBy(*self.partitions).parquet(str(stage))
         files = []
         for source in sorted(stage.rglob("*.parquet")):
-            place = source.relative_to(stage).parent
+            place = _place(source.relative_to(stage).parent)
             target = place / f"{uuid.uuid4().hex}.parquet"
             (self.root / place).mkdir(parents=True, exist_ok=True)
             os.rename(source, self.root / target)
@@ -217,5 +235,27 @@ def _partition(place: Path) -> dict[str, str | None]:
     values: dict[str, str | None] = {}
     for part in place.parts:
         name, _, value = part.partition("=")
-        values[name] = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+        values[name] = None if value == _NULL else unquote(value)
     return values
+
+
+def _guarded(rows: DataFrame, partitions: tuple[str, ...]) -> DataFrame:
+    """Texts that Hive's way of naming folders would take for null get a sign in front."""
+    texts = [name for name, kind in rows.dtypes if name in partitions and kind == "string"]
+    signed = {
+        name: F.when(F.col(name).rlike(_LIKE_NULL), F.concat(F.lit(_SIGN), name)).otherwise(F.col(name))
+        for name in texts
+    }
+    return rows.withColumns(signed) if signed else rows
+
+
+def _place(staged: Path) -> Path:
+    """The folder for staged files, in whose name a sign becomes an escape, which every reader undoes."""
+    parts = []
+    for part in staged.parts:
+        name, _, value = part.partition("=")
+        text = unquote(value)
+        parts.append(
+            f"{name}=%{ord(text[1]):02X}{quote(text[2:])}" if re.match(_LIKE_NULL, text) and text != _NULL else part
+        )
+    return Path(*parts)

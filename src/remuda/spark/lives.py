@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remuda.spark.folding import EVENT_COLUMNS, MESSAGE_COLUMNS, fold, within
+from remuda.spark.losses import Gap
 from remuda.spark.port import SparkLog
 from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, MESSAGES, SCHEMAS
@@ -19,11 +20,19 @@ _ROWS: Final = 1 << 14
 
 
 def lives(
-    log: SparkLog, offsets: range, positions: Sequence[range], only: Sequence[range] | None, selection: Selection
+    log: SparkLog,
+    offsets: range,
+    positions: Sequence[range],
+    only: Sequence[range] | None,
+    selection: Selection,
+    missing: list[Gap] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the messages at these offsets, told by the events at these positions; of some of them `only`."""
     wanted = [offsets] if only is None else only
-    rows = fold(_messages(log, offsets, wanted, selection), _events(log, positions, wanted))
+    # Events first. The collector lets a message go before the events that tell of it: of a message that is found
+    # afterwards all of them were there.
+    events = _events(log, positions, wanted, missing)
+    rows = fold(_messages(log, offsets, wanted, selection, missing), events)
     for name, texts in (("queue", selection.queues), ("state", selection.states)):
         if texts is not None:
             rows = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(texts), pa.string())))
@@ -31,15 +40,19 @@ def lives(
         yield rows.slice(first, _ROWS)
 
 
-def _messages(log: SparkLog, offsets: range, wanted: Sequence[range], selection: Selection) -> pa.Table:
+def _messages(
+    log: SparkLog, offsets: range, wanted: Sequence[range], selection: Selection, missing: list[Gap] | None
+) -> pa.Table:
     narrow = Selection(since=selection.since, until=selection.until, topics=selection.topics)
-    found = log.batches(MESSAGES, offsets.start, offsets.stop, narrow, MESSAGE_COLUMNS)
+    found = log.batches(MESSAGES, offsets.start, offsets.stop, narrow, MESSAGE_COLUMNS, missing)
     return _table(MESSAGES, MESSAGE_COLUMNS, (batch.filter(_wanted(batch, wanted, "offset")) for batch in found))
 
 
-def _events(log: SparkLog, positions: Sequence[range], wanted: Sequence[range]) -> pa.Table:
+def _events(log: SparkLog, positions: Sequence[range], wanted: Sequence[range], missing: list[Gap] | None) -> pa.Table:
     found = (
-        batch for part in positions for batch in log.batches(EVENTS, part.start, part.stop, Selection(), EVENT_COLUMNS)
+        batch
+        for part in positions
+        for batch in log.batches(EVENTS, part.start, part.stop, Selection(), EVENT_COLUMNS, missing)
     )
     return _table(EVENTS, EVENT_COLUMNS, (batch.filter(_wanted(batch, wanted, "first", "count")) for batch in found))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -16,9 +16,11 @@ from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, check_table
 
 READ_OPTIONS: Final = (
     "path", "table", "queues", "states", "topics", "fromOffset", "toOffset", "since", "until",
-    "maxRowsPerTrigger", "rowsPerPartition",
+    "maxRowsPerTrigger", "maxBytesPerTrigger", "rowsPerPartition", "failOnDataLoss", "startingOffsets",
 )  # fmt: skip
-_OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,12 +29,18 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection = Selection()
     max_rows: int | None = None
     """Rows of a micro-batch, at most."""
+    max_bytes: int | None = None
+    """Bytes of bodies in a micro-batch, about and at most."""
     partition_rows: int | None = None
     """Numbers per task; without it, as many as suit the table."""
+    fail_on_loss: bool = True
+    """Stop where rows are missing, instead of counting them."""
+    starting: str | int = EARLIEST
+    """Where a stream without a checkpoint begins: at one of the ends, or at a time."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        given = check_names(options, READ_OPTIONS)
+        given = check_names(options, READ_OPTIONS, besides=OF_SPARK)
         url = given.get("path")
         if not url:
             raise InvalidOption('say where the log is: .load("data/") or .option("path", "data/")')
@@ -42,8 +50,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         if "topics" in given and table == EVENTS:
             raise InvalidOption(f"events carry no topics; read the table {MESSAGES} or {LIFECYCLE}")
         selection = Selection(
-            start=_number(given, "fromOffset") or 0,
-            stop=_LAST if (stop := _number(given, "toOffset")) is None else stop,
+            start=whole_number(given, "fromOffset") or 0,
+            stop=_LAST if (stop := whole_number(given, "toOffset")) is None else stop,
             since=_time(given, "since"),
             until=_time(given, "until"),
             queues=_texts(given, "queues"),
@@ -54,29 +62,57 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             url=anchored(url),
             table=table,
             selection=selection,
-            max_rows=_number(given, "maxRowsPerTrigger", least=1),
-            partition_rows=_number(given, "rowsPerPartition", least=1),
+            max_rows=whole_number(given, "maxRowsPerTrigger", least=1),
+            max_bytes=whole_number(given, "maxBytesPerTrigger", least=1),
+            fail_on_loss=truth(given, "failOnDataLoss", default=True),
+            starting=_starting(given),
+            partition_rows=whole_number(given, "rowsPerPartition", least=1),
         )
 
 
 _LAST: Final = Selection().stop
 
 
-def check_names(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """The options under their proper names; raises for one that is unknown."""
+def truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """The value of an option that is true or false."""
+    value = given.get(name, str(default)).strip().lower()
+    if value not in ("true", "false"):
+        raise InvalidOption(f"{name} must be true or false, not {given[name]!r}")
+    return value == "true"
+
+
+def _starting(given: Mapping[str, str]) -> str | int:
+    text = given.get("startingOffsets", EARLIEST).strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    for other in ("fromOffset", "since"):
+        if other in given:
+            raise InvalidOption(f"startingOffsets and {other} both say where to begin; give one of them")
+    try:
+        return parse_time(text)
+    except ValueError:
+        raise InvalidOption(
+            f"startingOffsets must be {EARLIEST}, {LATEST} or a time such as 2026-01-31T12:00, not {text!r}; an offset "
+            "is given as fromOffset"
+        ) from None
+
+
+def check_names(options: Mapping[str, str], known: tuple[str, ...], *, besides: Collection[str] = ()) -> dict[str, str]:
+    """The options under their proper names; raises for one that is unknown. Some are let pass `besides`."""
     proper = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() in proper:
             given[proper[name.lower()]] = value
-        elif name.lower() not in _OF_SPARK:
+        elif name.lower() not in besides:
             near = difflib.get_close_matches(name.lower(), proper, n=1)
             hint = f"did you mean {proper[near[0]]!r}?" if near else f"the options are {', '.join(known)}"
             raise InvalidOption(f"unknown option {name!r}; {hint}")
     return given
 
 
-def _number(given: Mapping[str, str], name: str, least: int = 0) -> int | None:
+def whole_number(given: Mapping[str, str], name: str, least: int = 0) -> int | None:
+    """The value of an option; None where it is not given."""
     if name not in given:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Holding sealed files while Spark reads them.
+"""Snapshots: a log as it is at one moment, held while Spark reads it.
 
-Spark opens files by name when it comes to them, which may be long after they were listed. Hard links under `pins/` keep
-what was listed, whatever the broker shrinks or expires meanwhile. They go when this process ends; those of a process
-that was killed go at the next read.
+Spark opens files by name when it comes to them, which may be long after they were listed. A folder of hard links under
+`pins/` is a log of its own, of the files that there were, whatever the broker seals, shrinks or expires meanwhile. It
+goes when this process ends; that of a process that was killed goes at the next read.
 """
 
 from __future__ import annotations
@@ -12,40 +12,98 @@ import contextlib
 import os
 import shutil
 import socket
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from remuda.log.directory import MARKER
+from remuda.log.segments import parse_sealed, parse_tail
+
 PINS: Final = "pins"
-_mine: set[Path] = set()
+_FOLDERS: Final = ("tail", "sealed")
+_mine: dict[Path, tuple[object, Path]] = {}
+"""The last snapshot of each log, and what was linked in it."""
+_folders: set[Path] = set()
+_guard: Final = threading.Lock()
 
 
-def pin(root: Path, name: str) -> Path:
-    """A path to the file as it is now; raises `FileNotFoundError` when it is gone."""
-    source = root / name
-    folder = root / PINS / f"{socket.gethostname()}-{os.getpid()}"
-    link = folder / f"{source.stem}-{source.stat().st_ino}{source.suffix}"
-    if link.exists():
-        return link
+def snapshot(root: Path) -> Path:
+    """A folder that is the log as it is now, until this process ends; the log itself where no links can be made."""
+    names = [*_listed(root, "tail"), *_listed(root, "sealed")]
+    signature = (root.stat().st_ino, tuple(_inode(root / name) for name in names))
+    known = _mine.get(root)
+    if known is not None and known[0] == signature and known[1].is_dir():
+        return known[1]
+    place = _take(root)
+    _mine[root] = (signature, place)
+    return place
+
+
+@contextlib.contextmanager
+def hold(root: Path) -> Iterator[Path]:
+    """A snapshot for as long as something is read from it."""
+    place = _take(root)
     try:
-        if folder not in _mine:
-            _sweep(root / PINS)
-            folder.mkdir(parents=True, exist_ok=True)
-            _mine.add(folder)
-            if len(_mine) == 1:
-                atexit.register(release)
-        os.link(source, link)
-    except FileNotFoundError:
-        raise
+        yield place
+    finally:
+        if place != root:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _take(root: Path) -> Path:
+    """The tail is held first, then events, then messages: what is sealed meanwhile is in both, and what is collected
+    meanwhile loses its messages before its events, never the other way round.
+    """
+    folder = root / PINS / f"{socket.gethostname()}-{os.getpid()}"
+    place = folder / uuid.uuid4().hex
+    try:
+        with _guard:
+            if folder not in _folders:
+                _sweep(root / PINS)
+                if not _folders:
+                    atexit.register(release)
+                _folders.add(folder)
+        for name in _FOLDERS:
+            (place / name).mkdir(parents=True, exist_ok=True)
+        _link(root, place, [MARKER])
+        _link(root, place, _listed(root, "tail"))
+        _link(root, place, _listed(root, "sealed", "events-"))
+        _link(root, place, _listed(root, "sealed", "messages-"))
     except OSError:
-        return source  # a read-only directory, or one without links: then as it is
-    return link
+        shutil.rmtree(place, ignore_errors=True)
+        return root  # a read-only directory, or a file system without links: then as it is
+    return place
 
 
 def release() -> None:
     """Let everything go that this process holds."""
-    for folder in _mine:
+    for folder in _folders:
         _remove(folder)
+    _folders.clear()
     _mine.clear()
+
+
+def _listed(root: Path, folder: str, prefix: str = "") -> list[str]:
+    try:
+        names = [f"{folder}/{name}" for name in sorted(os.listdir(root / folder)) if name.startswith(prefix)]
+    except FileNotFoundError:
+        return []
+    return [name for name in names if parse_tail(name) or parse_sealed(name)]
+
+
+def _link(root: Path, place: Path, names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # sealed or collected between the look and the link
+            os.link(root / name, place / name)
+
+
+def _inode(path: Path) -> tuple[str, int]:
+    try:
+        return path.name, path.stat().st_ino
+    except FileNotFoundError:
+        return path.name, -1
 
 
 def _sweep(pins: Path) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from remuda.model.errors import InvalidOption
+from remuda.spark.losses import Gap
 from remuda.spark.selection import Selection
 
 
@@ -24,12 +25,32 @@ class SparkLog(Protocol):
         """The number that comes next."""
         ...
 
+    def cut(self) -> tuple[int, int]:
+        """The offset and the position that come next, both of the same moment."""
+        ...
+
+    def mark(self, table: str, number: int) -> str | None:
+        """What tells the row before `number` from that of another log; None when it is not there any more."""
+        ...
+
     def number_at(self, table: str, time: int) -> int:
         """The first number of a row at `time` (microseconds) or later; the next one when there is none."""
         ...
 
+    def newest(self, table: str) -> int | None:
+        """The time of the last row (microseconds); None where it is not there any more."""
+        ...
+
+    def row_bytes(self, table: str, start: int) -> float:
+        """How many bytes the rows from a number on have on the average, about."""
+        ...
+
     def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
         """The numbers from `start` to before `stop` in parts of about `rows`, to be read side by side."""
+        ...
+
+    def gaps(self, table: str, start: int, stop: int) -> list[Gap]:
+        """The numbers from `start` to before `stop` that are known to be missing without reading the rows."""
         ...
 
     def telling(self, before: int) -> list[tuple[range, range]]:
@@ -37,9 +58,18 @@ class SparkLog(Protocol):
         ...
 
     def batches(
-        self, table: str, start: int, stop: int, selection: Selection, columns: Sequence[str]
+        self,
+        table: str,
+        start: int,
+        stop: int,
+        selection: Selection,
+        columns: Sequence[str],
+        missing: list[Gap] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The selected rows from number `start` to before `stop`, in order, with these columns."""
+        """The selected rows from number `start` to before `stop`, in order, with these columns.
+
+        What turns out to be missing meanwhile, and might have been selected, is added to `missing`.
+        """
         ...
 
 

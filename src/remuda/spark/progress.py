@@ -35,5 +35,5 @@ def _last(commits: Path) -> int | None:
 
 def _offsets(path: Path) -> dict[str, int]:
     """The last line of Spark's file is the source's own."""
-    numbers: dict[str, int] = json.loads(path.read_text().splitlines()[-1])
-    return numbers
+    told = json.loads(path.read_text().splitlines()[-1])
+    return {name: number for name, number in told.items() if name in ("offset", "position")}

@@ -16,9 +16,9 @@ from remuda.log.parquet import SealedParquet, Unreadable
 from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.options import ReadOptions
-from remuda.spark.pins import pin
+from remuda.spark.pins import snapshot
 from remuda.spark.pipelines.topics import any_covered, topics_of
-from remuda.spark.port import directory, open_log
+from remuda.spark.port import SparkLog, directory, open_log
 from remuda.spark.selection import Selection
 from remuda.spark.source import table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
@@ -30,11 +30,13 @@ def read_table(spark: SparkSession, url: str, table: str, options: Mapping[str, 
     """The rows that `format("remuda")` gives with the same options, as the log is now."""
     texts = {name: _text(name, value) for name, value in options.items()}
     asked = ReadOptions.parse({**texts, "path": url, "table": table})
-    if asked.max_rows is not None:
-        raise InvalidOption("maxRowsPerTrigger is for streams: use spark.readStream.format('remuda')")
+    for name in ("maxRowsPerTrigger", "maxBytesPerTrigger", "startingOffsets"):
+        if name in texts:
+            raise InvalidOption(f"{name} is for streams: use spark.readStream.format('remuda')")
+    held = hold(url, fail_on_loss=asked.fail_on_loss)
     if table == LIFECYCLE:
-        return _lifecycle(spark, url, asked.selection)
-    return select(_whole(spark, url, table), table, asked.selection)
+        return _lifecycle(spark, held, asked.selection)
+    return select(_whole(spark, held, table), table, asked.selection)
 
 
 def select(rows: DataFrame, table: str, selection: Selection) -> DataFrame:
@@ -42,56 +44,67 @@ def select(rows: DataFrame, table: str, selection: Selection) -> DataFrame:
     return reduce(lambda found, condition: found.where(condition), _conditions(table, selection), rows)
 
 
-def _lifecycle(spark: SparkSession, url: str, selection: Selection) -> DataFrame:
+def _lifecycle(spark: SparkSession, held: Held, selection: Selection) -> DataFrame:
     from remuda.spark.pipelines.lifecycle import lifecycle
 
-    # Events first: none of them tells of a message that the second look does not find.
-    events = _whole(spark, url, EVENTS)
     of_message = msgspec.structs.replace(selection, queues=None, states=None)
     of_copy = Selection(queues=selection.queues, states=selection.states)
-    messages = select(_whole(spark, url, MESSAGES), MESSAGES, of_message)
-    return select(lifecycle(messages, events), LIFECYCLE, of_copy)
+    messages = select(_whole(spark, held, MESSAGES), MESSAGES, of_message)
+    return select(lifecycle(messages, _whole(spark, held, EVENTS)), LIFECYCLE, of_copy)
 
 
-def _whole(spark: SparkSession, url: str, table: str) -> DataFrame:
-    log = open_log(url)
+class Held(msgspec.Struct, frozen=True):
+    """A log as it was at one moment: where it is held, and the numbers that came next."""
+
+    url: str
+    log: SparkLog
+    ends: dict[str, int]
+    fail_on_loss: bool = True
+
+
+def hold(url: str, *, fail_on_loss: bool = True) -> Held:
+    """One cut of the log for all that is read by it, whatever is sealed, shrunk or expires meanwhile."""
+    open_log(url)  # or say what is wrong with it
+    root = snapshot(Path(directory(url)))
+    log = open_log(str(root))
+    offset, position = log.cut()
+    return Held(str(root), log, {MESSAGES: offset, EVENTS: position}, fail_on_loss)
+
+
+def _whole(spark: SparkSession, held: Held, table: str) -> DataFrame:
     schema = table_schema(table)
     paths: list[str] = []
     by_source: list[tuple[int, int]] = []
     done = 0
-    if isinstance(log, EmbeddedLog):
-        root = Path(directory(url))
-        for file in log.sealed(table):
-            try:
-                path = pin(root, file.name)
-            except FileNotFoundError:
-                continue  # collected: none of its rows is left
-            if _is_whole(log, root, path):
+    if isinstance(held.log, EmbeddedLog):
+        for file in held.log.sealed(table):
+            path = Path(held.url) / file.name
+            if _is_whole(held.log, path, file.name):
                 paths.append(str(path))
             else:
                 # Spark would fail on it, or worse, not notice: the source leaves out just what cannot be read.
                 by_source.append((file.first, file.last + 1))
             done = file.last + 1
-    by_source.append((done, log.end(table)))
-    parts = [_by_source(spark, url, table, start, stop) for start, stop in by_source if start < stop]
+    by_source.append((done, held.ends[table]))
+    parts = [_by_source(spark, held, table, start, stop) for start, stop in by_source if start < stop]
     if paths:
         parts.insert(0, spark.read.schema(schema).parquet(*paths))
     return reduce(DataFrame.union, parts) if parts else spark.createDataFrame([], schema)
 
 
-def _by_source(spark: SparkSession, url: str, table: str, start: int, stop: int) -> DataFrame:
-    reader = spark.read.format("remuda").option("table", table)
-    return reader.option("fromOffset", start).option("toOffset", stop).load(url)
+def _by_source(spark: SparkSession, held: Held, table: str, start: int, stop: int) -> DataFrame:
+    reader = spark.read.format("remuda").option("table", table).option("failOnDataLoss", held.fail_on_loss)
+    return reader.option("fromOffset", start).option("toOffset", stop).load(held.url)
 
 
-def _is_whole(log: EmbeddedLog, root: Path, path: Path) -> bool:
+def _is_whole(log: EmbeddedLog, path: Path, name: str) -> bool:
     """Whether the file's checksums hold. One that has been looked at, and has not been written since, is known."""
     told = path.stat()
     known = (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
     if known in _found_whole:
         return True
     try:
-        if not SealedParquet(log.disk, path.relative_to(root).as_posix()).whole():
+        if not SealedParquet(log.disk, name).whole():
             return False
     except Unreadable:
         return False
@@ -125,6 +138,8 @@ def _conditions(table: str, selection: Selection) -> list[Column]:
 
 def _text(name: str, value: Any) -> str:
     """An option as Spark would pass it on; lists are welcome here."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, datetime):

@@ -6,8 +6,11 @@ one batch, named after the query and the number that Spark gave the batch; the b
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+import os
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +37,12 @@ from pyspark.sql.types import (
 
 from remuda.log import spool
 from remuda.log.spool import SPOOL_SCHEMA
-from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.spark.options import check_names
+from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
+from remuda.spark.options import OF_SPARK, check_names, whole_number
 from remuda.spark.port import directory
 
 WRITE_OPTIONS: Final = ("path", "appId", "batchId", "queue", "checkpointLocation")
+_QUERY: Final = "sql.streaming.queryId"
 _TEXT: Final = (StringType,)
 _TIME: Final = (TimestampType,)
 _KINDS: Final[dict[str, tuple[type[DataType], ...]]] = {
@@ -65,6 +69,8 @@ class Staged(WriterCommitMessage):
     partition: int
     file: str
     rows: int
+    query: str | None = None
+    """The id of the query that the task is of, where Spark tells it."""
 
 
 class _Sink:
@@ -73,7 +79,7 @@ class _Sink:
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidOption("messages that were published cannot be overwritten; use .mode('append')")
-        given = check_names(options, WRITE_OPTIONS)
+        given = check_names(options, WRITE_OPTIONS, besides=OF_SPARK)
         if not given.get("path"):
             raise InvalidOption('say where the log is: .save("data/") or .option("path", "data/")')
         check_columns(schema)
@@ -81,7 +87,7 @@ class _Sink:
             raise InvalidOption("the rows name a queue each, so the option queue means nothing; leave one of them out")
         self.directory = directory(given["path"])
         self.app = spool.check_app(given["appId"]) if "appId" in given else None
-        self.batch = int(given["batchId"]) if "batchId" in given else None
+        self.batch = whole_number(given, "batchId")
         self.checkpoint = given.get("checkpointLocation")
         self.queue = given.get("queue")
 
@@ -89,13 +95,22 @@ class _Sink:
         task = TaskContext.get()
         place = spool.prepare(self.directory)
         file, rows = spool.stage(place, (to_spool(batch, self.queue) for batch in batches))
-        return Staged(task.partitionId() if task is not None else 0, file, rows)
+        if task is None:
+            return Staged(0, file, rows)
+        return Staged(task.partitionId(), file, rows, task.getLocalProperty(_QUERY))
 
     def commit(self, messages: list[WriterCommitMessage | None], app: str, batch: int) -> None:
         place = spool.prepare(self.directory)
         staged = sorted(_staged(messages), key=lambda one: one.partition)
         spool.discard(place, [one.file for one in staged if not one.rows])
         files = [one.file for one in staged if one.rows]
+        query = next((one.query for one in staged if one.query), None)
+        if files and self.app is not None and query not in (None, app):
+            try:
+                claim(place, app, query)
+            except Conflict:
+                spool.discard(place, files)
+                raise
         if files and not spool.lay(place, app, batch, files):
             # The query was started anew after this batch had been laid: the broker takes in the first.
             spool.discard(place, files)
@@ -137,11 +152,32 @@ class StreamSink(DataSourceStreamArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        app = self._sink.app or query_id(self._sink.checkpoint)
+        told = next((one.query for one in _staged(messages) if one.query), None)
+        app = self._sink.app or told or query_id(self._sink.checkpoint)
         self._sink.commit(messages, app, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._sink.abort(messages)
+
+
+def claim(place: Path, app: str, query: str) -> None:
+    """Note that an application's batches are those of one query. Raises `Conflict` if they are another's."""
+    folder = place / "apps"
+    folder.mkdir(exist_ok=True)
+    note = folder / app
+    if not note.exists():
+        temporary = folder / f"{uuid.uuid4().hex}.tmp"
+        temporary.write_text(query)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, note)
+        temporary.unlink()
+    known = note.read_text()
+    if known != query:
+        raise Conflict(
+            f"appId {app!r} belongs to another query, or to this one with another checkpoint ({known}). Spark counts "
+            "batches anew, and new rows would be taken for those that were published; nothing was published. Restore "
+            "that checkpoint, or choose a new appId"
+        )
 
 
 def query_id(checkpoint: str | None) -> str:

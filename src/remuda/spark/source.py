@@ -23,10 +23,11 @@ from pyspark.sql.types import StructType
 
 from remuda.model.errors import InvalidOption
 from remuda.spark.lives import lives
+from remuda.spark.losses import Gap, losses, report
 from remuda.spark.options import ReadOptions
 from remuda.spark.port import SparkLog, open_log
 from remuda.spark.selection import Selection
-from remuda.spark.tables import LIFECYCLE, MESSAGES, SCHEMAS
+from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER, SCHEMAS
 
 _FEWEST_ROWS: Final = 1 << 16
 _MOST_ROWS: Final = 1 << 20
@@ -80,14 +81,22 @@ class Part(InputPartition):
     stop: int
     positions: tuple[range, ...] = ()
     only: tuple[range, ...] | None = None
+    begun: int | None = None
+    """From this number on nothing may be missing, not even what the collector has taken."""
 
     def __init__(
-        self, start: int, stop: int, positions: Iterable[range] = (), only: Iterable[range] | None = None
+        self,
+        start: int,
+        stop: int,
+        positions: Iterable[range] = (),
+        only: Iterable[range] | None = None,
+        begun: int | None = None,
     ) -> None:
         super().__init__(None)
         self.start, self.stop = start, stop
         self.positions = tuple(positions)
         self.only = None if only is None else tuple(only)
+        self.begun = begun
 
 
 class LogReader(DataSourceReader):
@@ -102,8 +111,9 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         log = open_log(self._options.url)
         table = numbered(self._options.table)
-        start, stop = bounds(log, table, self._options.selection)
-        return plan(log, self._options, start, stop, log.end("events")) if start < stop else []
+        offset, position = log.cut()
+        start, stop = bounds(log, table, self._options.selection, position if table == EVENTS else offset)
+        return plan(log, self._options, start, stop, position) if start < stop else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._shape, partition)
@@ -139,12 +149,12 @@ def numbered(table: str) -> str:
     return MESSAGES if table == LIFECYCLE else table
 
 
-def bounds(log: SparkLog, table: str, selection: Selection) -> tuple[int, int]:
-    """The numbers between which all selected rows of the log lie by now."""
+def bounds(log: SparkLog, table: str, selection: Selection, end: int) -> tuple[int, int]:
+    """The numbers between which all selected rows of the log lie that are before its end."""
     start = selection.start
     if selection.since is not None:
         start = max(start, log.number_at(table, selection.since))
-    return start, min(selection.stop, log.end(table))
+    return start, min(selection.stop, end)
 
 
 def plan(
@@ -154,12 +164,13 @@ def plan(
     stop: int,
     position: int,
     only: Sequence[range] | None = None,
+    begun: int | None = None,
 ) -> list[Part]:
     """Parts to be read side by side. Those of lives are told by the events before `position`."""
     rows = options.partition_rows or rows_per_part(options.table, stop - start)
     ranges = log.parts(numbered(options.table), start, stop, rows)
     if options.table != LIFECYCLE:
-        return [Part(one.start, one.stop) for one in ranges]
+        return [Part(one.start, one.stop, begun=begun) for one in ranges]
     told = log.telling(position)
     parts = []
     for one in ranges:
@@ -175,12 +186,16 @@ def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Itera
         return  # Spark's stand-in where there is nothing to read
     log = open_log(options.url)
     _freeze()
+    missing: list[Gap] = []
     if options.table == LIFECYCLE:
-        for batch in lives(log, range(part.start, part.stop), part.positions, part.only, options.selection):
+        for batch in lives(log, range(part.start, part.stop), part.positions, part.only, options.selection, missing):
             yield shape.fit(batch)
-        return
-    for batch in log.batches(options.table, part.start, part.stop, options.selection, shape.names):
-        yield shape.fit(batch)
+        numbers = "offsets or positions"
+    else:
+        for batch in log.batches(options.table, part.start, part.stop, options.selection, shape.names, missing):
+            yield shape.fit(batch)
+        numbers = f"{NUMBER[options.table]}s"
+    report(options.url, numbers, losses(missing, part.begun), fail=options.fail_on_loss)
 
 
 def rows_per_part(table: str, rows: int) -> int:

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict
-from remuda.spark.options import ReadOptions
+from remuda.spark.losses import losses, report
+from remuda.spark.options import LATEST, ReadOptions
 from remuda.spark.port import SparkLog, open_log
 from remuda.spark.selection import Selection
 from remuda.spark.source import Shape, numbered, plan, read_part
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER
 
-Offsets = dict[str, int]
-"""How far a query has come: by `offset`, by `position`, or for lives by both."""
+Offsets = dict[str, Any]
+"""How far a query has come: by `offset`, by `position`, or for lives by both; and marks that tell logs apart."""
+_MARK: Final = "Mark"
+_BEGUN: Final = "Begun"
+_MISSING: Final = "missing"
+
+
+_TABLES: Final = {"offset": MESSAGES, "position": EVENTS}
+_NOT_THIS: Final = (
+    "it is not the log that this query has read. Give the query its log again, or a new checkpoint to begin anew"
+)
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -32,50 +45,68 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._shape = Shape(options.table, schema)
         self._log_at_hand: SparkLog | None = None
-        self._goal: Offsets | None = None
+        self._goal: dict[str, int] | None = None
+        self._checked: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        selection = self._options.selection
-        number = selection.start
-        if selection.since is not None:
-            number = max(number, self._log.number_at(numbered(self._options.table), selection.since))
-        if self._options.table == LIFECYCLE:
-            return {"offset": number, "position": 0}
-        return {NUMBER[self._options.table]: number}
+        """What had been collected when the query began is no loss; the numbers from which on it is are kept."""
+        options, end = self._options, self._end()
+        number = options.selection.start
+        table = numbered(options.table)
+        if options.starting == LATEST:
+            number = end[NUMBER[table]]
+        elif isinstance(options.starting, int):
+            number = self._log.number_at(table, options.starting)
+        if options.selection.since is not None:
+            number = max(number, self._log.number_at(table, options.selection.since))
+        begun = {f"{name}{_BEGUN}": last for name, last in end.items()}
+        if options.table == LIFECYCLE:
+            latest = options.starting == LATEST
+            return {"offset": number, "position": end["position"] if latest else 0, **begun}
+        return {NUMBER[options.table]: number, **begun}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        self._check(start)
+        begun = numbers_of(start)
         end = self._goal or self._end()
-        for name, number in start.items():
-            if name not in end:
-                raise Conflict(
-                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
-                )
-            if self._log_end(name) < number:
-                raise Conflict(
-                    f"the checkpoint is at {name} {number}, but the log at {self._options.url!r} ends at "
-                    f"{self._log_end(name)}: it is not the log that this query has read. Begin a new checkpoint"
-                )
         if isinstance(limit, ReadMaxRows):
-            end = {name: min(number, start[name] + limit.max_rows) for name, number in end.items()}
-        return {name: max(number, start[name]) for name, number in end.items()}
+            end = {name: min(number, begun[name] + limit.max_rows) for name, number in end.items()}
+        elif isinstance(limit, ReadMaxBytes):
+            rows = self._rows_in(limit.max_bytes, begun)
+            end = {name: min(number, begun[name] + rows) for name, number in end.items()}
+        reached = {name: max(number, begun[name]) for name, number in end.items()}
+        if reached == begun:
+            return start
+        kept = {name: start[name] for name in start if name.endswith(_BEGUN)}
+        lost = sum(self._lost(name, begun[name], number, start) for name, number in reached.items())
+        counted = {_MISSING: start.get(_MISSING, 0) + lost} if lost or _MISSING in start else {}
+        return {**self._marked(reached), **kept, **counted}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        rows = self._options.max_rows
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._goal = self._end()
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return self._end()
+        """The end of the log, and how old its newest row is: what a query's progress shows as `latestOffset`."""
+        end = self._end()
+        table = numbered(self._options.table)
+        newest = self._log.newest(table)
+        age = {} if newest is None else {"newestAgeSeconds": round(max(time.time() - newest / 1e6, 0.0), 3)}
+        return {**end, **age}
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        self._check(start)
+        self._check(end)
         if self._options.table == LIFECYCLE:
             return self._lives(start, end)
         name = NUMBER[self._options.table]
         if start[name] >= end[name]:
             return []
-        return plan(self._log, self._options, start[name], end[name], 0)
+        return plan(self._log, self._options, start[name], end[name], 0, begun=start.get(f"{name}{_BEGUN}", 0))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._options, self._shape, partition)
@@ -95,15 +126,51 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log_at_hand = open_log(self._options.url)
         return self._log_at_hand
 
-    def _log_end(self, name: str) -> int:
-        return self._log.end(MESSAGES if name == "offset" else EVENTS)
+    def _check(self, at: Offsets) -> None:
+        """Raise unless this is the log that a query has read so far."""
+        if at == self._checked:
+            return
+        for name, number in numbers_of(at).items():
+            if name not in self._end():
+                raise Conflict(
+                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
+                )
+            if self._log_end(name) < number:
+                raise Conflict(
+                    f"the checkpoint is at {name} {number}, but the log at {self._options.url!r} ends at "
+                    f"{self._log_end(name)}: {_NOT_THIS}"
+                )
+            before, now = at.get(f"{name}{_MARK}"), self._log.mark(_TABLES[name], number)
+            if before is not None and now is not None and before != now:
+                raise Conflict(
+                    f"the checkpoint is at {name} {number}, where the log at {self._options.url!r} holds something "
+                    f"else than was read: {_NOT_THIS}"
+                )
+        self._checked = at
 
-    def _end(self) -> Offsets:
+    def _lost(self, name: str, first: int, last: int, start: Offsets) -> int:
+        """How many numbers are missing that a query should have read; raises if that shall stop it."""
+        gaps = losses(self._log.gaps(_TABLES[name], first, last), start.get(f"{name}{_BEGUN}", 0))
+        report(self._options.url, f"{name}s", gaps, fail=self._options.fail_on_loss)
+        return sum(map(len, gaps))
+
+    def _rows_in(self, size: int, at: dict[str, int]) -> int:
+        """How many rows from some numbers on have about so many bytes; one at least."""
+        name = "offset" if "offset" in at else "position"
+        return max(int(size / self._log.row_bytes(_TABLES[name], at[name])), 1)
+
+    def _marked(self, at: dict[str, int]) -> Offsets:
+        marks = {f"{name}{_MARK}": self._log.mark(_TABLES[name], number) for name, number in at.items()}
+        return {**at, **{name: mark for name, mark in marks.items() if mark is not None}}
+
+    def _log_end(self, name: str) -> int:
+        return self._log.end(_TABLES[name])
+
+    def _end(self) -> dict[str, int]:
         last = self._options.selection.stop
         if self._options.table == LIFECYCLE:
-            # Positions first: an event never tells of a message that is not yet counted.
-            position = self._log_end("position")
-            return {"offset": min(self._log_end("offset"), last), "position": position}
+            offset, position = self._log.cut()
+            return {"offset": min(offset, last), "position": position}
         name = NUMBER[self._options.table]
         return {name: min(self._log_end(name), last)}
 
@@ -118,6 +185,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not only:
             return []
         return plan(self._log, self._options, only[0].start, only[-1].stop, end["position"], only)
+
+
+def numbers_of(offsets: Offsets) -> dict[str, int]:
+    """The numbers without the marks."""
+    return {name: number for name, number in offsets.items() if name in _TABLES}
 
 
 def merged(ranges: list[range]) -> list[range]:

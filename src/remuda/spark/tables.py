@@ -42,6 +42,7 @@ LIFECYCLE_SCHEMA: Final = pa.schema(
         ("reason", pa.string()),
         ("detail", pa.string()),
         ("consumed_by", CONSUMED_BY),
+        ("duration", pa.int64()),
     ]
 )
 """One row for each message and queue (M7). A message that went to no queue has one row, with no queue and state U."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+_log: Final = logging.getLogger("remuda.spark")
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -49,9 +52,13 @@ class Watch:
 
         def follow() -> None:
             while not over.wait(seconds):
-                # A query may end, and its session too, while it is looked at: the last look is the caller's.
-                with contextlib.suppress(PySparkException):
+                try:
                     self.look(spark.streams.active)
+                except PySparkException:
+                    pass  # a query may end, and its session too, while it is looked at: the last look is the caller's
+                except Exception:
+                    # What cannot be told once must not end the telling.
+                    _log.warning("the progress of a query cannot be told", exc_info=True)
 
         thread = threading.Thread(target=follow, name="remuda-watch", daemon=True)
         thread.start()
@@ -84,5 +91,6 @@ def _is_news(progress: Mapping[str, Any], told: int) -> bool:
 
 
 def _numbers(offset: str | None) -> dict[str, int]:
-    numbers: dict[str, int] = json.loads(offset) if offset else {}
-    return numbers
+    """The numbers of a place. Sources of files tell none of their end, and others tell more than numbers."""
+    told = json.loads(offset) if offset else None
+    return {name: told[name] for name in ("offset", "position") if name in told} if isinstance(told, dict) else {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, StringType, StructType
 
+from remuda.model.durations import DAY
 from remuda.spark.lake import LakeTable
 from remuda.spark.source import table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
@@ -13,11 +14,17 @@ from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
 
 def archived_messages(messages: DataFrame) -> DataFrame:
     """One row for each message and queue; those that went to no queue have one without."""
-    return messages.withColumns({"date": F.to_date("created"), "queue": F.explode_outer("queues")})
+    return messages.withColumns({"date": utc_date("created"), "queue": F.explode_outer("queues")})
 
 
 def archived_events(events: DataFrame) -> DataFrame:
-    return events.withColumn("date", F.to_date("time"))
+    return events.withColumn("date", utc_date("time"))
+
+
+def utc_date(time: str) -> Column:
+    """The day of a time in UTC, whatever time zone the session has: partitions must not depend on who writes them."""
+    micros = F.unix_micros(time)
+    return F.date_from_unix_date(((micros - F.pmod(micros, F.lit(DAY))) / F.lit(DAY)).cast("int"))
 
 
 def messages_table(lake: str) -> LakeTable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -11,25 +13,28 @@ from typing import Final
 
 import msgspec
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType, StructType, TimestampType
 
 from remuda.model.durations import DAY, micros
-from remuda.model.errors import Conflict, InvalidOption
+from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.spark.lake import LakeTable
+from remuda.spark.options import check_names, truth, whole_number
 from remuda.spark.pipelines.archive import (
     archived_events,
     archived_messages,
     events_table,
     lifecycle_table,
     messages_table,
+    utc_date,
 )
 from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.index import build as build_index
 from remuda.spark.pipelines.index import follow as follow_index
 from remuda.spark.pipelines.ingest import messages_of
+from remuda.spark.pipelines.mending import mend
 from remuda.spark.pipelines.metrics import fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
@@ -42,6 +47,8 @@ FILES: Final = "_files"
 """Checkpoints of those who follow a directory of files instead of the log."""
 DEFAULT_WINDOW: Final = "1 minute"
 _HISTORY_PARTS: Final = 32
+_FOLLOWING: Final = ("maxRows", "failOnDataLoss")
+"""Options of all who follow the log."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +59,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     continuous: bool = False
     """Follow the log until stopped, instead of reading what is there and ending."""
     options: Mapping[str, str] = {}
+    tell: Callable[[str, Mapping[str, int]], None] = lambda deed, counts: None
+    """Told what a single deed did: in a word, and how many of what."""
 
 
 Take = Callable[[DataFrame, str, int], None]
@@ -84,8 +93,9 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     target = lifecycle_table(place.lake)
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        _merge(target, rows.withColumn("date", F.to_date("created")), "date", latest, app, batch)
+        _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
 
+    mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
     return _finish(place, [_follow(spark, place, "lifecycle", LIFECYCLE, merge)])
 
 
@@ -127,8 +137,10 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         lives = [_published(spark, place.url, *span) for span in spans(starts, window)]
         if not lives:
             return
-        told = metrics(reduce(DataFrame.unionByName, lives), window).withColumn("date", F.to_date("start"))
-        dates = {datetime.fromtimestamp(start / 1e6, UTC).date().isoformat() for start in starts}
+        dates = sorted({datetime.fromtimestamp(start / 1e6, UTC).date().isoformat() for start in starts})
+        windows = metrics(reduce(DataFrame.unionByName, lives), window).withColumn("date", utc_date("start"))
+        # Spans may reach over days in which nothing changed, and which are not rewritten.
+        told = windows.where(F.col("date").cast("string").isin(dates))
         target.rewrite(
             spark, lambda partition: partition["date"] in dates, lambda old: fuller(old, told), app=app, batch=batch
         )
@@ -145,13 +157,16 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     `repeats=drop` repetitions are held back here, which spares a broker that shall not log them.
     """
     source, order = _needed(place, "ingest", "source"), _needed(place, "ingest", "order")
-    kind, drop = place.options.get("format", "parquet"), place.options.get("repeats", "keep") == "drop"
+    kind, drop = place.options.get("format", "parquet"), _choice(place, "repeats", "keep", "drop") == "drop"
     files = spark.read.format(kind)
     if "schema" in place.options:
         files = files.schema(place.options["schema"])
     if not place.continuous:
         _publish_once(messages_of(files.load(source), order, drop=drop), place)
         return []
+    for name in ("app", "batch"):
+        if name in place.options:
+            raise InvalidOption(f"{name} is for --once: who follows a directory numbers the batches by itself")
 
     def publish(rows: DataFrame, app: str, batch: int) -> None:
         _publish(messages_of(rows, order, drop=drop), place.url, app, batch)
@@ -164,8 +179,14 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """lake → back into queues (options where, to, app, batch)"""
     _once_only(place, "replay")
-    rows = messages_table(place.lake).read(spark).where(_needed(place, "replay", "where"))
-    _publish_once(replayed(rows, place.options.get("to")), place)
+    where = _needed(place, "replay", "where")
+    table = messages_table(place.lake)
+    if not table.manifest().version and not checkpoint_of(place.lake, "archive", MESSAGES).exists():
+        raise NotFound(
+            f"there is no archive in the lake {place.lake!r}; nothing was replayed. Check the path, or make one: "
+            f"remuda pipeline run archive {place.url} --lake {place.lake}"
+        )
+    _publish_once(replayed(table.read(spark).where(where), place.options.get("to")), place)
     return []
 
 
@@ -183,14 +204,20 @@ def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     lives = lifecycle_table(place.lake)
     told = lives.read(spark)
     old = before(min(success, dead))
+    removed = {}
     for table in (messages_table(place.lake), lives):
-        if any(old(file.partition) for file in table.manifest().files):
+        known = table.row_count(old)
+        if known:
             table.rewrite(spark, old, lambda rows: retained(rows, told, now, success, dead))
+        removed[table.root.name] = known - table.row_count(old)
         table.vacuum()
     # Events tell of many messages at once: they go by whole days, when the longest retention is over.
     events = events_table(place.lake)
-    events.drop(before(max(success, dead) + DAY))
+    over = before(max(success, dead) + DAY)
+    removed[events.root.name] = events.row_count(over)
+    events.drop(over)
     events.vacuum()
+    place.tell("removed", removed)
     return []
 
 
@@ -217,6 +244,23 @@ def history_table(lake: str) -> LakeTable:
     return LakeTable(lake, "history", schema, ("part",))
 
 
+def lake_table(lake: str, name: str) -> LakeTable:
+    """A table that a pipeline filled; raises `NotFound` where there is none."""
+    made: dict[str, Callable[[str], LakeTable]] = {
+        MESSAGES: messages_table, EVENTS: events_table, LIFECYCLE: lifecycle_table, "history": history_table,
+        "metrics": metrics_table,
+    }  # fmt: skip
+    other = re.fullmatch(r"metrics-([\d.e+]+)s", name)
+    if other:
+        made[name] = lambda lake: metrics_table(lake, f"{other[1]} seconds")
+    if name not in made:
+        raise InvalidOption(f"there is no table {name!r}; the tables are {', '.join(made)}, and metrics-…s of windows")
+    table = made[name](lake)
+    if not table.manifest().version:
+        raise NotFound(f"the lake {lake!r} has no table {name!r} yet; run the pipeline that fills it")
+    return table
+
+
 def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
     """The table of windows of one length; that of another has its own."""
     schema = StructType().add("start", TimestampType()).add("queue", StringType())
@@ -231,15 +275,26 @@ def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
     return LakeTable(lake, name, schema, ("date",))
 
 
+def checked(job: Job, *known: str) -> Job:
+    """A job that refuses options which it does not have."""
+
+    @functools.wraps(job)
+    def run(spark: SparkSession, place: Place) -> list[StreamingQuery]:
+        check_names(place.options, known)
+        return job(spark, place)
+
+    return run
+
+
 JOBS: Final[Mapping[str, Job]] = {
-    "archive": archive,
-    "lifecycle": lifecycle,
-    "history": run_history,
-    "metrics": run_metrics,
-    "ingest": ingest,
-    "replay": replay,
-    "retention": retention,
-    "index": index,
+    "archive": checked(archive, *_FOLLOWING),
+    "lifecycle": checked(lifecycle, *_FOLLOWING),
+    "history": checked(run_history, *_FOLLOWING),
+    "metrics": checked(run_metrics, "window", *_FOLLOWING),
+    "ingest": checked(ingest, "source", "format", "schema", "order", "repeats", "app", "batch"),
+    "replay": checked(replay, "where", "to", "app", "batch"),
+    "retention": checked(retention, "success", "dead"),
+    "index": checked(index, "index", *_FOLLOWING),
 }
 
 
@@ -253,8 +308,9 @@ def _follow(
     stream = spark.readStream.format("remuda").option("table", table)
     if columns is not None:
         stream = stream.schema(columns)
-    if "maxRows" in place.options:
-        stream = stream.option("maxRowsPerTrigger", place.options["maxRows"])
+    if (rows := whole_number(place.options, "maxRows", least=1)) is not None:
+        stream = stream.option("maxRowsPerTrigger", rows)
+    stream = stream.option("failOnDataLoss", truth(place.options, "failOnDataLoss", default=True))
     checkpoint = str(checkpoint_of(place.lake, job, table))
     return _start(stream.load(place.url), f"{job}-{table}", checkpoint, take, continuous=place.continuous)
 
@@ -299,7 +355,8 @@ def _merge(
 
 def _published(spark: SparkSession, url: str, since: int, until: int) -> DataFrame:
     """Lives of the messages that were published from one time to before another (microseconds)."""
-    lives = spark.read.format("remuda").option("table", LIFECYCLE)
+    # What is missing was told by the stream that led here.
+    lives = spark.read.format("remuda").option("table", LIFECYCLE).option("failOnDataLoss", False)
     return lives.option("since", since).option("until", until).load(url)
 
 
@@ -333,7 +390,14 @@ def _finish(place: Place, queries: list[StreamingQuery]) -> list[StreamingQuery]
 
 def _publish_once(rows: DataFrame, place: Place) -> None:
     """Under the same name and number the same rows are published once, however often the job runs."""
-    _publish(rows, place.url, place.options.get("app"), place.options.get("batch", "0"))
+    counted = Observation()
+    _publish(
+        rows.observe(counted, F.count(F.lit(1)).alias("messages")),
+        place.url,
+        place.options.get("app"),
+        whole_number(place.options, "batch") or 0,
+    )
+    place.tell("laid for the broker", {"messages": counted.get["messages"]})
 
 
 def _publish(rows: DataFrame, url: str, app: str | None, batch: int | str) -> None:
@@ -346,6 +410,14 @@ def _publish(rows: DataFrame, url: str, app: str | None, batch: int | str) -> No
 def _once_only(place: Place, job: str) -> None:
     if place.continuous:
         raise InvalidOption(f"{job} runs over what is there and ends; run it again for what came since")
+
+
+def _choice(place: Place, option: str, *values: str) -> str:
+    """The value of an option that has a few; the first unless told."""
+    value = place.options.get(option, values[0])
+    if value not in values:
+        raise InvalidOption(f"{option} must be {' or '.join(values)}, not {value!r}")
+    return value
 
 
 def _needed(place: Place, job: str, option: str) -> str:

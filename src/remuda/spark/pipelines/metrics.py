@@ -26,7 +26,7 @@ def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
             F.count_if(F.col("state") == State.UNCHANGED.value).alias("unchanged"),
             F.count_if(~F.col("archived")).alias("waiting"),
             *_percentiles("wait", _seconds("created", "consumed")),
-            *_percentiles("processing", _seconds("consumed", "processed")),
+            *_percentiles("processing", F.col("duration") / 1e6),
         )
         .withColumn("rate", F.col("published") / F.lit(window_seconds(window)))
     )
@@ -50,11 +50,41 @@ def spans(starts: Sequence[int], window: str, most: int = 8) -> list[tuple[int, 
 
 
 def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
-    """Windows as they are told now, but as they were told before where messages have been collected since."""
-    told = old.withColumn("_now", F.lit(0)).unionByName(new.withColumn("_now", F.lit(1)))
-    whole = F.struct(*(F.col(name) for name in new.columns))
-    best = F.max_by(whole, F.struct("published", "_now")).alias("best")
-    return told.groupBy("start", "queue").agg(best).select("best.*")
+    """Windows as they are told now, with what was told before of messages that have been collected since.
+
+    What is gone has ended, and had succeeded unless more is gone than can have: the collector takes that first. Waiting
+    is what waits now. Times are those of the account that knows more ends.
+    """
+    counts = ("published", "succeeded", "retried", "dead", "unchanged", "waiting")
+    others = [name for name in new.columns if name not in (*counts, "start", "queue", "date")]
+    told = _paired(old, "old", counts, others).join(_paired(new, "new", counts, others), ["_start", "_queue"], "full")
+    was, now = ({name: F.coalesce(f"{side}.{name}", F.lit(0)) for name in counts} for side in ("old", "new"))
+    gone = F.when(F.col("old").isNotNull(), F.greatest(was["published"] - now["published"], F.lit(0))).otherwise(0)
+    well = F.least(gone, was["succeeded"] + was["waiting"])
+    held_back = F.least(gone - well, was["unchanged"])
+    merged = {
+        "published": now["published"] + gone,
+        "succeeded": now["succeeded"] + well,
+        "retried": F.greatest(now["retried"], F.when(gone > 0, was["retried"]).otherwise(0)),
+        "dead": now["dead"] + gone - well - held_back,
+        "unchanged": now["unchanged"] + held_back,
+        "waiting": F.when(F.col("new").isNotNull(), now["waiting"]).otherwise(was["waiting"]),
+    }
+    untold = F.col("new").isNull()
+    keep = untold | ((gone > 0) & (was["succeeded"] + was["dead"] > now["succeeded"] + now["dead"]))
+    found = {name: F.when(untold, was[name]).otherwise(value) for name, value in merged.items()}
+    found |= {name: F.when(keep, F.col(f"old.{name}")).otherwise(F.col(f"new.{name}")) for name in others}
+    found["rate"] = F.when(gone > 0, F.col("old.rate")).otherwise(found["rate"])
+    for name in ("start", "queue", *(["date"] if "date" in new.columns else [])):
+        found[name] = F.coalesce(f"new.{name}", f"old.{name}")
+    return told.select(*(found[name].alias(name) for name in new.columns))
+
+
+def _paired(windows: DataFrame, side: str, counts: Sequence[str], others: Sequence[str]) -> DataFrame:
+    """Windows as one column, beside what they are found by; the one of no queue is found too."""
+    names = [name for name in windows.columns if name in (*counts, *others, "start", "queue", "date")]
+    nowhere = F.struct(F.col("queue").isNull().alias("none"), F.coalesce("queue", F.lit("")).alias("name"))
+    return windows.select(F.col("start").alias("_start"), nowhere.alias("_queue"), F.struct(*names).alias(side))
 
 
 def funnel(lives: DataFrame) -> DataFrame:

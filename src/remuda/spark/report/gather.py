@@ -24,8 +24,8 @@ MOST_ATTEMPTS: Final = 100
 _ALL_TIME: Final = "100000 days"
 """Windows are counted from 1970, so that this one holds everything until 2243."""
 _NEEDED: Final = (
-    "offset", "queue", "name", "state", "success", "archived", "created", "consumed", "processed", "failed",
-    "attempts", "reason",
+    "offset", "queue", "name", "state", "success", "archived", "created", "consumed", "failed", "attempts",
+    "reason", "duration",
 )  # fmt: skip
 _COUNTS: Final = ("published", "succeeded", "retried", "dead", "unchanged", "waiting")
 

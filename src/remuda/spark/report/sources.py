@@ -15,7 +15,7 @@ from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.port import directory, open_log
 from remuda.spark.reading import select
 from remuda.spark.selection import Selection
-from remuda.spark.tables import EVENTS, LIFECYCLE, LIFECYCLE_SCHEMA, MESSAGES
+from remuda.spark.tables import LIFECYCLE, LIFECYCLE_SCHEMA
 
 FEW: Final = 50_000
 """So many messages and events are told here before Spark's workers would have begun to."""
@@ -45,9 +45,7 @@ class LogLives:
     def __init__(self, url: str) -> None:
         self._url = url
         self._log = open_log(url)
-        # Events first: none of them tells of a message that the second look does not find.
-        self._events = self._log.end(EVENTS)
-        self._messages = self._log.end(MESSAGES)
+        self._messages, self._events = self._log.cut()
 
     @property
     def empty(self) -> bool:
@@ -60,7 +58,8 @@ class LogLives:
     def frame(self, spark: SparkSession, selection: Selection) -> DataFrame:
         if max(self._messages, self._events) > FEW:
             times = {"since": selection.since, "until": selection.until}
-            return read(spark, self._url, LIFECYCLE, **{name: time for name, time in times.items() if time is not None})
+            given = {name: time for name, time in times.items() if time is not None}
+            return read(spark, self._url, LIFECYCLE, failOnDataLoss=False, **given)
         told = lives(self._log, range(self._messages), [range(self._events)], None, selection)
         return spark.createDataFrame(pa.Table.from_batches(told, LIFECYCLE_SCHEMA).drop_columns(["consumed_by"]))
 

@@ -1,0 +1,52 @@
+"""The log as tables for every engine: an Arrow stream of all of it, and tables of its sealed files with no byte copied.
+
+Importing this needs nothing but Remuda; what needs an extra says how to install it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from remuda.lake.publishing import Published
+    from remuda.lake.stream import ArrowTable
+
+
+def arrow(
+    url: str | os.PathLike[str],
+    table: str = "messages",
+    *,
+    columns: Sequence[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    fail_on_data_loss: bool = True,
+) -> ArrowTable:
+    """A table of the log, sealed files and live tail, as a stream that DuckDB, Polars and pyarrow take as it is.
+
+    Each time it is read it is one cut of the log, no older than the last commit. Of some `columns` only, from number
+    `start` to before `stop`.
+    """
+    from remuda.lake.stream import ArrowTable
+
+    return ArrowTable(url, table, columns, start, stop, fail_on_data_loss=fail_on_data_loss)
+
+
+def publish(url: str | os.PathLike[str], *, formats: Sequence[str] = ("delta", "iceberg")) -> list[Published]:
+    """Bring the lakehouse tables of a log up to its sealed files: a few KB of metadata for each that came or went."""
+    from remuda.lake.publishing import publish_tables
+
+    return publish_tables(url, formats)
+
+
+def read(spark: SparkSession, lake: str | os.PathLike[str], table: str) -> DataFrame:
+    """A table of a pipeline's lake as it is now: `messages`, `events`, `lifecycle`, `history`, `metrics`, …"""
+    from remuda.spark.extra import need_pyspark
+
+    need_pyspark()
+    from remuda.spark.pipelines.jobs import lake_table
+
+    return lake_table(os.fspath(lake), table).read(spark)

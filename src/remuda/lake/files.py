@@ -1,0 +1,140 @@
+"""The sealed files of a log under names that stay: hard links, so that no byte is copied and no reader is disturbed.
+
+The broker puts another file under the same name when it shrinks one, and removes it when all of it has expired. A link
+is named after what it holds: it never changes, and stays for a while after no table lists it any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from remuda.log.directory import DirectoryDisk
+from remuda.log.parquet import SealedParquet, Unreadable
+from remuda.log.segments import SealedFile, list_files
+from remuda.model.errors import StorageError
+from remuda.spark.tables import MESSAGES, NUMBER
+
+TABLES: Final = "tables"
+GRACE_SECONDS: Final = 24 * 3600.0
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A sealed file as a table lists it."""
+
+    path: str
+    """Under the table's folder."""
+    first: int
+    last: int
+    rows: int
+    size: int
+    modified: int
+    """Milliseconds since 1970."""
+
+
+def folder_of(root: Path, table: str) -> Path:
+    return root / TABLES / table
+
+
+def link_files(root: Path, table: str, known: frozenset[str]) -> tuple[list[DataFile], list[str]]:
+    """The files that are sealed now, each linked under its lasting name; and those that are damaged, by name.
+
+    Those whose lasting name is `known` were looked at before.
+    """
+    disk = DirectoryDisk(str(root), create=False)
+    listed = list_files(f"sealed/{name}" for name in _names(root / "sealed"))
+    found: list[DataFile] = []
+    damaged: list[str] = []
+    for file in listed.messages if table == MESSAGES else listed.events:
+        try:
+            one = _linked(root, disk, table, file, known)
+        except FileNotFoundError:
+            continue  # collected between the look and the link
+        except Unreadable:
+            damaged.append(file.name)
+            continue
+        found.append(one)
+    return found, damaged
+
+
+def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float = GRACE_SECONDS) -> int:
+    """Let links go that no table has listed for some seconds; how many."""
+    folder = folder_of(root, table) / "data"
+    limit, gone = time.time() - older_than, 0
+    for name in _names(folder):
+        path = folder / name
+        if f"data/{name}" in keep:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            dropped = _dropped_at(path)
+            if dropped < limit:
+                path.unlink()
+                path.with_suffix(".dropped").unlink(missing_ok=True)
+                gone += 1
+    return gone
+
+
+def _linked(root: Path, disk: DirectoryDisk, table: str, file: SealedFile, known: frozenset[str]) -> DataFile:
+    source = root / file.name
+    told = source.stat()
+    name = f"data/{source.stem}-{told.st_ino:x}-{told.st_mtime_ns // 1_000_000:x}.parquet"
+    target = folder_of(root, table) / name
+    if name not in known:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"no links can be made in {str(root)!r} ({error.strerror}); a table without copies needs a file system "
+                "with hard links, and leave to write there"
+            ) from error
+        if target.stat().st_ino != told.st_ino:
+            raise FileNotFoundError(name)
+    sealed = SealedParquet(DirectoryDisk(str(root), create=False), target.relative_to(root).as_posix())
+    if name not in known and not sealed.whole():
+        target.unlink()
+        raise Unreadable(f"{file.name} is damaged")
+    number = NUMBER[table]
+    meta: Any = sealed.metadata
+    ends = [_ends(meta.row_group(group), number) for group in range(meta.num_row_groups)]
+    return DataFile(
+        path=name,
+        first=min((one[0] for one in ends), default=file.first),
+        last=max((one[1] for one in ends), default=file.last),
+        rows=meta.num_rows,
+        size=told.st_size,
+        modified=told.st_mtime_ns // 1_000_000,
+    )
+
+
+def _ends(group: Any, column: str) -> tuple[int, int]:
+    for at in range(group.num_columns):
+        chunk = group.column(at)
+        if chunk.path_in_schema == column:
+            return chunk.statistics.min, chunk.statistics.max
+    raise KeyError(column)
+
+
+def _dropped_at(path: Path) -> float:
+    """When a link was first found to be listed no more."""
+    note = path.with_suffix(".dropped")
+    try:
+        return note.stat().st_mtime
+    except FileNotFoundError:
+        note.touch()
+        return time.time()
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+    except FileNotFoundError:
+        return []

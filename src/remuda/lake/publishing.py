@@ -1,0 +1,124 @@
+"""Publishing: lakehouse tables brought up to the sealed files of a log, each version with the number it reaches to."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links
+from remuda.model.errors import InvalidOption
+from remuda.spark.embedded import EmbeddedLog
+from remuda.spark.extra import SparkMissing
+from remuda.spark.port import directory
+from remuda.spark.tables import EVENTS, MESSAGES
+
+DELTA: Final = "delta"
+ICEBERG: Final = "iceberg"
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What became of one table in one format."""
+
+    table: str
+    format: str
+    location: str
+    version: str
+    """By which this state of the table can be read later; empty where there is none yet."""
+    added: int
+    dropped: int
+    end: int
+    """The number after the last one that the table holds."""
+    damaged: tuple[str, ...] = ()
+    """Sealed files that could not be listed, since their checksums do not hold."""
+
+
+class LakehouseTable(Protocol):
+    """A table in a format of the lakehouse, over files that are there already."""
+
+    def listed(self) -> frozenset[str]:
+        """The files of the newest version, by their paths under the table's folder."""
+        ...
+
+    def commit(self, added: Sequence[DataFile], dropped: Sequence[str], end: int) -> str:
+        """Make a version with other files, in one step; its name."""
+        ...
+
+    def version(self) -> str: ...
+
+    def version_at(self, end: int) -> str | None:
+        """The first version that reached to a number; None where none is kept that does."""
+        ...
+
+
+def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[Published]:
+    root = Path(directory(os.fspath(url)))
+    for kind in formats:
+        if kind not in _FORMATS:
+            raise InvalidOption(f"a table's format is {' or '.join(_FORMATS)}, not {kind!r}")
+    EmbeddedLog(str(root))  # or say what is wrong with it
+    with _alone(root):
+        return [one for table in (MESSAGES, EVENTS) for one in _publish(root, table, formats)]
+
+
+def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> str | None:
+    """The version of a table that first held the row before a number: for time travel by offset."""
+    root = Path(directory(os.fspath(url)))
+    if kind not in _FORMATS:
+        raise InvalidOption(f"a table's format is {' or '.join(_FORMATS)}, not {kind!r}")
+    return _FORMATS[kind](root, table).version_at(number)
+
+
+def _publish(root: Path, table: str, formats: Sequence[str]) -> list[Published]:
+    tables = {kind: _FORMATS[kind](root, table) for kind in formats}
+    listed = {kind: one.listed() for kind, one in tables.items()}
+    known = frozenset.intersection(*listed.values()) if listed else frozenset()
+    end = EmbeddedLog(str(root)).sealed_before(table)
+    files, damaged = link_files(root, table, known)
+    names = {file.path for file in files}
+    end = max(end, *(file.last + 1 for file in files), 0)
+    told = []
+    for kind, one in tables.items():
+        added = [file for file in files if file.path not in listed[kind]]
+        dropped = sorted(listed[kind] - names)
+        version = one.commit(added, dropped, end) if added or dropped else one.version()
+        location = str(folder_of(root, table))
+        told.append(Published(table, kind, location, version, len(added), len(dropped), end, tuple(damaged)))
+    remove_links(root, table, frozenset(names), GRACE_SECONDS)
+    return told
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One at a time: who comes second finds that there is nothing left to do."""
+    (root / TABLES).mkdir(exist_ok=True)
+    handle = os.open(root / TABLES / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _delta(root: Path, table: str) -> LakehouseTable:
+    try:
+        from remuda.lake.delta import DeltaLakehouse
+    except ImportError as error:
+        raise SparkMissing("Delta tables are an extra: pip install 'remuda[delta]'") from error
+    return DeltaLakehouse(root, table)
+
+
+def _iceberg(root: Path, table: str) -> LakehouseTable:
+    try:
+        from remuda.lake.iceberg import IcebergLakehouse
+    except ImportError as error:
+        raise SparkMissing("Iceberg tables are an extra: pip install 'remuda[iceberg]'") from error
+    return IcebergLakehouse(root, table)
+
+
+_FORMATS: Final[dict[str, Callable[[Path, str], LakehouseTable]]] = {DELTA: _delta, ICEBERG: _iceberg}

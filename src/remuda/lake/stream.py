@@ -1,0 +1,110 @@
+"""A table of the log as an Arrow stream."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from remuda.model.errors import InvalidOption
+from remuda.spark.embedded import EmbeddedLog
+from remuda.spark.losses import Gap, losses, report
+from remuda.spark.pins import hold
+from remuda.spark.port import directory
+from remuda.spark.selection import Selection
+from remuda.spark.tables import EVENTS, MESSAGES, NUMBER, SCHEMAS
+
+_PART_ROWS: Final = 1 << 16
+_TABLES: Final = (MESSAGES, EVENTS)
+
+
+class ArrowTable:
+    """Implements the Arrow stream protocol (`__arrow_c_stream__`). Each reading begins anew with a cut of its own."""
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        table: str,
+        columns: Sequence[str] | None,
+        start: int,
+        stop: int | None,
+        *,
+        fail_on_data_loss: bool = True,
+    ) -> None:
+        if table not in _TABLES:
+            raise InvalidOption(f"there is no table {table!r}; the tables are {', '.join(_TABLES)}")
+        known = SCHEMAS[table].names
+        if isinstance(columns, str):
+            raise InvalidOption(f"columns is a list of names, not {columns!r}")
+        wanted = known if columns is None else list(columns)
+        for name in wanted:
+            if name not in known:
+                raise InvalidOption(f"table {table!r} has no column {name!r}; its columns are {', '.join(known)}")
+        if not wanted or len(set(wanted)) < len(wanted):
+            raise InvalidOption("name at least one column, and each once")
+        for name, number in (("start", start), ("stop", stop)):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+                raise InvalidOption(f"{name} must be a whole number from 0 on, not {number!r}")
+        self._root = Path(directory(os.fspath(url)))
+        EmbeddedLog(str(self._root))  # or say what is wrong with it
+        self._table = table
+        self._columns = wanted
+        self._start = start
+        self._stop = stop
+        self._fail = fail_on_data_loss
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([SCHEMAS[self._table].field(name) for name in self._columns])
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The rows as pyarrow reads them, batch by batch."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def table(self) -> pa.Table:
+        """All rows at once."""
+        return self.reader().read_all()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        with hold(self._root) as held:
+            log = EmbeddedLog(str(held))
+            end = log.end(self._table)
+            stop = end if self._stop is None else min(end, self._stop)
+            parts = log.parts(self._table, self._start, stop, _PART_ROWS) if self._start < stop else []
+            yield from self._read(held, parts)
+
+    def _read(self, held: Path, parts: Sequence[range]) -> Iterator[pa.RecordBatch]:
+        """Parts in order, some of them ahead: decoding needs no lock of Python's."""
+        ahead = min(os.cpu_count() or 1, 4)
+        with ThreadPoolExecutor(ahead, thread_name_prefix="remuda-arrow") as pool:
+            waiting: deque[Future[list[pa.RecordBatch]]] = deque()
+            left = iter(parts)
+            try:
+                while True:
+                    while len(waiting) < ahead and (part := next(left, None)) is not None:
+                        waiting.append(pool.submit(self._part, held, part))
+                    if not waiting:
+                        return
+                    yield from waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _part(self, held: Path, part: range) -> list[pa.RecordBatch]:
+        missing: list[Gap] = []
+        log = EmbeddedLog(str(held))
+        found = list(log.batches(self._table, part.start, part.stop, Selection(), self._columns, missing))
+        report(str(self._root), f"{NUMBER[self._table]}s", losses(missing, None), fail=self._fail)
+        schema = self.schema
+        return [batch.cast(schema) for batch in found]

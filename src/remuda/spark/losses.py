@@ -1,0 +1,72 @@
+"""What is missing from a log: it stops a query, or is counted and said, but never passes in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from remuda.model.errors import StorageError
+
+_log: Final = logging.getLogger("remuda.spark")
+_MOST: Final = 5
+_said: set[tuple[str, str]] = set()
+
+
+class DataLost(StorageError):
+    """Rows that a query should have read are not there."""
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Neighbouring numbers whose rows are not there: let go by the collector, or lost by damage."""
+
+    start: int
+    stop: int
+    damaged: bool
+
+    def clip(self, start: int, stop: int) -> Gap:
+        return Gap(max(self.start, start), min(self.stop, stop), self.damaged)
+
+    def __len__(self) -> int:
+        return max(self.stop - self.start, 0)
+
+
+def losses(gaps: Iterable[Gap], begun: int | None) -> list[Gap]:
+    """Those that a query should not have missed: damage, and what was collected though it came after it had begun."""
+    found = (gap if gap.damaged or begun is None else gap.clip(max(gap.start, begun), gap.stop) for gap in gaps)
+    return [gap for gap in found if len(gap) and (gap.damaged or begun is not None)]
+
+
+def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool) -> None:
+    """Stop the query, or say it once for each log."""
+    if not lost:
+        return
+    listed = ", ".join(
+        f"{gap.start} to {gap.stop - 1} ({'damaged' if gap.damaged else 'collected before they were read'})"
+        for gap in lost[:_MOST]
+    )
+    more = f" and {len(lost) - _MOST} more ranges" if len(lost) > _MOST else ""
+    text = f"rows are missing from the log at {url!r}: {number} {listed}{more}, {sum(map(len, lost))} numbers in all"
+    if fail:
+        raise DataLost(
+            f"{text}. Nothing of this batch was taken. Restore the files from a copy, or go on without: "
+            "failOnDataLoss=false"
+        )
+    if (url, number) not in _said:
+        _said.add((url, number))
+        _log.warning("%s. The query goes on without them (failOnDataLoss=false)", text)
+
+
+def subtracted(whole: range, covered: Iterable[range]) -> list[range]:
+    """What of a range is not covered by ranges, which come in order."""
+    left: list[range] = []
+    cursor = whole.start
+    for one in covered:
+        if one.start > cursor:
+            left.append(range(cursor, min(one.start, whole.stop)))
+        cursor = max(cursor, one.stop)
+    if cursor < whole.stop:
+        left.append(range(cursor, whole.stop))
+    return [one for one in left if one]

@@ -1,0 +1,150 @@
+"""P6: sealed files as Delta and Iceberg tables, no byte copied, beside a broker that seals, shrinks and expires."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import polars
+import pytest
+from deltalake import DeltaTable
+
+from remuda import lake
+from remuda.lake.files import folder_of, remove_links
+from remuda.lake.iceberg import catalog
+from remuda.lake.publishing import version_at
+from remuda.model.errors import InvalidOption, RemudaError
+from tests.spark.samples import broker_at, half_sealed, publish, seal
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded import EmbeddedBroker
+
+
+def by_delta(root: Path, version: str | None = None) -> list[int]:
+    table = DeltaTable(folder_of(root, "messages"), version=None if version is None else int(version))
+    return sorted(table.to_pyarrow_table(columns=["offset"])["offset"].to_pylist())
+
+
+def by_iceberg(root: Path, version: str | None = None) -> list[int]:
+    table = catalog(root).load_table("remuda.messages")
+    scan = table.scan(selected_fields=("offset",), snapshot_id=None if version is None else int(version))
+    return sorted(scan.to_arrow()["offset"].to_pylist())
+
+
+READERS: dict[str, Callable[..., list[int]]] = {"delta": by_delta, "iceberg": by_iceberg}
+
+
+def finish_and_expire(broker: EmbeddedBroker) -> None:
+    subscription = broker.subscribe("orders", batch=5000)
+    while (delivery := subscription.receive(0.3)) is not None:
+        delivery.ack()
+    subscription.close()
+    broker.host.sync()
+    publish(broker, 400, "filler")
+    seal(broker)
+    assert broker.collect().messages
+
+
+def test_every_seal_shrink_and_expiry_is_a_version(tmp_path: Path) -> None:
+    """Time travel by offset gives what there was, also after its files have gone from the log."""
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 20, "keep")
+        publish(broker, 700)
+        seal(broker)
+        first = {one.format: one for one in lake.publish(tmp_path) if one.table == "messages"}
+        end = first["delta"].end
+        assert first["delta"].added == first["iceberg"].added > 0
+        finish_and_expire(broker)
+        second = {one.format: one for one in lake.publish(tmp_path) if one.table == "messages"}
+        assert second["delta"].dropped == second["iceberg"].dropped > 0
+        again = lake.publish(tmp_path)
+        assert all(one.added == one.dropped == 0 for one in again)
+    for kind, read in READERS.items():
+        old = version_at(tmp_path, "messages", kind, end)
+        assert old == first[kind].version
+        assert read(tmp_path, old) == list(range(end))
+        now = read(tmp_path)
+        assert len(now) < second[kind].end
+        assert now == sorted(now)
+        assert version_at(tmp_path, "messages", kind, 10**9) is None
+    files = list((folder_of(tmp_path, "messages") / "data").glob("*.parquet"))
+    assert sum(path.stat().st_nlink == 2 for path in files) == len(list((tmp_path / "sealed").glob("messages-*")))
+
+
+def test_engines_read_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    half_sealed(tmp_path, 1500)
+    (end,) = {one.end for one in lake.publish(tmp_path) if one.table == "messages"}
+    folder = folder_of(tmp_path, "messages")
+    delta = polars.scan_delta(str(folder)).select(polars.col("offset").sum(), polars.len()).collect().row(0)
+    table = catalog(tmp_path).load_table("remuda.messages")
+    iceberg = polars.scan_iceberg(table).select(polars.col("offset").sum(), polars.len()).collect().row(0)
+    pattern = str(folder / "data" / "*.parquet")
+    with duckdb.connect() as connection:
+        found = connection.execute(f"select sum(\"offset\"), count(*) from read_parquet('{pattern}')").fetchall()
+    duck = found[0]
+    assert delta == iceberg == duck == (end * (end - 1) // 2, end)
+    row = table.scan(row_filter=f"offset == {end - 1}").to_arrow().to_pylist()[0]
+    assert (row["name"], row["queues"], row["body"].split()[0]) == ("orders", ["orders"], b"%d" % (end - 1))
+
+
+def test_metadata_is_small(tmp_path: Path) -> None:
+    """A few KB for each sealed segment, whatever the number of segments; and links share the bytes of the log."""
+    with broker_at(tmp_path) as broker:
+        sizes = []
+        for turn in range(6):
+            publish(broker, 400, start=400 * turn)
+            seal(broker)
+            before = _bytes(tmp_path)
+            added = sum(one.added for one in lake.publish(tmp_path) if one.format == "delta")
+            sizes.append((_bytes(tmp_path) - before) / max(added, 1))
+    assert sizes[-1] < 40_000
+    data = folder_of(tmp_path, "messages") / "data"
+    assert {os.stat(path).st_ino for path in data.glob("*.parquet")} <= {
+        os.stat(path).st_ino for path in (tmp_path / "sealed").iterdir()
+    }
+
+
+def _bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in (root / "tables").rglob("*") if path.suffix != ".parquet")
+
+
+def test_links_go_when_nobody_can_need_them(tmp_path: Path) -> None:
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 20, "keep")
+        publish(broker, 700)
+        seal(broker)
+        lake.publish(tmp_path, formats=["delta"])
+        finish_and_expire(broker)
+        lake.publish(tmp_path, formats=["delta"])
+    keep = frozenset(
+        f"data/{path.rpartition('/')[2]}" for path in DeltaTable(folder_of(tmp_path, "messages")).file_uris()
+    )
+    assert remove_links(tmp_path, "messages", keep, 3600) == 0
+    time.sleep(0.05)
+    assert remove_links(tmp_path, "messages", keep, 0.01) > 0
+    assert by_delta(tmp_path)
+
+
+def test_a_damaged_file_is_named_and_not_listed(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 1500)
+    file = sorted((tmp_path / "sealed").glob("messages-*"))[0]
+    data = bytearray(file.read_bytes())
+    data[100] ^= 255
+    file.write_bytes(data)
+    told = next(one for one in lake.publish(tmp_path, formats=["delta"]) if one.table == "messages")
+    assert told.damaged == (f"sealed/{file.name}",)
+    assert by_delta(tmp_path)[0] > 0
+
+
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RemudaError, match="there is no directory"):
+        lake.publish(tmp_path / "nowhere")
+    with broker_at(tmp_path):
+        pass
+    with pytest.raises(InvalidOption, match="a table's format is delta or iceberg, not 'hudi'"):
+        lake.publish(tmp_path, formats=["hudi"])

@@ -1,0 +1,133 @@
+"""P1, P6, L3: what is missing from a log stops a query, or is counted and said; and how much of a log a query takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from remuda.model.errors import InvalidOption
+from remuda.spark.embedded import EmbeddedLog
+from remuda.spark.losses import Gap, losses, subtracted
+from remuda.spark.options import ReadOptions
+from tests.spark.samples import broker_at, half_sealed, load, publish, seal
+from tests.spark.test_never_wrong import expire, finish
+from tests.spark.test_stream import Collector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def damage(file: Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 255
+    file.write_bytes(data)
+
+
+def test_what_a_range_lacks() -> None:
+    assert subtracted(range(10), []) == [range(10)]
+    assert subtracted(range(2, 10), [range(4), range(3, 5), range(7, 20)]) == [range(5, 7)]
+    assert subtracted(range(4), [range(4)]) == []
+
+
+def test_what_was_collected_before_a_query_began_is_no_loss() -> None:
+    gaps = [Gap(0, 5, False), Gap(5, 6, True), Gap(8, 12, False)]
+    assert losses(gaps, None) == [Gap(5, 6, True)]
+    assert losses(gaps, 10) == [Gap(5, 6, True), Gap(10, 12, False)]
+    assert losses(gaps, 0) == gaps
+
+
+def test_l3_gaps_are_known_with_their_cause(tmp_path: Path) -> None:
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 600)
+        finish(broker)
+        expire(broker)
+        publish(broker, 700, start=600)
+        seal(broker)
+    log = EmbeddedLog(str(tmp_path))
+    (first, *_) = log.gaps("messages", 0, 500)
+    assert (first.start, first.damaged) == (0, False)
+    files = sorted((tmp_path / "sealed").glob("messages-*"))
+    damage(files[-1], -30)
+    covered = range(*(int(part) for part in files[-1].stem.split("-")[1:]))
+    assert Gap(covered.start, covered.stop + 1, True) in log.gaps("messages", 0, log.end("messages"))
+    assert log.gaps("messages", covered.stop + 1, log.end("messages")) == []
+
+
+def test_l3_damage_stops_a_stream_or_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """A whole file is known to be lost before it is read; a row group when it is."""
+    half_sealed(tmp_path / "data", 1500)
+    files = sorted((tmp_path / "data" / "sealed").glob("messages-*"))
+    damage(files[0], -30)
+    with pytest.raises(StreamingQueryException, match=r"offsets 0 to \d+ \(damaged\).*failOnDataLoss=false"):
+        Collector(spark, tmp_path / "data", tmp_path / "c1").run()
+    damage(files[1], 100)
+    with pytest.raises(PySparkException, match=r"offsets \d+ to \d+ \(damaged\)"):
+        load(spark, tmp_path / "data").count()
+    collector = Collector(spark, tmp_path / "data", tmp_path / "c2", failOnDataLoss=False)
+    query = collector.run()
+    read = collector.column("offset")
+    assert 0 < len(read) < 1600
+    assert query.lastProgress is not None
+    lost = json.loads(query.lastProgress["sources"][0]["endOffset"])["missing"]
+    assert lost == int(files[0].stem.split("-")[2]) + 1
+
+
+def test_l6_what_was_collected_before_it_was_read_stops_a_stream_or_is_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with broker_at(tmp_path / "data", success_retention="1ms") as broker:
+        publish(broker, 600)
+        finish(broker)
+        expire(broker)
+        collector = Collector(spark, tmp_path / "data", tmp_path / "c")
+        collector.run()
+        assert set(collector.column("offset")) < set(range(1000)), "what was gone when it began is no loss"
+        publish(broker, 600, start=1000)
+        finish(broker)
+        expire(broker)
+        with pytest.raises(StreamingQueryException, match="collected before they were read"):
+            collector.run()
+        going_on = Collector(spark, tmp_path / "data", tmp_path / "c", failOnDataLoss=False)
+        query = going_on.run()
+        assert query.lastProgress is not None
+        at = json.loads(query.lastProgress["sources"][0]["endOffset"])
+        assert at["missing"] == at["offset"] - 1000 - len(going_on.column("offset")) > 0
+
+
+def test_a_stream_begins_at_an_end_or_a_time_and_takes_so_many_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    half_sealed(data, 600)
+    latest = Collector(spark, data, tmp_path / "latest", startingOffsets="latest")
+    latest.run()
+    future = Collector(spark, data, tmp_path / "future", startingOffsets="2100-01-01")
+    future.run()
+    with broker_at(data) as broker:
+        publish(broker, 10)
+    latest.run()
+    assert sorted(latest.column("offset")) == list(range(700, 710))
+    assert future.column("offset") == []
+    small = Collector(spark, data, tmp_path / "small", maxBytesPerTrigger=100_000)
+    query = small.run()
+    assert sorted(small.column("offset")) == list(range(710))
+    assert len(small.batches) > 1
+    told = json.loads(query.recentProgress[0]["sources"][0]["latestOffset"])
+    assert told["offset"] == 710
+    assert told["newestAgeSeconds"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false, not 'perhaps'"),
+        ({"startingOffsets": "soon"}, "startingOffsets must be earliest, latest or a time"),
+        ({"startingOffsets": "2026-01-01", "fromOffset": "5"}, "both say where to begin"),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be a whole number from 1 on"),
+    ],
+)
+def test_options_are_checked_where_they_are_written(options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidOption, match=complaint):
+        ReadOptions.parse({"path": "data", **options})

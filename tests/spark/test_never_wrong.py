@@ -1,0 +1,296 @@
+"""P1, P3, L6: whatever is collected, set or replaced meanwhile, no row is wrong; what cannot be right is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
+
+from remuda.broker.intake import Intake
+from remuda.model.errors import Conflict, InvalidOption, NotFound
+from remuda.model.message import Message
+from remuda.spark import pins, read
+from remuda.spark.commands import app
+from remuda.spark.embedded import EmbeddedLog
+from remuda.spark.lake import LakeTable, begin_lake
+from remuda.spark.lives import lives
+from remuda.spark.losses import Gap
+from remuda.spark.pipelines.archive import lifecycle_table, messages_table
+from remuda.spark.pipelines.jobs import JOBS, Place, history_table, metrics_table
+from remuda.spark.pipelines.mending import COLLECTED
+from remuda.spark.pipelines.metrics import metrics
+from remuda.spark.selection import Selection
+from tests.broker.kit import HOUR, ManualClock
+from tests.spark.samples import broker_at, column, half_sealed, load, numbers, plain, play, publish, seal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from remuda.broker.embedded import EmbeddedBroker
+
+
+@pytest.fixture(autouse=True)
+def let_go() -> Iterator[None]:
+    yield
+    pins.release()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(url=str(tmp_path / "data"), lake=str(tmp_path / "lake"))
+
+
+def finish(broker: EmbeddedBroker, queue: str = "orders") -> None:
+    """Acknowledge all that waits."""
+    subscription = broker.subscribe(queue, batch=5000)
+    while (delivery := subscription.receive(0.3)) is not None:
+        delivery.ack()
+    subscription.close()
+    broker.host.sync()
+
+
+def expire(broker: EmbeddedBroker) -> None:
+    """Seal, and collect what has ended."""
+    publish(broker, 400, "filler")
+    seal(broker)
+    assert broker.collect().messages
+
+
+class CollectedMeanwhile(EmbeddedLog):
+    """A log of which the broker collects after the first look."""
+
+    broker: EmbeddedBroker | None = None
+
+    def batches(
+        self,
+        table: str,
+        start: int,
+        stop: int,
+        selection: Selection,
+        columns: Sequence[str],
+        missing: list[Gap] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        yield from list(super().batches(table, start, stop, selection, columns, missing))
+        if self.broker is not None:
+            broker, self.broker = self.broker, None
+            expire(broker)
+
+
+def test_a_life_read_while_the_collector_runs_is_right_or_gone(tmp_path: Path) -> None:
+    """Its end is never missed: no message that completed is told as queued."""
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 600)
+        publish(broker, 5, "keep")
+        finish(broker)
+        log = CollectedMeanwhile(str(tmp_path))
+        offset, position = log.cut()
+        log.broker = broker
+        told = pa.Table.from_batches(list(lives(log, range(offset), [range(position)], None, Selection())))
+    states = set(zip(told["queue"].to_pylist(), told["state"].to_pylist(), strict=True))
+    assert states <= {("orders", "X"), ("keep", "Q")}
+    assert ("keep", "Q") in states
+
+
+def test_a_frame_is_one_cut_of_the_log_whatever_is_sealed_and_collected_then(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with broker_at(tmp_path, success_retention="1ms") as broker:
+        publish(broker, 600)
+        seal(broker)
+        publish(broker, 200, start=600)
+        finish(broker)
+        frame, messages = read(spark, tmp_path, "lifecycle"), read(spark, tmp_path, "messages")
+        expire(broker)
+        assert [tuple(row) for row in frame.groupBy("state").count().collect()] == [("X", 800)]
+        assert messages.count() == 800
+        assert read(spark, tmp_path, "messages", queues=["orders"]).count() < 800
+
+
+def test_a_later_run_mends_what_an_earlier_one_could_not_know(spark: SparkSession, place: Place) -> None:
+    """Messages that waited at the first run, ended and were collected before the second; of some the archive knows."""
+    with broker_at(Path(place.url), success_retention="1ms") as broker:
+        publish(broker, 300)
+        publish(broker, 300, "other")
+        broker.host.sync()
+        JOBS["lifecycle"](spark, place)
+        JOBS["metrics"](spark, place)
+        finish(broker)
+        JOBS["archive"](spark, place)
+        finish(broker, "other")
+        expire(broker)
+        go_on = Place(url=place.url, lake=place.lake, options={"failOnDataLoss": "false"})
+        JOBS["lifecycle"](spark, go_on)
+        JOBS["metrics"](spark, go_on)
+        present = set(column(load(spark, Path(place.url)), "offset"))
+        assert not present & set(range(600))
+    table = lifecycle_table(place.lake).read(spark).where("queue != 'filler'")
+    told = {tuple(row) for row in table.select("queue", "state", "archived", "reason").distinct().collect()}
+    assert told == {("orders", "X", True, None), ("other", None, True, COLLECTED)}
+    assert table.count() == 600
+
+
+def test_windows_of_which_messages_are_gone_do_not_wait_for_ever(spark: SparkSession, place: Place) -> None:
+    with broker_at(Path(place.url), success_retention="1ms") as broker:
+        publish(broker, 300)
+        broker.host.sync()
+        JOBS["metrics"](spark, place)
+        subscription = broker.subscribe("orders", batch=250)
+        delivery = subscription.receive(5)
+        assert delivery is not None
+        delivery.ack()
+        subscription.close()
+        broker.host.sync()
+        expire(broker)
+        broker.host.sync()
+        JOBS["metrics"](spark, Place(url=place.url, lake=place.lake, options={"failOnDataLoss": "false"}))
+    rows = metrics_table(place.lake).read(spark).where("queue = 'orders'")
+    total = rows.groupBy().sum("published", "succeeded", "waiting", "dead").collect()[0]
+    assert tuple(total) == (300, 250, 50, 0)
+
+
+def test_metrics_of_days_between_those_that_changed_are_not_doubled(spark: SparkSession, place: Place) -> None:
+    """More spans than are read one by one, with quiet days between them, outside UTC."""
+    clock = ManualClock()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")
+    try:
+        with broker_at(Path(place.url), clock=clock) as broker:
+            broker.create_queue("orders", type="pull")
+            for turn in range(12):
+                name = "orders" if turn % 2 else "quiet"
+                broker.publish(Message(name, b"x"))
+                clock.now += 13 * HOUR
+            broker.host.sync()
+            JOBS["metrics"](spark, place)
+            JOBS["lifecycle"](spark, place)
+            assert plain(metrics_table(place.lake).read(spark).drop("date")) == plain(metrics(told(spark, place)))
+            delivery = broker.pull("orders", 10)
+            assert delivery is not None
+            delivery.ack()
+            broker.host.sync()
+            spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+            JOBS["metrics"](spark, place)
+            JOBS["lifecycle"](spark, place)
+            windows = metrics_table(place.lake).read(spark)
+            assert plain(windows.drop("date")) == plain(metrics(told(spark, place)))
+            assert windows.count() == 12
+            assert lifecycle_table(place.lake).read(spark).count() == 12
+            days = windows.selectExpr("unix_date(date) = unix_micros(start) div 86400000000 as utc").distinct()
+            assert column(days, "utc") == [True]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone or "UTC")
+
+
+def told(spark: SparkSession, place: Place) -> DataFrame:
+    return load(spark, Path(place.url), "lifecycle")
+
+
+def test_rewriting_takes_exactly_what_it_replaces(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "id bigint, part int"
+    table = LakeTable(str(tmp_path), "t", spark.createDataFrame([], schema).schema, ("part",))
+    rows = spark.createDataFrame([(1, 1), (2, 2)], schema)
+    table.append(rows)
+    with pytest.raises(Conflict, match="would be written beside those that are there"):
+        table.rewrite(spark, lambda partition: partition["part"] == "1", lambda old: rows)
+    assert plain(table.read(spark)) == plain(rows)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place, kind: str) -> None:
+    begin_lake(place.lake, kind)
+    names = ["__HIVE_DEFAULT_PARTITION__", "a b/c=d%e"]
+    with broker_at(Path(place.url)) as broker:
+        for name in names:
+            broker.create_queue(name)
+            broker.publish(Message("x", b"1"), queue=name)
+        broker.publish([Message("things", b"same", object="o", key="k") for _ in range(2)])
+        broker.host.sync()
+        JOBS["archive"](spark, place)
+    found = column(messages_table(place.lake).read(spark), "queue")
+    assert sorted(map(str, found)) == sorted([*names, "None", "things"])
+
+
+class Copying:
+    def __init__(self, spark: SparkSession, source: Path, target: Path) -> None:
+        self._spark, self._source, self._target = spark, source, target
+
+    def run(self, checkpoint: Path, **options: Any) -> None:
+        stream = self._spark.readStream.format("remuda").option("maxRowsPerTrigger", 250).load(str(self._source))
+        rows = stream.selectExpr("'copies' as name", "body")
+        writer = rows.writeStream.format("remuda").options(**options).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(checkpoint)).start(str(self._target)).awaitTermination()
+
+
+def test_p2_an_app_id_with_another_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    half_sealed(tmp_path / "source", 300)
+    copying = Copying(spark, tmp_path / "source", tmp_path / "target")
+    for _ in range(2):
+        copying.run(tmp_path / "one", appId="copy")
+    with pytest.raises(StreamingQueryException, match=r"appId 'copy' belongs to another query.*choose a new appId"):
+        copying.run(tmp_path / "two", appId="copy")
+    with broker_at(tmp_path / "target") as broker:
+        Intake(broker.host).run()
+        found = [body for record in broker.spectate().messages() for body in record.messages.bodies]
+    assert numbers(found) == list(range(400))
+
+
+def test_another_log_under_an_old_checkpoint_is_refused(spark: SparkSession, place: Place) -> None:
+    data = Path(place.url)
+    half_sealed(data, 300)
+    JOBS["archive"](spark, place)
+    shutil.rmtree(data)
+    half_sealed(data, 700)
+    with pytest.raises(StreamingQueryException, match="holds something else than was read: it is not the log"):
+        JOBS["archive"](spark, place)
+    assert messages_table(place.lake).read(spark).count() == 400
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "complaint"),
+    [
+        ("archive", {"maxRow": "5"}, "unknown option 'maxRow'; did you mean 'maxRows'?"),
+        ("archive", {"maxRows": "many"}, "maxRows must be a whole number from 1 on, not 'many'"),
+        ("lifecycle", {"window": "1 minute"}, "unknown option 'window'; the options are maxRows, failOnDataLoss"),
+        ("metrics", {"window": "soon"}, "a window is a number of seconds"),
+        ("ingest", {"source": "x", "order": "y", "repeat": "drop"}, "did you mean 'repeats'?"),
+        ("ingest", {"source": "x", "order": "y", "repeats": "maybe"}, "repeats must be keep or drop, not 'maybe'"),
+        ("replay", {"where": "true", "success": "1d"}, "unknown option 'success'"),
+        ("retention", {"success": "soon"}, "'soon' is no length of time"),
+        ("retention", {"header": "true"}, "unknown option 'header'"),
+    ],
+)
+def test_settings_that_a_pipeline_does_not_have_are_refused(
+    spark: SparkSession, place: Place, job: str, options: dict[str, str], complaint: str
+) -> None:
+    with broker_at(Path(place.url)):
+        pass
+    with pytest.raises(InvalidOption) as refused:
+        JOBS[job](spark, Place(url=place.url, lake=place.lake, options=options))
+    assert complaint in str(refused.value)
+
+
+def test_replay_and_retention_say_what_they_did(spark: SparkSession, place: Place) -> None:
+    with broker_at(Path(place.url)) as broker:
+        play(broker)
+    runner = CliRunner()
+
+    def run(name: str, *more: str) -> str:
+        ran = runner.invoke(app, ["run", name, place.url, "--lake", place.lake, *more])
+        assert ran.exit_code == 0, ran.output
+        return ran.stdout
+
+    with pytest.raises(NotFound, match="there is no archive in the lake"):
+        JOBS["replay"](spark, Place(url=place.url, lake=place.lake, options={"where": "true"}))
+    run("archive")
+    run("lifecycle")
+    assert "replay: 5 messages laid for the broker" in run("replay", "--set", "where=queue='orders' and offset < 5")
+    assert "retention: 0 messages, 0 lifecycle, 0 events removed" in run("retention")
+    ended = lifecycle_table(place.lake).read(spark).where("archived").count()
+    assert f", {ended} lifecycle, 0 events removed" in run("retention", "--set", "success=0s", "--set", "dead=0s")
+    assert history_table(place.lake).manifest().version == 0
