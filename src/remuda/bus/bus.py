@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -44,6 +44,7 @@ from remuda.model.options import QueueType, read_enum
 from remuda.model.topics import check_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
+ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
 _log = logging.getLogger("remuda.bus")
 
@@ -376,6 +377,16 @@ class Bus:
             live = False
         runner = self._runner
         return {"live": live, "ready": live and runner is not None and runner.running and runner.trouble is None}
+
+    def dashboard(self, **options: Any) -> ASGI:
+        """The dashboard and the HTTP API as an ASGI application, to mount in another or to serve by itself.
+
+        Without `users=` (a file of names and passwords) or `identify=` (a function from a request to a `User`) it
+        answers requests from this machine only.
+        """
+        from remuda.server.http.mounting import dashboard
+
+        return dashboard(self, **options)
 
     def testing(self, url: str | os.PathLike[str] = "memory://", *, clock: ManualClock | None = None) -> TestBus:
         """This bus in memory, with a clock that the test moves, until the test is over (B18)."""

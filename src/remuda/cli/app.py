@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from remuda.cli import config, log, messages, operate, publish, queues, report, run
+from remuda.cli import config, dashboard, log, messages, operate, publish, queues, report, run
 from remuda.spark import commands as pipelines
 
 app = typer.Typer(
@@ -27,6 +27,8 @@ app.command("reprocess")(operate.reprocess)
 app.command("clear")(operate.clear)
 app.command("pause")(operate.pause)
 app.command("resume")(operate.resume)
+app.command("dashboard")(dashboard.dashboard)
+app.command("dashboard-user")(dashboard.dashboard_user)
 app.command("report")(report.report)
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(logs, name="log")
