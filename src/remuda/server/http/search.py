@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Final, Protocol
 
 from remuda.model.errors import InvalidOption
@@ -12,6 +13,7 @@ from remuda.server.http.recent import EXCERPT, Brief, Copy, Recent
 from remuda.server.http.values import MessageRow, Page, Query
 
 MAX_PAGE: Final = 500
+_WORD: Final = re.compile(r"\w+")
 
 
 class Searcher(Protocol):
@@ -111,6 +113,5 @@ def _fits(query: Query, brief: Brief, queue: str, copy: Copy) -> bool:
 
 
 def _holds(brief: Brief, text: str) -> bool:
-    words = text.casefold().split()
-    held = f"{brief.id} {brief.topic} {brief.excerpt.decode('utf-8', 'replace')}".casefold()
-    return all(word in held for word in words)
+    held = set(_WORD.findall(brief.excerpt.decode("utf-8", "replace").casefold()))
+    return all(word in held for word in _WORD.findall(text.casefold()))
