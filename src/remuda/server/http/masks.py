@@ -8,7 +8,7 @@ from typing import Final
 
 MASK: Final = "••••••"
 _SECRET: Final = re.compile(
-    r"authorization|cookie|secret|passw(or)?d|passphrase|credential|api[-_.]?key|(^|[-_.])token|private[-_.]?key|signature",
+    r"authorization|cookie|secret|passw(or)?d|passphrase|credential|api[-_.]?key|token($|[-_.])|private[-_.]?key|signature",
     re.IGNORECASE,
 )
 

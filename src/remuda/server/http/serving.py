@@ -82,6 +82,7 @@ class Server:
             raise RemudaError(
                 f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another with --listen"
             ) from error
+        self._socket.listen(2048)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
             ssl_certfile=certificate, ssl_keyfile=key, proxy_headers=False, h11_max_incomplete_event_size=64 << 10,
