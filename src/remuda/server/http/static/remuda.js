@@ -31,7 +31,7 @@ function copy(button) {
   button.focus();
   const before = button.textContent;
   button.textContent = "Copied";
-  setTimeout(() => (button.textContent = before), 1500);
+  setTimeout(() => (button.textContent = before), 4000);
 }
 
 document.addEventListener("keydown", (event) => {
