@@ -21,8 +21,9 @@ AXE = "axe-core@4.14.0"
 expect.set_options(timeout=20_000)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For one module: while it runs, its thread has an event loop, and other tests could not begin one."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         _missing("Chromium is not installed; on Debian: apt-get install chromium")
