@@ -115,7 +115,25 @@ opensearch_missing() {
     fi
 }
 
+# The dashboard is tested in a real browser. Without one those tests say so and are skipped.
+install_browser() {
+    if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then
+        return
+    fi
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        say "no Chromium here, so the dashboard is not tested in a browser; on Debian or Ubuntu run"
+        say "    sudo apt-get install -y --no-install-recommends chromium"
+        return
+    fi
+    say "installing chromium ..."
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get update -qq </dev/null &&
+        apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 chromium </dev/null >/dev/null; } ||
+        say "chromium could not be installed, so the dashboard is not tested in a browser"
+}
+
 make_venv
+install_browser
 say "installing the locked packages and remuda ..."
 install_with_uv || { say "uv did not do it, installing with pip ..." && install_with_pip; }
 install_rabbitmq

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from remuda.broker.intake import Intake
 from typer.testing import CliRunner
 
-from remuda.broker.intake import Intake
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.message import Message
 from remuda.spark import pins, read

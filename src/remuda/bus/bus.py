@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 P = TypeVar("P")
+ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 
 _log = logging.getLogger("remuda.bus")
 
@@ -587,6 +588,16 @@ class Bus:
             live = False
         runner = self._runner
         return {"live": live, "ready": live and runner is not None and runner.running and runner.trouble is None}
+
+    def dashboard(self, **options: Any) -> ASGI:
+        """The dashboard and the HTTP API as an ASGI application, to mount in another or to serve by itself.
+
+        Without `users=` (a file of names and passwords) or `identify=` (a function from a request to a `User`) it
+        answers requests from this machine only.
+        """
+        from remuda.server.http.mounting import dashboard
+
+        return dashboard(self, **options)
 
     def testing(self, url: str | os.PathLike[str] = "memory://", *, clock: ManualClock | None = None) -> TestBus:
         """This bus in memory, with a clock that the test moves, until the test is over (B18)."""

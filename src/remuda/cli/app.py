@@ -10,6 +10,7 @@ from remuda.cli import (
     backup,
     check,
     config,
+    dashboard,
     index,
     log,
     messages,
@@ -70,6 +71,8 @@ app.command("move")(operations.move)
 app.command("schedules")(schedules.schedules)
 app.command("pause")(operations.pause)
 app.command("resume")(operations.resume)
+app.command("dashboard")(dashboard.dashboard)
+app.command("dashboard-user")(dashboard.dashboard_user)
 app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("backup")(backup.backup)

@@ -1,0 +1,62 @@
+"""`remuda dashboard` and `remuda dashboard-user`: the web page and the HTTP API, and who may use them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def dashboard(
+    target: Annotated[str, typer.Argument(metavar="DIR|URL|APP", help="A directory, a URL, or an app (app:bus).")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8321",
+    users: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Who may log in; needed to listen beyond this machine.")
+    ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A name that this server is reached by. May be repeated.")
+    ] = None,
+    certificate: Annotated[str | None, typer.Option(metavar="FILE", help="A TLS certificate, for HTTPS.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Run the handlers of the app too.")] = False,
+) -> None:
+    """Serve the dashboard and the HTTP API until Ctrl-C."""
+    from remuda.bus.bus import Bus
+    from remuda.cli.target import is_app, load_bus
+    from remuda.model.errors import InvalidOption
+    from remuda.server.http.mounting import dashboard as application
+    from remuda.server.http.serving import Server, check_safe, names_of, read_listen
+    from remuda.server.http.users import Users
+
+    where = read_listen(listen)
+    known = None if users is None else Users.load(users)
+    check_safe(where, known)
+    if (certificate is None) != (key is None):
+        raise InvalidOption("--certificate and --key belong together; give both")
+    bus = load_bus(target) if is_app(target) else Bus(target)
+    app = application(bus, users=known, hosts=names_of(where, host or []))
+    server = Server(app, where, certificate=certificate, key=key)
+    try:
+        bus.broker.queues()
+        if run:
+            bus.start()
+        typer.echo(f"dashboard at {server.address} (Ctrl-C stops it)")
+        server.run()
+    finally:
+        bus.close()
+
+
+def dashboard_user(
+    file: Annotated[str, typer.Argument(help="The file of users; it is made if it is not there.")],
+    name: Annotated[str, typer.Argument(help="The user's name.")],
+    role: Annotated[str, typer.Option(help="viewer sees everything, operator may change it.")] = "operator",
+    password: Annotated[
+        str, typer.Option(prompt=True, confirmation_prompt=True, hide_input=True, envvar="REMUDA_PASSWORD",
+                          help="Asked for unless given.")
+    ] = "",
+) -> None:  # fmt: skip
+    """Let a user log in to the dashboard, or change a password or a role."""
+    from remuda.server.http.users import make_entry, save_entry
+
+    new = save_entry(file, make_entry(name, password, role))
+    typer.echo(f"{name} is {'now' if new else 'still'} in {file} as {role}")

@@ -1,0 +1,1 @@
+"""A broker for others: HTTP for programs, the dashboard for people."""

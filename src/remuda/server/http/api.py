@@ -1,0 +1,558 @@
+"""The API's handlers, and the table that lists them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from remuda.model.errors import InvalidOption
+from remuda.model.filters import MessageFilter
+from remuda.model.state import PARKED, State
+from remuda.model.topics import has_prefix
+from remuda.server.http import wire
+from remuda.server.http.deliveries import Deliveries
+from remuda.server.http.idempotency import Idempotency
+from remuda.server.http.operations import JSON, NDJSON, Call, Operation, Parameter
+from remuda.server.http.problems import Problem, problem_of
+from remuda.server.http.search import MAX_PAGE
+from remuda.server.http.service import ANSWERS, chosen_offsets, seconds
+from remuda.server.http.stream import LogStream, Streams
+from remuda.server.http.users import Role
+from remuda.server.http.values import Query, QueueDetail
+
+MAX_BATCH: Final = 100_000
+_one = msgspec.json.Decoder(wire.NewMessage)
+_many = msgspec.json.Decoder(list[wire.NewMessage])
+_WHOLE: Final = {"type": "integer", "minimum": 0, "maximum": (1 << 62)}
+_STATES: Final = {"type": "string", "pattern": "^[LUQFSKREINX]+$"}
+
+_FILTERS: Final = (
+    Parameter("queue", "Only this queue."),
+    Parameter("topic", "A topic prefix: fruit finds fruit.sour, not fruits.x."),
+    Parameter("state", "Letters of states, such as EIN.", _STATES),
+    Parameter("since", "Published at or after this time, in microseconds.", _WHOLE),
+    Parameter("until", "Published before this time, in microseconds.", _WHOLE),
+    Parameter("object", "The object."),
+    Parameter("key", "The key."),
+    Parameter("text", "Words in the body."),
+)
+_PAGING: Final = (
+    Parameter("cursor", "Where the page begins: `next` of the one before."),
+    Parameter("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}),
+)
+_LOG: Final = (
+    Parameter("kind", "messages, or events.", {"type": "string", "enum": ["messages", "events"]}),
+    Parameter("from", "Begin at this offset, or position of events; without it at the end.", _WHOLE),
+    Parameter("since", "Begin at this time, in microseconds.", _WHOLE),
+    Parameter("queue", "Only this queue."),
+    Parameter("topic", "Only topics under this prefix; for messages."),
+    Parameter("state", "Letters of states; for events.", _STATES),
+)
+
+
+class Api:
+    """The handlers, with what they share."""
+
+    def __init__(self, streams: int = 64) -> None:
+        self.deliveries = Deliveries()
+        self.idempotency = Idempotency()
+        self.streams = Streams(streams)
+
+    # Publishing
+
+    async def publish(self, call: Call) -> Any:
+        content = await call.bytes()
+        kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        queue, wait = call.text("queue"), call.text("timeout")
+        timeout = None if wait is None else min(seconds(wait), 60.0)
+        keys = call.request.headers.getlist("idempotency-key")
+
+        async def do() -> wire.Published:
+            return await call.run(self._publish, call, content, kind, queue, timeout)
+
+        if not keys:
+            return _created(await do())
+        if len(keys) > 1:
+            raise Problem(400, "Invalid key", "one Idempotency-Key is enough")
+        asked = b"\0".join([kind.encode(), (queue or "").encode(), content])
+        return _created(await self.idempotency.once(call.user.name, keys[0], asked, do))
+
+    def _publish(
+        self, call: Call, content: bytes, kind: str, queue: str | None, timeout: float | None
+    ) -> wire.Published:
+        given = _read_messages(content, kind)
+        if len(given) > MAX_BATCH:
+            raise Problem(413, "Request too large", f"a batch has at most {MAX_BATCH} messages; send several")
+        if not given:
+            return wire.Published([], 0)
+        messages = wire.columns_of(given, call.user.name, time.time_ns() // 1000)
+        receipt = call.service.publish(messages, queue, call.user.name, timeout)
+        if receipt.refusals and len(receipt) == 1:
+            raise problem_of(receipt.refusals[0])
+        refused = {str(row): str(error) for row, error in receipt.refusals.items()}
+        return wire.Published(receipt.ids, receipt.accepted, refused)
+
+    async def resend(self, call: Call) -> Any:
+        asked = await call.decoded(wire.ResendRequest)
+        body: bytes | None = None
+        mime_type = asked.mime_type
+        if bytes(asked.body) or asked.text is not None or asked.base64 is not None:
+            body, _ = wire.body_of(asked.body, asked.text, asked.base64)
+        id = await call.run(
+            call.service.resend, call.path("id"), call.user.name, queue=asked.queue, topic=asked.topic, body=body,
+            headers=asked.headers, mime_type=mime_type, forget=asked.forget,
+        )  # fmt: skip
+        return wire.Resent(id)
+
+    # Looking
+
+    async def queues(self, call: Call) -> wire.QueuePage:
+        prefix, cursor, limit = call.text("prefix") or "", call.text("cursor"), call.number("limit", 100, 1, MAX_PAGE)
+        queues = await call.run(call.service.queues)
+        found = [queue for queue in queues if queue.name.startswith(prefix) and (cursor is None or queue.name > cursor)]
+        return wire.QueuePage(found[:limit], found[limit - 1].name if len(found) > limit else None)
+
+    async def queue(self, call: Call) -> wire.QueueAnswer:
+        return _queue(await call.run(call.service.queue, call.path("name")))
+
+    async def messages(self, call: Call) -> Any:
+        query = read_query(call, call.number("limit", 50, 1, MAX_PAGE))
+        await call.run(call.service.refresh)
+        page = await call.run(call.service.search, query)
+        return wire.MessagePage(page.messages, page.next, page.note)
+
+    async def message(self, call: Call) -> Any:
+        life = await call.run(call.service.life, call.path("id"))
+        return wire.LifeAnswer(life.document, life.timeline, life.parent, life.children)
+
+    async def dead(self, call: Call) -> Any:
+        return wire.Groups(await call.run(call.service.groups, call.path("name")))
+
+    # Queues
+
+    async def create(self, call: Call) -> Any:
+        options = await call.decoded(dict[str, Any])
+        created = await call.run(call.service.create_queue, call.path("name"), options, call.user.name)
+        detail = _queue(await call.run(call.service.queue, call.path("name")))
+        return Response(msgspec.json.encode(detail), 201 if created else 200, media_type=JSON)
+
+    async def configure(self, call: Call) -> Any:
+        changes = await call.decoded(dict[str, Any])
+        await call.run(call.service.configure, call.path("name"), changes, call.user.name)
+        return _queue(await call.run(call.service.queue, call.path("name")))
+
+    async def remove(self, call: Call) -> None:
+        await call.run(call.service.remove_queue, call.path("name"), call.user.name)
+
+    async def pause(self, call: Call) -> Any:
+        return await self._status(call, "paused")
+
+    async def resume(self, call: Call) -> Any:
+        return await self._status(call, "running")
+
+    async def _status(self, call: Call, status: str) -> Any:
+        await call.run(call.service.set_status, call.path("name"), status, call.user.name)
+        return _queue(await call.run(call.service.queue, call.path("name")))
+
+    async def clear(self, call: Call) -> Any:
+        return wire.Settled(await call.run(call.service.clear, call.path("name"), call.user.name))
+
+    async def reprocess(self, call: Call) -> Any:
+        chosen = await self._choice(call, await call.decoded(wire.Choice))
+        return wire.Settled(await call.run(call.service.reprocess, call.path("name"), chosen, call.user.name))
+
+    async def forget(self, call: Call) -> Any:
+        chosen = await self._choice(call, await call.decoded(wire.Choice))
+        return wire.Settled(await call.run(call.service.forget, call.path("name"), chosen, call.user.name))
+
+    async def move(self, call: Call) -> Any:
+        asked = await call.decoded(wire.MoveRequest)
+        if asked.waiting and asked.choice != wire.Choice():
+            raise InvalidOption("choice is for messages that ended without success; waiting moves all that wait")
+        chosen = None if asked.waiting else await self._choice(call, asked.choice)
+        return wire.Settled(await call.run(call.service.move, call.path("name"), asked.to, chosen, call.user.name))
+
+    async def _choice(self, call: Call, asked: wire.Choice) -> MessageFilter:
+        offsets = asked.offsets
+        if asked.group is not None:
+            group = await call.run(call.service.group, call.path("name"), asked.group)
+            offsets = [offset for offset in group.offsets if offsets is None or offset in set(offsets)]
+        return choice(asked.states, asked.reason, asked.since, asked.until, offsets)
+
+    # Taking
+
+    async def pull(self, call: Call) -> Any:
+        asked = await call.decoded(wire.PullRequest)
+        self.deliveries.check_room()
+        consumer = asked.consumer or f"http-{call.user.name}"
+        pulling = asyncio.ensure_future(
+            call.service.pull(call.path("name"), asked.count, consumer, asked.wait, asked.newest)
+        )
+        while not pulling.done():
+            await asyncio.wait({pulling}, timeout=1.0)
+            if not pulling.done() and await call.request.is_disconnected():
+                pulling.cancel()
+                await asyncio.gather(pulling, return_exceptions=True)
+                return Response(status_code=400)
+        delivery = pulling.result()
+        if delivery is None:
+            return wire.Pulled(None, [])
+        if await call.request.is_disconnected():
+            await call.service.answer(delivery, "release")
+            return Response(status_code=400)
+        token = self.deliveries.add(delivery) if delivery.lease is not None else None
+        messages = [
+            _pulled(offset, attempt, message)
+            for offset, attempt, message in zip(delivery.offsets, delivery.attempts, delivery, strict=True)
+        ]
+        return wire.Pulled(token, messages, delivery.deadline)
+
+    async def answer(self, call: Call) -> Any:
+        name = call.path("answer")
+        asked = await call.decoded(wire.AnswerRequest)
+        delivery = self.deliveries.get(call.path("token"))
+        if asked.rows is not None and any(row >= len(delivery) for row in asked.rows):
+            raise InvalidOption(f"rows are numbers from 0 to {len(delivery) - 1}")
+        if asked.to is not None and name != "dead":
+            raise InvalidOption("to is for dead, which may hand a message on to another queue")
+        if asked.to is not None:
+            await call.run(call.service.queue, asked.to)
+        after = seconds(asked.after)
+        count = await call.service.answer(
+            delivery, name, rows=asked.rows, after=after, reason=asked.reason, to=asked.to
+        )
+        return wire.Settled(count)
+
+    async def renew(self, call: Call) -> Any:
+        delivery = self.deliveries.get(call.path("token"))
+        renewed = await call.service.renew(delivery)
+        if renewed:
+            self.deliveries.renewed(call.path("token"), 3600 * 1_000_000)
+        return wire.Renewed(renewed)
+
+    # The log
+
+    async def log(self, call: Call) -> Any:
+        events, start = await self._start(call)
+        limit = call.number("limit", 100, 1, MAX_PAGE)
+        read = call.service.log_events if events else call.service.log_messages
+        entries = await call.run(read, start, limit)
+        wanted = _wanted(call, events)
+        name = "position" if events else "offset"
+        kept = [entry for entry in entries if start <= entry[name]]
+        following = kept[-1][name] + 1 if kept else start
+        return wire.LogPage([entry for entry in kept if wanted(entry)], following)
+
+    async def stream(self, call: Call) -> Any:
+        events, start = await self._start(call)
+        wanted = _wanted(call, events)
+        if call.request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        self.streams.enter()
+        return LogStream(call.service, self.streams, start, events=events, wanted=wanted)
+
+    async def _start(self, call: Call) -> tuple[bool, int]:
+        kind = call.text("kind") or "messages"
+        if kind not in ("messages", "events"):
+            raise InvalidOption(f"kind must be messages or events, not {kind[:40]!r}")
+        events = kind == "events"
+        last = call.request.headers.get("last-event-id", "")
+        if last.isascii() and last.isdigit() and len(last) < 19:
+            return events, int(last) + 1
+        if call.text("from") is not None:
+            return events, call.number("from", 0)
+        if call.text("since") is not None:
+            return events, await call.run(call.service.offset_at, call.number("since", 0), events)
+        return events, (await call.run(call.service.end))[1 if events else 0]
+
+    def operations(self) -> list[Operation]:
+        """Everything, in the order in which paths are tried."""
+        operator, queue = Role.OPERATOR, "/api/v1/queues/{name:path}"
+        choice_, settled = wire.Choice, wire.Settled
+        delivery = "/api/v1/deliveries/{token}"
+        answers = "/api/v1/deliveries/{token}/{answer:answer}"
+        return [
+            Operation(
+                "POST",
+                "/api/v1/messages",
+                self.publish,
+                "Publish one message, a list, or NDJSON",
+                wire.Published,
+                201,
+                wire.NewMessage | list[wire.NewMessage],
+                (
+                    Parameter("queue", "To this queue alone."),
+                    Parameter("timeout", "How long to wait for a consumer, where the queue commits late; like 5s."),
+                ),
+                (JSON, NDJSON),
+                role=operator,
+                problems=(404, 409, 413, 422, 504, 507),
+            ),
+            Operation(
+                "GET",
+                "/api/v1/messages",
+                self.messages,
+                "Search messages, the newest first",
+                wire.MessagePage,
+                parameters=(*_FILTERS, *_PAGING),
+                problems=(404,),
+            ),
+            Operation(
+                "POST",
+                "/api/v1/messages/{id:path}/resend",
+                self.resend,
+                "Publish a message again, edited",
+                wire.Resent,
+                200,
+                wire.ResendRequest,
+                role=operator,
+                problems=(404, 409, 413),
+                optional=True,
+            ),
+            Operation(
+                "GET",
+                "/api/v1/messages/{id:path}",
+                self.message,
+                "One message's whole life",
+                wire.LifeAnswer,
+                problems=(404,),
+            ),
+            Operation(
+                "GET",
+                "/api/v1/queues",
+                self.queues,
+                "All queues by name",
+                wire.QueuePage,
+                parameters=(Parameter("prefix", "Only names that begin so."), *_PAGING),
+            ),
+            Operation(
+                "GET", f"{queue}/dead", self.dead, "Dead letters by exception and place", wire.Groups, problems=(404,)
+            ),
+            Operation(
+                "POST",
+                f"{queue}/pull",
+                self.pull,
+                "Take messages; answer for them by their delivery's token",
+                wire.Pulled,
+                200,
+                wire.PullRequest,
+                role=operator,
+                problems=(404, 409),
+                optional=True,
+            ),
+            Operation(
+                "POST",
+                f"{queue}/pause",
+                self.pause,
+                "Stop a queue",
+                wire.QueueAnswer,
+                role=operator,
+                problems=(404, 409),
+            ),
+            Operation(
+                "POST",
+                f"{queue}/resume",
+                self.resume,
+                "Let a queue go on",
+                wire.QueueAnswer,
+                role=operator,
+                problems=(404, 409),
+            ),
+            Operation(
+                "POST",
+                f"{queue}/clear",
+                self.clear,
+                "End everything that waits",
+                settled,
+                role=operator,
+                problems=(404, 409),
+            ),
+            Operation(
+                "POST",
+                f"{queue}/reprocess",
+                self.reprocess,
+                "Send dead letters back to the queue",
+                settled,
+                200,
+                choice_,
+                role=operator,
+                problems=(404, 409),
+                optional=True,
+            ),
+            Operation(
+                "POST",
+                f"{queue}/forget",
+                self.forget,
+                "Let dead letters go for good",
+                settled,
+                200,
+                choice_,
+                role=operator,
+                problems=(404, 409),
+                optional=True,
+            ),
+            Operation(
+                "POST",
+                f"{queue}/move",
+                self.move,
+                "Send messages to another queue",
+                settled,
+                200,
+                wire.MoveRequest,
+                role=operator,
+                problems=(404, 409),
+            ),
+            Operation("GET", queue, self.queue, "One queue", wire.QueueAnswer, problems=(404,)),
+            Operation(
+                "PUT",
+                queue,
+                self.create,
+                "Create a queue with these options",
+                wire.QueueAnswer,
+                200,
+                dict[str, Any],
+                role=operator,
+                problems=(404, 409),
+                optional=True,
+            ),
+            Operation(
+                "PATCH",
+                queue,
+                self.configure,
+                "Change a queue's options",
+                wire.QueueAnswer,
+                200,
+                dict[str, Any],
+                role=operator,
+                problems=(404, 409),
+            ),
+            Operation(
+                "DELETE",
+                queue,
+                self.remove,
+                "Remove a queue; what it held ends",
+                None,
+                204,
+                role=operator,
+                problems=(404, 409),
+            ),
+            Operation(
+                "POST",
+                f"{delivery}/renew",
+                self.renew,
+                "Begin the time for an answer anew",
+                wire.Renewed,
+                role=operator,
+                problems=(404,),
+            ),
+            Operation(
+                "POST",
+                answers,
+                self.answer,
+                "Answer for messages in hand",
+                settled,
+                200,
+                wire.AnswerRequest,
+                role=operator,
+                problems=(404, 409),
+                optional=True,
+            ),
+            Operation(
+                "GET", "/api/v1/log", self.log, "Entries of the event log", wire.LogPage, parameters=(*_LOG, _PAGING[1])
+            ),
+            Operation(
+                "GET",
+                "/api/v1/log/stream",
+                self.stream,
+                "The event log as a live stream",
+                None,
+                parameters=_LOG,
+                answers=("text/event-stream",),
+            ),
+        ]
+
+
+def _created(published: wire.Published) -> Response:
+    return Response(msgspec.json.encode(published), 201, media_type=JSON)
+
+
+def _read_messages(content: bytes, kind: str) -> list[wire.NewMessage]:
+    try:
+        if kind == NDJSON:
+            return _one.decode_lines(content)
+        if content.lstrip()[:1] == b"[":
+            return _many.decode(content)
+        return [_one.decode(content)]
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "Invalid message", f"not understood: {error}; nothing was stored") from None
+
+
+def read_query(call: Call, limit: int) -> Query:
+    """The search that an address asks for."""
+    return Query(
+        queue=call.text("queue"),
+        topic=call.text("topic"),
+        states=read_states(call.text("state")),
+        since=call.number("since", 0) if call.text("since") else None,
+        until=call.number("until", 0) if call.text("until") else None,
+        object=call.text("object"),
+        key=call.text("key"),
+        text=call.text("text"),
+        cursor=call.text("cursor"),
+        limit=limit,
+    )
+
+
+def read_states(letters: str | None) -> frozenset[State]:
+    try:
+        return frozenset(map(State, letters or ""))
+    except ValueError:
+        raise InvalidOption(f"states are letters of {''.join(State)}, not {(letters or '')[:40]!r}") from None
+
+
+def choice(
+    states: str | None, reason: str | None, since: int | None, until: int | None, offsets: list[int] | None
+) -> MessageFilter:
+    """Which dead letters, from words that were checked."""
+    chosen = frozenset(map(State, states)) if states else PARKED
+    by_offset = chosen_offsets(offsets, chosen).offsets if offsets is not None else None
+    return MessageFilter(states=chosen, reason=reason or None, since=since or 0, until=until, offsets=by_offset)
+
+
+def _queue(detail: QueueDetail) -> wire.QueueAnswer:
+    return wire.QueueAnswer(
+        detail.summary, detail.options, list(detail.consumers), detail.entered, detail.late_answers, detail.oldest
+    )
+
+
+def _pulled(offset: int, attempt: int, message: Any) -> wire.PulledMessage:
+    text: str | None
+    try:
+        text, base64 = message.body.decode(), None
+    except UnicodeDecodeError:
+        text, base64 = None, message.body
+    return wire.PulledMessage(
+        offset, message.id, message.name, attempt, message.mime_type, dict(message.headers), message.created,
+        message.object, message.key, text, base64,
+    )  # fmt: skip
+
+
+def _wanted(call: Call, events: bool) -> Any:
+    queue, topic, states = call.text("queue"), call.text("topic"), read_states(call.text("state"))
+
+    def wanted(entry: dict[str, Any]) -> bool:
+        if events:
+            return (queue is None or entry["queue"] == queue) and (not states or entry["state"] in states)
+        return (queue is None or queue in entry["queues"]) and (
+            topic is None or has_prefix(entry["topic"].casefold(), topic.casefold())
+        )
+
+    return wanted
+
+
+def answer_names() -> list[str]:
+    return list(ANSWERS)

@@ -1,0 +1,110 @@
+"""Pictures made on the server: sparklines and heat maps as SVG values, and points for the charts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from remuda.model.durations import MILLISECOND
+from remuda.server.http.rates import Sample
+from remuda.server.http.recent import BUCKETS, SLOT, SLOTS
+from remuda.server.http.render import span
+
+_WIDTH: Final = 96.0
+_HEIGHT: Final = 22.0
+_SPARK_SECONDS: Final = 120.0
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One field of a heat map: `heat` is 0 to 9."""
+
+    column: int
+    row: int
+    heat: int
+    count: int
+
+
+class HeatMap(msgspec.Struct, frozen=True):
+    """How long messages took, by time and latency; and the percentiles of all of it."""
+
+    cells: list[Cell]
+    labels: list[str]
+    columns: int
+    rows: int
+    total: int
+    percentiles: dict[str, str]
+    seconds: int
+
+
+def sparkline(samples: Sequence[Sample]) -> str:
+    """Points of a line: how many messages waited over the last two minutes."""
+    if len(samples) < 2:
+        return ""
+    end = samples[-1].time
+    begin = end - _SPARK_SECONDS
+    shown = [sample for sample in samples if sample.time >= begin]
+    most = max((sample.waiting + sample.in_flight for sample in shown), default=0)
+    if not most:
+        return ""
+    return " ".join(
+        f"{(sample.time - begin) / _SPARK_SECONDS * _WIDTH:.1f},"
+        f"{_HEIGHT - 1 - (sample.waiting + sample.in_flight) / most * (_HEIGHT - 3):.1f}"
+        for sample in shown
+    )
+
+
+def depth_points(samples: Sequence[Sample]) -> dict[str, Any]:
+    """A queue over time: what waits, is in flight and is dead, and messages per second."""
+    times, published, done, failed = [], [], [], []
+    for before, sample in pairwise(samples):
+        passed = max(sample.time - before.time, 0.001)
+        times.append(round(sample.time, 2))
+        published.append(round(max(sample.published - before.published, 0) / passed, 2))
+        done.append(round(max(sample.done - before.done, 0) / passed, 2))
+        failed.append(round(max(sample.failed - before.failed, 0) / passed, 2))
+    rest = samples[1:]
+    return {
+        "times": times,
+        "depth": {
+            "waiting": [sample.waiting for sample in rest],
+            "in flight": [sample.in_flight for sample in rest],
+            "dead": [sample.parked for sample in rest],
+        },
+        "rates": {"published": published, "done": done, "failed": failed},
+    }
+
+
+def heat_map(slots: Mapping[int, Sequence[int]], now: int) -> HeatMap:
+    """The last ten minutes; the hottest field is 9, and a field with anything in it at least 1."""
+    last = now // SLOT
+    first = last - SLOTS + 1
+    recent = {slot: counts for slot, counts in slots.items() if first <= slot <= last}
+    most = max((max(counts) for counts in recent.values()), default=0)
+    cells = [
+        Cell(slot - first, BUCKETS - 1 - bucket, max(1, round(9 * (count / most) ** 0.5)), count)
+        for slot, counts in sorted(recent.items())
+        for bucket, count in enumerate(counts)
+        if count
+    ]
+    bounds = [MILLISECOND * 4**bucket for bucket in range(BUCKETS)]
+    labels = [span(bound) for bound in bounds[:-1]]
+    summed = [sum(counts[bucket] for counts in recent.values()) for bucket in range(BUCKETS)]
+    total = sum(summed)
+    percentiles = {
+        name: _percentile(summed, total, part) for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
+    return HeatMap(cells, labels, SLOTS, BUCKETS, total, percentiles, SLOT // 1_000_000)
+
+
+def _percentile(summed: Sequence[int], total: int, part: float) -> str:
+    reached = 0
+    for bucket, count in enumerate(summed):
+        reached += count
+        if total and reached >= part * total:
+            if bucket == BUCKETS - 1:
+                return f"over {span(MILLISECOND * 4 ** (BUCKETS - 2))}"
+            return f"under {span(MILLISECOND * 4**bucket)}"
+    return "-"

@@ -1,0 +1,519 @@
+"""The dashboard's pages: Services → Messaging."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.filters import MessageFilter
+from remuda.model.state import PARKED
+from remuda.server.http import render, wire
+from remuda.server.http.api import choice, read_states
+from remuda.server.http.drawing import depth_points, heat_map, sparkline
+from remuda.server.http.masks import masked
+from remuda.server.http.operations import read_body
+from remuda.server.http.problems import Problem, problem_of
+from remuda.server.http.render import HERE, page
+from remuda.server.http.service import MessagingService
+from remuda.server.http.values import MessageRow, Query, QueueSummary
+
+T = TypeVar("T")
+_log = logging.getLogger("remuda.server")
+
+ROWS: Final = 50
+FORM_LIMIT: Final = 4 << 20
+_SORTS: Final = ("name", "size", "rate", "dead")
+_NOTES: Final = 1000
+_BODY_SHOWN: Final = 64 << 10
+CLEAR_WARNING: Final = (
+    "This may produce unexpected results, e.g. partial email delivery, failed conversions not being retried etc."
+)
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    return await run_in_threadpool(function, *arguments)
+
+
+class Pages:
+    """The pages of one service."""
+
+    def __init__(self, service: MessagingService) -> None:
+        self._service = service
+        self._notes: dict[str, list[tuple[str, str]]] = {}
+
+    # Showing
+
+    async def overview(self, request: Request) -> Response:
+        return page(request, "overview.html", **await in_thread(self._overview, request), notes=self._noted(request))
+
+    async def overview_part(self, request: Request) -> Response:
+        return page(request, "parts/queues.html", **await in_thread(self._overview, request))
+
+    def _overview(self, request: Request) -> dict[str, Any]:
+        words = request.query_params
+        filter_, sort = words.get("filter", ""), words.get("sort", "name")
+        sort = sort if sort in _SORTS else "name"
+        queues = self._service.queues()
+        totals = _totals(queues)
+        chosen = [queue for queue in queues if filter_.casefold() in queue.name.casefold()]
+        if sort == "name":
+            chosen.sort(key=lambda queue: (queue.internal, queue.name))
+        else:
+            keys: dict[str, Callable[[QueueSummary], float]] = {
+                "size": lambda queue: queue.size,
+                "rate": lambda queue: queue.published_per_second + queue.done_per_second,
+                "dead": lambda queue: queue.parked,
+            }
+            chosen.sort(key=lambda queue: (-keys[sort](queue), queue.name))
+        pages_ = max(1, -(-len(chosen) // ROWS))
+        at = min(max(_whole(words.get("page"), 1), 1), pages_)
+        shown = chosen[(at - 1) * ROWS : at * ROWS]
+        sparks = {queue.name: sparkline(self._service.history(queue.name)) for queue in shown}
+        return {
+            "queues": shown, "totals": totals, "filter": filter_, "sort": sort, "at": at, "pages": pages_,
+            "found": len(chosen), "sparks": sparks, "all": len(queues),
+        }  # fmt: skip
+
+    async def queue(self, request: Request) -> Response:
+        values = await in_thread(self._queue, request.path_params["name"])
+        names = await in_thread(self._service.queue_names)
+        others = [name for name in names if name != request.path_params["name"]][:500]
+        return page(request, "queue.html", **values, notes=self._noted(request), others=others, warning=CLEAR_WARNING)
+
+    async def queue_part(self, request: Request) -> Response:
+        return page(request, "parts/queue.html", **await in_thread(self._queue, request.path_params["name"]))
+
+    def _queue(self, name: str) -> dict[str, Any]:
+        detail = self._service.queue(name)
+        map_ = heat_map(self._service.latency(name), int(time.time() * 1e6))
+        recent = self._service.search(Query(queue=name, limit=8))
+        return {"detail": detail, "queue": detail.summary, "map": map_, "recent": recent.messages}
+
+    async def queue_data(self, request: Request) -> Response:
+        samples = await in_thread(self._service.history, request.path_params["name"])
+        return Response(msgspec.json.encode(depth_points(samples)), media_type="application/json")
+
+    async def messages(self, request: Request) -> Response:
+        words = request.query_params
+        states = read_states("".join(words.getlist("state")))
+        wanted = Query(
+            queue=words.get("queue") or None,
+            topic=words.get("topic") or None,
+            states=states,
+            since=_moment("since", words.get("since")),
+            until=_moment("until", words.get("until")),
+            object=words.get("object") or None,
+            key=words.get("key") or None,
+            text=words.get("text") or None,
+            cursor=words.get("cursor") or None,
+            limit=ROWS,
+        )
+        found = await in_thread(self._find, wanted)
+        asked = {name: words.get(name, "") for name in ("queue", "topic", "since", "until", "object", "key", "text")}
+        return page(
+            request, "messages.html", found=found, asked=asked, states=states, notes=self._noted(request),
+            letters=[state.value for state in sorted(states)],
+        )  # fmt: skip
+
+    def _find(self, query: Query) -> Any:
+        self._service.refresh()
+        return self._service.search(query)
+
+    async def message(self, request: Request) -> Response:
+        life = await in_thread(self._service.life, request.path_params["id"])
+        document = life.document
+        tree = await in_thread(self._conversation, document["message"]["id"], life.parent)
+        text, cut = _shown(document["message"])
+        return page(
+            request, "message.html", life=life, document=document, message=document["message"], text=text, cut=cut,
+            tree=tree, notes=self._noted(request),
+            parked=[view["queue"] for view in document["queues"] if view["state"] in PARKED],
+        )  # fmt: skip
+
+    def _conversation(self, id: str, parent: str | None) -> list[tuple[int, MessageRow]]:
+        """What caused what, as rows with their depth, from the first cause that is known."""
+        recent = self._service.recent
+        top, seen = id, {id}
+        while parent is not None and parent not in seen and len(seen) < 50:
+            offset = recent.offset_of(parent)
+            brief = None if offset is None else recent.brief(offset)
+            if brief is None:
+                break
+            seen.add(parent)
+            top, parent = parent, brief.parent
+        rows: list[tuple[int, MessageRow]] = []
+        self._branch(top, 0, rows, set())
+        return rows if len(rows) > 1 else []
+
+    def _branch(self, id: str, depth: int, rows: list[tuple[int, MessageRow]], seen: set[str]) -> None:
+        if id in seen or len(rows) > 200 or depth > 20:
+            return
+        seen.add(id)
+        offset = self._service.recent.offset_of(id)
+        row = None if offset is None else self._service.recent_row(offset)
+        if row is None:
+            return
+        rows.append((depth, row))
+        for child in self._service.recent.children(id):
+            brief = self._service.recent.brief(child)
+            if brief is not None:
+                self._branch(brief.id, depth + 1, rows, seen)
+
+    async def edit(self, request: Request) -> Response:
+        id = request.path_params["id"]
+        document = await in_thread(self._service.life, id)
+        original = await in_thread(self._service.original, id)
+        queue = request.query_params.get("queue", "")
+        try:
+            text, encoding = original.body.decode(), "text"
+        except UnicodeDecodeError:
+            text, encoding = base64.b64encode(original.body).decode(), "base64"
+        return page(
+            request, "edit.html", message=original, id=id, queue=queue, text=text, encoding=encoding,
+            headers="\n".join(f"{name}: {value}" for name, value in masked(original.headers).items()),
+            views=document.document["queues"], notes=self._noted(request),
+        )  # fmt: skip
+
+    async def dead(self, request: Request) -> Response:
+        words = request.query_params
+        queues = [queue for queue in await in_thread(self._service.queues) if queue.parked]
+        queues.sort(key=lambda queue: (-queue.parked, queue.name))
+        name = words.get("queue") or (queues[0].name if len(queues) == 1 else None)
+        values: dict[str, Any] = {"queues": queues[:200], "name": name, "reason": words.get("reason", ""), "key": ""}
+        if name is not None:
+            values |= await in_thread(self._dead, name, words.get("reason") or None, words.get("group") or None)
+        names = await in_thread(self._service.queue_names)
+        others = [other for other in names if other != name][:500]
+        return page(request, "dead.html", **values, notes=self._noted(request), others=others)
+
+    def _dead(self, name: str, reason: str | None, key: str | None) -> dict[str, Any]:
+        self._service.refresh()
+        groups = self._service.groups(name)
+        chosen = MessageFilter(reason=reason)
+        group = None
+        if key:
+            group = next((one for one in groups if one.key == key), None)
+            chosen = choice(None, reason, None, None, group.offsets if group else [])
+        letters = self._service.parked(name, chosen, 2 * ROWS)
+        total = sum(one.count for one in groups)
+        return {"groups": groups[:100], "letters": letters, "group": group, "key": key or "", "total": total}
+
+    async def tail(self, request: Request) -> Response:
+        words = request.query_params
+        asked = {name: words.get(name, "") for name in ("kind", "queue", "topic", "state")}
+        return page(request, "tail.html", asked=asked, notes=self._noted(request))
+
+    async def latency(self, request: Request) -> Response:
+        queue = request.query_params.get("queue") or None
+        map_ = heat_map(await in_thread(self._service.latency, queue), int(time.time() * 1e6))
+        names = (await in_thread(self._service.queue_names))[:1000]
+        part = request.headers.get("hx-request") is not None
+        template = "parts/heatmap.html" if part else "latency.html"
+        return page(request, template, map=map_, queue=queue or "", names=names, notes=self._noted(request))
+
+    async def publish(self, request: Request) -> Response:
+        topic, queue = (request.query_params.get(name, "") for name in ("topic", "queue"))
+        return page(
+            request, "publish.html", topic=topic, queue=queue, notes=self._noted(request), body='{"hello": "world"}'
+        )
+
+    async def login(self, request: Request) -> Response:
+        return page(request, "login.html", notes=[], wrong=None)
+
+    # Doing
+
+    async def act(self, request: Request) -> Response:
+        """A button on a queue's page or among dead letters."""
+        form = await self._form(request)
+        name, who = request.path_params["name"], request.state.user.name
+        back = f"/queues/{quote(name, safe='')}"
+        service = self._service
+        match form.get("action"):
+            case "pause":
+                await in_thread(service.set_status, name, "paused", who)
+                said = f"{name} is paused: it takes in and gives out nothing."
+            case "resume":
+                await in_thread(service.set_status, name, "running", who)
+                said = f"{name} is running."
+            case "clear":
+                if form.get("confirm") != name:
+                    raise Problem(400, "Not confirmed", f"type {name!r} to confirm; nothing was cleared")
+                count = await in_thread(service.clear, name, who)
+                said = f"{_messages(count)} ended. They are among the dead letters and can be reprocessed."
+            case "reprocess" | "forget" | "move" as verb:
+                said, back = await self._act_on_dead(name, who, verb, form)
+            case "move-waiting":
+                to = form.get("to") or ""
+                count = await in_thread(service.move, name, to, None, who)
+                said = f"{_messages(count)} moved to {to}."
+            case "configure":
+                changes = _changes(form)
+                await in_thread(service.configure, name, changes, who)
+                said = "The options are changed."
+            case other:
+                raise Problem(400, "Unknown action", f"there is no action {str(other)[:40]!r}")
+        return self._say(request, said, back)
+
+    async def _act_on_dead(self, name: str, who: str, verb: str, form: Form) -> tuple[str, str]:
+        offsets: list[int] | None = None
+        reason = form.get("reason") or None
+        match form.get("scope"):
+            case "selection":
+                offsets = [_whole(value, -1) for value in form.all("offset")]
+                if not offsets:
+                    raise Problem(400, "Nothing selected", "select at least one message first")
+                reason = None
+            case "group":
+                offsets = (await in_thread(self._service.group, name, form.get("group") or "")).offsets
+                reason = None
+            case "match" | "all" | None:
+                reason = reason if form.get("scope") == "match" else None
+            case other:
+                raise Problem(400, "Unknown choice", f"there is no choice {str(other)[:40]!r}")
+        chosen = choice(None, reason, None, None, offsets)
+        back = form.get("back") or f"/queues/{quote(name, safe='')}"
+        if verb == "reprocess":
+            count = await in_thread(self._service.reprocess, name, chosen, who)
+            return f"{_messages(count)} sent back to {name}.", back
+        if verb == "forget":
+            count = await in_thread(self._service.forget, name, chosen, who)
+            return f"{_messages(count)} of {name} forgotten.", back
+        to = form.get("to") or ""
+        count = await in_thread(self._service.move, name, to, chosen, who)
+        return f"{_messages(count)} moved from {name} to {to}.", back
+
+    async def send_edited(self, request: Request) -> Response:
+        form = await self._form(request)
+        id, who = request.path_params["id"], request.state.user.name
+        body = _form_body(form)
+
+        def send() -> str:
+            return self._service.resend(
+                id, who, queue=form.get("queue") or None, topic=form.get("topic") or None, body=body,
+                headers=_form_headers(form), mime_type=form.get("mime_type") or None, forget=form.get("forget") == "1",
+            )  # fmt: skip
+
+        sent = await in_thread(send)
+        return self._say(request, f"Sent again as {sent}.", f"/messages/{quote(sent, safe='')}")
+
+    async def send_test(self, request: Request) -> Response:
+        form = await self._form(request)
+        message = wire.NewMessage(
+            topic=form.get("topic") or "",
+            text=None,
+            mime_type=form.get("mime_type") or None,
+            object=form.get("object") or None,
+            key=form.get("key") or None,
+            headers=_form_headers(form),
+            delay=form.get("delay") or None,
+            priority=1 if form.get("high") == "1" else 0,
+        )
+        who = request.state.user.name
+        columns = wire.columns_of([message], who, time.time_ns() // 1000)
+        columns = msgspec.structs.replace(
+            columns, bodies=[_form_body(form)], mime_type=message.mime_type or "application/json"
+        )
+        receipt = await in_thread(self._service.publish, columns, form.get("queue") or None, who)
+        for refusal in receipt.refusals.values():
+            raise refusal
+        return self._say(request, f"Published as {receipt.id}.", f"/messages/{quote(receipt.id, safe='')}")
+
+    async def log_in(self, request: Request) -> Response:
+        form = await self._form(request)
+        try:
+            answer: Response = await request.state.guard.login(
+                request, form.get("name") or "", form.get("password") or ""
+            )
+        except Problem as problem:
+            return page(request, "login.html", problem.status, notes=[], wrong=problem.detail)
+        return answer
+
+    async def log_out(self, request: Request) -> Response:
+        await self._form(request)
+        answer: Response = request.state.guard.logout(request)
+        return answer
+
+    # Forms and notes
+
+    async def _form(self, request: Request) -> Form:
+        content = await read_body(request, FORM_LIMIT)
+        try:
+            pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=20_000, errors="strict")
+        except ValueError:
+            raise Problem(400, "Invalid form", "the form is not understood") from None
+        form = Form(pairs)
+        request.state.guard.check_csrf(request.state.session, form.get("csrf"))
+        return form
+
+    def _say(self, request: Request, text: str, where: str, tone: str = "good") -> Response:
+        while len(self._notes) >= _NOTES:
+            del self._notes[next(iter(self._notes))]
+        self._notes.setdefault(request.state.session, []).append((tone, text))
+        root = request.scope.get("root_path", "")
+        if not where.startswith("/") or where.startswith(("//", "/\\")):
+            where = "/"
+        return RedirectResponse(f"{root}{where}", 303)
+
+    def _noted(self, request: Request) -> list[tuple[str, str]]:
+        return self._notes.pop(request.state.session, [])
+
+    def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A page that tells of errors instead of failing."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except Problem as problem:
+                return error_page(request, problem.status, problem.detail)
+            except RemudaError as error:
+                told = problem_of(error)
+                return error_page(request, told.status, told.detail)
+
+        return answer
+
+
+class Form:
+    """The fields of a form, each possibly several times."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._pairs = pairs
+
+    def get(self, name: str) -> str | None:
+        return next((value for key, value in self._pairs if key == name), None)
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self._pairs if key == name]
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self._pairs}
+
+
+def routes(service: MessagingService) -> list[BaseRoute]:
+    pages_ = Pages(service)
+    guarded = pages_.guarded
+    return [
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+        Route("/", guarded(pages_.overview)),
+        Route("/parts/queues", guarded(pages_.overview_part)),
+        Route("/parts/queues/{name:path}", guarded(pages_.queue_part)),
+        Route("/data/queues/{name:path}", guarded(pages_.queue_data)),
+        Route("/queues/{name:path}", guarded(pages_.queue), methods=["GET"]),
+        Route("/queues/{name:path}", guarded(pages_.act), methods=["POST"]),
+        Route("/messages", guarded(pages_.messages)),
+        Route("/messages/{id:path}/edit", guarded(pages_.edit), methods=["GET"]),
+        Route("/messages/{id:path}/edit", guarded(pages_.send_edited), methods=["POST"]),
+        Route("/messages/{id:path}", guarded(pages_.message)),
+        Route("/dead", guarded(pages_.dead)),
+        Route("/tail", guarded(pages_.tail)),
+        Route("/latency", guarded(pages_.latency)),
+        Route("/publish", guarded(pages_.publish), methods=["GET"]),
+        Route("/publish", guarded(pages_.send_test), methods=["POST"]),
+        Route("/login", guarded(pages_.login), methods=["GET"]),
+        Route("/login", guarded(pages_.log_in), methods=["POST"]),
+        Route("/logout", guarded(pages_.log_out), methods=["POST"]),
+    ]
+
+
+def error_page(request: Request, status: int, detail: str) -> Response:
+    if request.headers.get("hx-request") and status == 503:
+        return page(request, "parts/gone.html", 200, detail=detail)
+    return page(request, "error.html", status, detail=detail, code=status, notes=[])
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    _log.error("a request for %s failed", request.url.path, exc_info=error)
+    if request.url.path.startswith(f"{request.scope.get('root_path', '')}/api/"):
+        return Problem(500, "Error", "this is a mistake of the server; its log says more").response()
+    return error_page(request, 500, "This is a mistake of the server; its log says more.")
+
+
+def _totals(queues: list[QueueSummary]) -> dict[str, float]:
+    return {
+        "waiting": sum(queue.waiting + queue.delayed for queue in queues),
+        "in_flight": sum(queue.in_flight for queue in queues),
+        "parked": sum(queue.parked for queue in queues),
+        "published": sum(queue.published_per_second for queue in queues),
+        "done": sum(queue.done_per_second for queue in queues),
+        "failed": sum(queue.failed_per_second for queue in queues),
+    }
+
+
+def _shown(message: dict[str, Any]) -> tuple[str, bool]:
+    """A body for reading: JSON laid out with its numbers exact, text as it is, bytes as hex."""
+    if "base64" in message:
+        raw = base64.b64decode(message["base64"])
+        lines = [raw[at : at + 16] for at in range(0, min(len(raw), 1024), 16)]
+        return "\n".join(f"{at * 16:08x}  {line.hex(' ')}" for at, line in enumerate(lines)), len(raw) > 1024
+    text: str = message["text"]
+    if len(text) > _BODY_SHOWN:
+        return text[:_BODY_SHOWN], True
+    if "json" in message["mime_type"]:
+        try:
+            # Laid out as text: numbers of any length stay exactly as they were written.
+            return msgspec.json.format(text, indent=2), False
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            pass
+    return text, False
+
+
+def _form_body(form: Form) -> bytes:
+    text = (form.get("body") or "").replace("\r\n", "\n")
+    if form.get("encoding") == "base64":
+        try:
+            return base64.b64decode(text, validate=False)
+        except ValueError:
+            raise InvalidOption("the body is not base64; nothing was sent") from None
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _form_headers(form: Form) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in (form.get("headers") or "").splitlines():
+        if not line.strip():
+            continue
+        name, separator, value = line.partition(":")
+        if not separator or not name.strip():
+            raise InvalidOption(f"a header is written as name: value, not {line[:60]!r}; nothing was sent")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _changes(form: Form) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for name in form.names() - {"csrf", "action"}:
+        value = form.get(name) or ""
+        changes[name] = int(value) if value.isascii() and value.isdigit() and len(value) < 19 else value
+    if not changes:
+        raise InvalidOption("no option was given; nothing was changed")
+    return changes
+
+
+def _moment(name: str, text: str | None) -> int | None:
+    if not text:
+        return None
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidOption(f"{name} must be a time like 2026-05-31T14:00, not {text[:40]!r}") from None
+    return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1e6)
+
+
+def _whole(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else default
+
+
+def _messages(count: int) -> str:
+    return f"{render.number(count)} message{'' if count == 1 else 's'}"

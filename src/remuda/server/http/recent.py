@@ -1,0 +1,262 @@
+"""The newest messages, folded from the log as it grows: states, causes and latencies, bounded in memory.
+
+This answers what needs no search index: lists of recent messages by state, what caused what, where failures come
+from, and how long messages took. Messages older than the window are the index's to know.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from remuda.broker.spectator import Spectator
+from remuda.model.durations import MILLISECOND, SECOND
+from remuda.model.message import CORRELATION, Message
+from remuda.model.messages import cell
+from remuda.model.records import Appended, Event
+from remuda.model.state import LIVE, State
+
+WINDOW: Final = 50_000
+EXCERPT: Final = 256
+SLOT: Final = 10 * SECOND
+SLOTS: Final = 60
+BUCKETS: Final = 12
+"""Of latency, each four times the one below: under 1 ms, under 4 ms, … , under 1.2 h, and more."""
+_SAMPLED: Final = 64
+"""Of a long run of neighbours that ended together, so many are measured, each for its share."""
+
+
+class Brief:
+    """What is remembered of a message."""
+
+    __slots__ = (
+        "created",
+        "excerpt",
+        "id",
+        "key",
+        "mime_type",
+        "object",
+        "offset",
+        "parent",
+        "queues",
+        "size",
+        "topic",
+    )
+
+    def __init__(self, offset: int, message: Message, queues: tuple[str, ...]) -> None:
+        self.offset = offset
+        self.id = message.id
+        self.topic = message.name
+        self.created = message.created
+        self.object = message.object
+        self.key = message.key
+        self.mime_type = message.mime_type
+        self.size = len(message.body)
+        self.excerpt = message.body[:EXCERPT]
+        self.parent = message.headers.get(CORRELATION)
+        self.queues = set(queues)
+
+
+class Copy:
+    """What is remembered of a message in one queue."""
+
+    __slots__ = ("attempts", "modified", "place", "reason", "state")
+
+    def __init__(self, created: int) -> None:
+        self.state = State.QUEUED
+        self.modified = created
+        self.attempts = 0
+        self.reason: str | None = None
+        self.place = ""
+
+
+class Recent:
+    """Follows a log. `catch_up` reads what is new; everything else answers from memory."""
+
+    def __init__(self, spectator: Spectator, window: int = WINDOW) -> None:
+        self._spectator = spectator
+        self._window = window
+        self._lock = threading.RLock()
+        self._briefs: dict[int, Brief] = {}
+        self._copies: dict[tuple[str, int], Copy] = {}
+        self._children: dict[str, list[int]] = {}
+        self._ids: dict[str, int] = {}
+        self._latency: dict[str, dict[int, list[int]]] = {}
+        self._order: deque[int] = deque()
+        self.offset = 0
+        self.position = 0
+        self._begun = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message of the log is in the window."""
+        return not self._order or self._order[0] == 0
+
+    @property
+    def first(self) -> int:
+        """The offset of the oldest message that is remembered."""
+        return self._order[0] if self._order else self.offset
+
+    def catch_up(self) -> int:
+        """Read on to the end of the log; gives how many messages and events were new."""
+        with self._lock:
+            ends = self._spectator.log.ends()
+            end, last = ends.next_offset, ends.next_position
+            if not self._begun:
+                self._begun = True
+                self._begin(end)
+            elif end - self.offset > self._window:
+                self.offset = end - self._window
+            before = self.offset + self.position
+            # Only events from before the messages are read: one that came before its message would be lost on it.
+            for record in self._spectator.messages(self.offset):
+                self._take(record)
+                self.offset = record.first + len(record)
+            for events in self._spectator.log.events(self.position, last):
+                for event in events.rows:
+                    self._play(event, events.time)
+                self.position = events.first + len(events)
+            self._evict()
+            return self.offset + self.position - before
+
+    def _begin(self, end: int) -> None:
+        self.offset = max(0, end - self._window)
+        if self.offset:
+            for record in self._spectator.log.messages(self.offset, self.offset + 1):
+                self.position = self._spectator.log.position_at(cell(record.messages.created, 0))
+
+    def _take(self, record: Appended) -> None:
+        skip = max(0, len(record) - self._window)
+        for row in range(skip, len(record)):
+            offset = record.first + row
+            brief = Brief(offset, record.messages[row], cell(record.queues, row))
+            self._briefs[offset] = brief
+            self._order.append(offset)
+            self._ids[brief.id] = offset
+            if brief.parent:
+                self._children.setdefault(brief.parent, []).append(offset)
+            for queue in brief.queues:
+                self._copies[queue, offset] = Copy(brief.created)
+
+    def _play(self, event: Event, time: int) -> None:
+        if not self._order:
+            return
+        first = max(event.first, self._order[0])
+        stop = min(event.first + event.count, self._order[-1] + 1)
+        done = event.state in (State.SUCCESS, State.KICKED)
+        step = max(1, (stop - first) // _SAMPLED)
+        for offset in range(first, stop):
+            brief = self._briefs.get(offset)
+            if brief is None:
+                continue
+            copy = self._copies.get((event.queue, offset))
+            if copy is None:
+                copy = self._copies[event.queue, offset] = Copy(time)
+                brief.queues.add(event.queue)
+            copy.state, copy.modified = event.state, time
+            if event.state is State.FETCHED:
+                copy.attempts = event.attempt
+            elif event.reason or event.state is not State.QUEUED:
+                copy.reason = event.reason or copy.reason
+            if event.detail:
+                copy.place = place_of(event.detail)
+            if done and (offset - first) % step == 0:
+                self._measure(event.queue, time, time - brief.created, step)
+
+    def _measure(self, queue: str, time: int, latency: int, weight: int) -> None:
+        slots = self._latency.setdefault(queue, {})
+        slot = time // SLOT
+        if slot not in slots:
+            slots[slot] = [0] * BUCKETS
+            for old in [known for known in slots if known <= slot - SLOTS]:
+                del slots[old]
+        slots[slot][bucket_of(latency)] += weight
+
+    def _evict(self) -> None:
+        while len(self._order) > self._window:
+            offset = self._order.popleft()
+            brief = self._briefs.pop(offset)
+            for queue in brief.queues:
+                self._copies.pop((queue, offset), None)
+            if self._ids.get(brief.id) == offset:
+                del self._ids[brief.id]
+            if brief.parent in self._children:
+                kept = [child for child in self._children[brief.parent] if child != offset]
+                if kept:
+                    self._children[brief.parent] = kept
+                else:
+                    del self._children[brief.parent]
+
+    def newest(self, below: int | None = None) -> Iterator[tuple[Brief, str, Copy]]:
+        """Copies of messages, the newest first, in one order that stays: by offset, then by queue."""
+        with self._lock:
+            offsets: Iterable[int] = list(self._order)
+        for offset in reversed(list(offsets)):
+            if below is not None and offset > below:
+                continue
+            with self._lock:
+                brief = self._briefs.get(offset)
+                found = [(queue, self._copies.get((queue, offset))) for queue in sorted(brief.queues)] if brief else []
+            for queue, copy in found:
+                if brief is not None and copy is not None:
+                    yield brief, queue, copy
+
+    def copy(self, queue: str, offset: int) -> Copy | None:
+        with self._lock:
+            return self._copies.get((queue, offset))
+
+    def brief(self, offset: int) -> Brief | None:
+        with self._lock:
+            return self._briefs.get(offset)
+
+    def children(self, parent: str) -> list[int]:
+        """Offsets of the messages that this one caused."""
+        with self._lock:
+            return list(self._children.get(parent, ()))
+
+    def offset_of(self, id: str) -> int | None:
+        """The offset of the newest message with this id, if it is remembered."""
+        with self._lock:
+            return self._ids.get(id)
+
+    def oldest_waiting(self, queue: str) -> int | None:
+        """When the oldest message of a queue that is not settled was published, as far as is remembered."""
+        with self._lock:
+            for offset in self._order:
+                copy = self._copies.get((queue, offset))
+                if copy is not None and copy.state in LIVE:
+                    return self._briefs[offset].created
+        return None
+
+    def latency(self, queue: str | None) -> dict[int, list[int]]:
+        """Counts by slot of time and bucket of latency, of one queue or of all."""
+        with self._lock:
+            chosen = list(self._latency.values()) if queue is None else [self._latency.get(queue, {})]
+            merged: dict[int, list[int]] = {}
+            for slots in chosen:
+                for slot, counts in slots.items():
+                    known = merged.setdefault(slot, [0] * BUCKETS)
+                    for bucket, count in enumerate(counts):
+                        known[bucket] += count
+            return merged
+
+
+def bucket_of(latency: int) -> int:
+    """The bucket of a latency in microseconds."""
+    bucket, bound = 0, MILLISECOND
+    while latency >= bound and bucket < BUCKETS - 1:
+        bucket, bound = bucket + 1, bound * 4
+    return bucket
+
+
+def place_of(detail: str) -> str:
+    """Where a traceback ends: the last file, line and function."""
+    for line in reversed(detail.splitlines()):
+        text = line.strip()
+        if text.startswith('File "'):
+            path, _, rest = text[6:].partition('", line ')
+            number, _, function = rest.partition(", in ")
+            return f"{path.rpartition('/')[2]}:{number}" + (f" in {function}" if function else "")
+    return ""

@@ -1,0 +1,118 @@
+"""Serving the application: where to listen, and whether that is safe."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from remuda.bus.extras import MissingExtra
+from remuda.model.errors import InvalidOption, RemudaError
+from remuda.server.http.mounting import require_extra
+from remuda.server.http.users import Users
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from remuda.server.http.guard import Guard
+
+DEFAULT: Final = "127.0.0.1:8321"
+
+
+class Listen(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def is_local(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def read_listen(text: str) -> Listen:
+    """`host:port`, `:port`, `[::1]:port` or a port alone."""
+    host, separator, port = text.rpartition(":")
+    if not separator:
+        host, port = "", text
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidOption(f"--listen takes HOST:PORT, like {DEFAULT} or 0.0.0.0:8321, not {text!r}")
+    return Listen(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+
+
+def check_safe(listen: Listen, users: Users | None) -> None:
+    """Refuse to listen beyond this machine without a login."""
+    if users is None and not listen.is_local:
+        raise InvalidOption(
+            f"{listen.host} can be reached from other machines, and there is no login; make a user with "
+            "remuda dashboard-user users.txt NAME, then add --users users.txt. Nothing was started"
+        )
+
+
+def names_of(listen: Listen, given: Iterable[str]) -> list[str]:
+    """Host names that requests may use."""
+    own = [] if listen.is_local else [socket.gethostname(), socket.getfqdn()]
+    return [*own, listen.host, *given]
+
+
+class Server:
+    """An application on a socket, in this thread or in the background."""
+
+    def __init__(self, app: Guard, listen: Listen, *, certificate: str | None = None, key: str | None = None) -> None:
+        require_extra()
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise MissingExtra("The HTTP API and the dashboard", "server") from error
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((listen.host, listen.port))
+        except OSError as error:
+            self._socket.close()
+            raise RemudaError(
+                f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another with --listen"
+            ) from error
+        self._socket.listen(2048)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
+            ssl_certfile=certificate, ssl_keyfile=key, proxy_headers=False, h11_max_incomplete_event_size=64 << 10,
+        )  # fmt: skip
+        self._server: uvicorn.Server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+        scheme = "https" if certificate else "http"
+        host, port = self._socket.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{scheme}://{shown}:{port}/"
+
+    def run(self) -> None:
+        """Serve until Ctrl-C or SIGTERM."""
+        try:
+            self._server.run([self._socket])
+        finally:
+            self._socket.close()
+
+    def start(self) -> None:
+        """Serve in the background; returns when requests are answered."""
+        self._thread = threading.Thread(target=self.run, name="remuda-http-server", daemon=True)
+        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._thread.start()
+        deadline = time.monotonic() + 10
+        while not self._server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise RemudaError("the HTTP server did not start; its log says why")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(10)

@@ -1,0 +1,193 @@
+// What pages do beyond plain links and forms: theme, charts, live tail, selections, confirmations, shortcuts.
+"use strict";
+
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("[data-theme-switch], [data-copy], [data-ask]");
+  if (!target) return;
+  if (target.matches("[data-theme-switch]")) switchTheme();
+  if (target.matches("[data-copy]")) copy(target);
+  if (target.matches("[data-ask]") && !confirm(target.dataset.ask)) event.preventDefault();
+});
+
+function switchTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("remuda-theme", root.dataset.theme);
+  charts.forEach((chart) => chart.draw(true));
+}
+
+function copy(button) {
+  // The clipboard API needs HTTPS; a hidden field works over plain HTTP too.
+  const field = document.createElement("textarea");
+  field.value = button.dataset.copy;
+  field.className = "sr";
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+  button.focus();
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = before), 4000);
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, textarea, select")) return;
+  const field = document.querySelector("[data-shortcut='/']");
+  if (field) {
+    event.preventDefault();
+    field.focus();
+  }
+});
+
+// A typed confirmation enables its button.
+for (const form of all("form[data-confirm]")) {
+  const field = form.querySelector("[name=confirm]");
+  const button = form.querySelector("button");
+  const check = () => (button.disabled = field.value !== form.dataset.confirm);
+  field.addEventListener("input", check);
+  check();
+}
+
+for (const form of all("form[data-selection]")) {
+  const boxes = () => all("[name=offset]", form);
+  const every = form.querySelector("[data-select-all]");
+  const count = form.querySelector("[data-count]");
+  const tell = () => {
+    const chosen = boxes().filter((box) => box.checked).length;
+    if (count) count.textContent = chosen ? `${chosen} selected` : "";
+    if (every) every.checked = chosen > 0 && chosen === boxes().length;
+  };
+  form.addEventListener("change", (event) => {
+    if (event.target === every) boxes().forEach((box) => (box.checked = every.checked));
+    tell();
+  });
+}
+
+// Charts
+
+const charts = [];
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", published: "--blue", done: "--green", failed: "--red" };
+
+class Chart {
+  constructor(element) {
+    this.element = element;
+    this.plot = null;
+    this.values = null;
+  }
+  update(answer) {
+    this.values = { times: answer.times, lines: answer[this.element.dataset.chart] };
+    this.draw(false);
+  }
+  draw(anew) {
+    if (!this.values) return;
+    const { times, lines } = this.values;
+    const data = [times, ...Object.values(lines)];
+    if (this.plot && !anew) return this.plot.setData(data);
+    if (this.plot) this.plot.destroy();
+    const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+    const series = Object.keys(lines).map((label) => ({ label, stroke: colour(colours[label]), width: 2, points: { show: false } }));
+    const size = { width: this.element.clientWidth, height: 200 };
+    this.plot = new uPlot({ ...size, series: [{}, ...series], axes: [axis, { ...axis, size: 56 }], scales: { y: { range: (_, low, high) => [0, Math.max(high, 1)] } } }, data, this.element);
+  }
+}
+
+for (const element of all("[data-chart]")) charts.push(new Chart(element));
+
+async function refresh() {
+  const sources = new Set(charts.map((chart) => chart.element.dataset.from));
+  for (const source of sources) {
+    try {
+      const answer = await fetch(source);
+      if (!answer.ok) continue;
+      const values = await answer.json();
+      charts.filter((chart) => chart.element.dataset.from === source).forEach((chart) => chart.update(values));
+    } catch {
+      // The server is away; the next round asks again.
+    }
+  }
+}
+
+if (charts.length) {
+  refresh();
+  setInterval(refresh, 2000);
+  addEventListener("resize", () => charts.forEach((chart) => chart.plot && chart.plot.setSize({ width: chart.element.clientWidth, height: 200 })));
+}
+
+// Live tail: rows are made of text, never of markup.
+
+const tail = document.querySelector("[data-tail]");
+if (tail) {
+  const said = document.querySelector("[data-tail-state]");
+  const pause = document.querySelector("[data-tail-pause]");
+  const empty = document.querySelector("[data-tail-empty]");
+  const kept = 500;
+  let waiting = [];
+  let drawing = false;
+  const source = new EventSource(tail.dataset.tail);
+  source.onopen = () => (said.textContent = "live");
+  source.onerror = () => (said.textContent = "reconnecting");
+  source.addEventListener("problem", () => (said.textContent = "the broker does not answer"));
+  source.onmessage = (event) => {
+    waiting.push(JSON.parse(event.data));
+    if (waiting.length > kept) waiting = waiting.slice(-kept);
+    schedule();
+  };
+  const schedule = () => {
+    if (drawing || pause.getAttribute("aria-pressed") === "true") return;
+    drawing = true;
+    requestAnimationFrame(() => {
+      drawing = false;
+      if (waiting.length) empty.hidden = true;
+      for (const entry of waiting) tail.prepend(row(entry));
+      waiting = [];
+      while (tail.rows.length > kept) tail.deleteRow(-1);
+    });
+  };
+  pause.addEventListener("click", () => {
+    const paused = pause.getAttribute("aria-pressed") === "true";
+    pause.setAttribute("aria-pressed", String(!paused));
+    pause.textContent = paused ? "Pause" : "Go on";
+    schedule();
+  });
+  addEventListener("pagehide", () => source.close());
+}
+
+const words = { L: "logged", U: "unchanged", Q: "queued", F: "in flight", S: "success", K: "sent", R: "retry", E: "dead", I: "invalid", N: "not interested", X: "completed" };
+const tones = { Q: "wait", F: "busy", S: "good", X: "good", K: "good", R: "warn", N: "warn", E: "bad", I: "bad" };
+
+function row(entry) {
+  const line = document.createElement("tr");
+  const cell = (content, kind) => {
+    const made = document.createElement("td");
+    if (kind) made.className = kind;
+    if (content instanceof Node) made.append(content);
+    else made.textContent = content;
+    line.append(made);
+  };
+  const time = new Date(entry.time / 1000).toISOString().slice(11, 23);
+  cell(entry.position ?? entry.offset, "num");
+  cell(time, "mono nowrap");
+  if ("position" in entry) {
+    const chip = document.createElement("span");
+    chip.className = `chip ${tones[entry.state] ?? "calm"}`;
+    chip.textContent = words[entry.state] ?? entry.state;
+    cell(chip);
+    cell(entry.queue);
+    const many = entry.count > 1 ? `messages ${entry.offset}–${entry.offset + entry.count - 1}` : `message ${entry.offset}`;
+    cell([many, entry.reason, entry.consumer && `by ${entry.consumer}`, entry.who && `by ${entry.who}`].filter(Boolean).join(" · "), "excerpt");
+  } else {
+    const link = document.createElement("a");
+    link.href = tail.dataset.message + encodeURIComponent(entry.id);
+    link.textContent = entry.topic;
+    cell(link);
+    cell(entry.queues.join(", "));
+    cell(entry.excerpt, "excerpt mono");
+  }
+  return line;
+}

@@ -1,0 +1,126 @@
+"""Who may come in: names, roles and scrypt hashes in a text file, one user per line."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from remuda.model.errors import InvalidOption
+
+_COST: Final = 1 << 14
+_BLOCK: Final = 8
+_MEMORY: Final = 64 << 20
+MIN_PASSWORD: Final = 8
+
+
+class Role(StrEnum):
+    """A viewer sees everything and changes nothing; an operator may do what there is to do."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
+class User(msgspec.Struct, frozen=True):
+    """Somebody who came in."""
+
+    name: str
+    role: Role
+
+    def may(self, role: Role) -> bool:
+        return self.role is Role.OPERATOR or role is Role.VIEWER
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A user as the file has it."""
+
+    user: User
+    salt: bytes
+    digest: bytes
+
+    @property
+    def line(self) -> str:
+        salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.digest))
+        return f"{self.user.name} {self.user.role.value} scrypt {salt} {digest}"
+
+
+class Users:
+    """Checks passwords. A name that is not known costs as much time as a wrong password."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._entries = {entry.user.name: entry for entry in entries}
+        if not self._entries:
+            raise InvalidOption("a list of users needs at least one")
+        self._nobody = make_entry("nobody", secrets.token_urlsafe(16), Role.VIEWER)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(self, name: str, password: str) -> User | None:
+        entry = self._entries.get(name)
+        known = entry or self._nobody
+        right = hmac.compare_digest(_digest(password, known.salt), known.digest)
+        return entry.user if entry is not None and right else None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Users:
+        file = Path(path)
+        try:
+            lines = file.read_text().splitlines()
+        except OSError as error:
+            raise InvalidOption(f"the users in {str(file)!r} cannot be read: {error.strerror}") from None
+        return cls(_entry(file, number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def make_entry(name: str, password: str, role: Role | str) -> Entry:
+    """A new user, checked."""
+    if not name or not name.isprintable() or len(name) > 64 or any(sign in name for sign in " :"):
+        raise InvalidOption(f"a user's name is 1 to 64 printable characters without blanks and colons, not {name!r}")
+    if len(password) < MIN_PASSWORD:
+        raise InvalidOption(f"a password needs at least {MIN_PASSWORD} characters")
+    try:
+        chosen = Role(role)
+    except ValueError:
+        raise InvalidOption(f"a role is viewer or operator, not {role!r}") from None
+    salt = secrets.token_bytes(16)
+    return Entry(User(name, chosen), salt, _digest(password, salt))
+
+
+def save_entry(path: str | os.PathLike[str], entry: Entry) -> bool:
+    """Add a user to a file, or replace the one of the same name; gives whether it is new."""
+    file = Path(path)
+    lines = file.read_text().splitlines() if file.exists() else []
+    kept = [line for line in lines if line.strip() and line.split(" ")[0] != entry.user.name]
+    beside = file.with_name(f"{file.name}.{os.getpid()}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write("\n".join([*kept, entry.line]) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(beside, file)
+    return len(kept) == len([line for line in lines if line.strip()])
+
+
+def _entry(file: Path, number: int, line: str) -> Entry:
+    try:
+        name, role, kind, salt, digest = line.split()
+        if kind != "scrypt":
+            raise ValueError(kind)
+        return Entry(User(name, Role(role)), base64.b64decode(salt), base64.b64decode(digest))
+    except ValueError:
+        raise InvalidOption(
+            f"line {number} of {str(file)!r} is not a user; write it with: remuda dashboard-user {file} NAME"
+        ) from None
+
+
+def _digest(password: str, salt: bytes) -> bytes:
+    text = password.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(text, salt=salt, n=_COST, r=_BLOCK, p=1, maxmem=_MEMORY, dklen=32)

@@ -1,0 +1,248 @@
+"""Requests and answers of the API as types: what is decoded, what is documented, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Raw
+
+from remuda.bus.publishing import headers as names
+from remuda.model.durations import micros
+from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.message import Priority
+from remuda.model.messages import Messages, fold
+from remuda.server.http.service import priority_of
+from remuda.server.http.values import Group, MessageRow, QueueSummary, TimelineEntry
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Span = str | float
+"""A length of time: seconds, or a text such as 250ms, 30s or 4h."""
+Numbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=100_000)]
+
+
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A message to publish. Its body is one of `body` (any JSON), `text` or `base64`; without one it is empty."""
+
+    topic: Name
+    body: Raw = msgspec.field(default_factory=Raw)
+    text: str | None = None
+    base64: bytes | None = None
+    mime_type: Annotated[str, Meta(max_length=255)] | None = None
+    id: Annotated[str, Meta(max_length=255)] = ""
+    object: str | None = None
+    key: str | None = None
+    headers: dict[str, str] = {}
+    priority: int | str = 0
+    delay: Span | None = None
+    expires: Span | None = None
+    callback: Name | None = None
+
+
+class Published(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of a batch: the ids of all its messages, and by number those that were refused."""
+
+    ids: list[str]
+    accepted: int
+    refused: dict[str, str] = {}
+
+
+class PullRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    count: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0
+    """Seconds to wait for a first message."""
+    consumer: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    newest: bool = False
+
+
+class PulledMessage(msgspec.Struct, frozen=True, rename="camel"):
+    offset: int
+    id: str
+    topic: str
+    attempt: int
+    mime_type: str
+    headers: dict[str, str]
+    created: int
+    object: str | None = None
+    key: str | None = None
+    text: str | None = None
+    base64: bytes | None = None
+
+
+class Pulled(msgspec.Struct, frozen=True, rename="camel"):
+    """Messages in hand. Answer with the delivery's token before the deadline, or the queue takes them back."""
+
+    delivery: str | None
+    messages: list[PulledMessage]
+    deadline: int | None = None
+
+
+class AnswerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    rows: Numbers | None = None
+    """Which messages of the delivery, counted from 0; all without it."""
+    after: Span = 0
+    reason: Annotated[str, Meta(max_length=2000)] | None = None
+    to: Name | None = None
+    """Of `dead`: the queue that goes on with it."""
+
+
+class Settled(msgspec.Struct, frozen=True, rename="camel"):
+    """How many messages it was for; none, where an answer came too late or for the second time."""
+
+    count: int
+
+
+class Renewed(msgspec.Struct, frozen=True):
+    renewed: bool
+
+
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which messages that ended without success: all words given must hold; without any, all of them."""
+
+    states: Annotated[str, Meta(pattern="^[EIN]*$")] | None = None
+    reason: str | None = None
+    since: Annotated[int, Meta(ge=0)] | None = None
+    until: Annotated[int, Meta(ge=0)] | None = None
+    offsets: Numbers | None = None
+    group: str | None = None
+
+
+class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    to: Name
+    waiting: bool = False
+    """Everything that waits, in place of what ended without success."""
+    choice: Choice = msgspec.field(default_factory=Choice)
+
+
+class ResendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What to change; the rest is as it was. With `queue` it goes there alone."""
+
+    queue: Name | None = None
+    topic: Name | None = None
+    body: Raw = msgspec.field(default_factory=Raw)
+    text: str | None = None
+    base64: bytes | None = None
+    mime_type: str | None = None
+    headers: dict[str, str] | None = None
+    forget: bool = False
+
+
+class Resent(msgspec.Struct, frozen=True):
+    id: str
+
+
+class QueuePage(msgspec.Struct, frozen=True, rename="camel"):
+    queues: list[QueueSummary]
+    next: str | None = None
+
+
+class MessagePage(msgspec.Struct, frozen=True, rename="camel"):
+    messages: list[MessageRow]
+    next: str | None = None
+    note: str | None = None
+
+
+class Groups(msgspec.Struct, frozen=True):
+    groups: list[Group]
+
+
+class QueueAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    summary: QueueSummary
+    options: dict[str, Any]
+    consumers: list[str]
+    entered: dict[str, int]
+    late_answers: int
+    oldest: int | None = None
+
+
+class LifeAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    document: dict[str, Any]
+    timeline: list[TimelineEntry]
+    parent: str | None = None
+    children: list[MessageRow] = []
+
+
+class LogPage(msgspec.Struct, frozen=True, rename="camel"):
+    entries: list[dict[str, Any]]
+    next: int
+
+
+class Health(msgspec.Struct, frozen=True):
+    live: bool
+    ready: bool
+
+
+class ProblemAnswer(msgspec.Struct, frozen=True):
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def bodies_of(messages: list[NewMessage]) -> tuple[list[bytes], list[str]]:
+    bodies, kinds = [], []
+    for row, message in enumerate(messages):
+        body, kind = body_of(message.body, message.text, message.base64, f"message {row}: ")
+        bodies.append(body)
+        kinds.append(message.mime_type or kind)
+    return bodies, kinds
+
+
+def body_of(body: Raw, text: str | None, base64: bytes | None, which: str = "") -> tuple[bytes, str]:
+    """The bytes of a body and what they are."""
+    raw = bytes(body)
+    if (raw != b"") + (text is not None) + (base64 is not None) > 1:
+        raise InvalidMessage(f"{which}give one of body, text and base64; nothing was stored")
+    if text is not None:
+        try:
+            return text.encode(), "text/plain; charset=utf-8"
+        except UnicodeEncodeError:
+            raise InvalidMessage(f"{which}the text holds a lone surrogate; nothing was stored") from None
+    if base64 is not None:
+        return base64, "application/octet-stream"
+    return raw, "application/json"
+
+
+def columns_of(given: list[NewMessage], who: str, now: int) -> Messages:
+    """A batch as columns, which is what the broker takes at the price of one message."""
+    bodies, kinds = bodies_of(given)
+    ids = [message.id for message in given]
+    headers: list[Mapping[str, str]] = []
+    shared: dict[str, str] = {names.USER: who}
+    for message in given:
+        if not message.headers and message.callback is None:
+            headers.append(shared)
+            continue
+        own = {names.USER: who, **message.headers}
+        if message.callback is not None:
+            own[names.CALLBACK] = message.callback
+        headers.append(own)
+    due = [None if message.delay is None else now + _micros("delay", message.delay) for message in given]
+    expires = [None if message.expires is None else now + _micros("expires", message.expires) for message in given]
+    for row, (first, last) in enumerate(zip(due, expires, strict=True)):
+        if first is not None and last is not None and last <= first:
+            raise InvalidMessage(f"message {row} would expire before it is due; nothing was stored")
+    normal = Priority.NORMAL
+    return Messages(
+        bodies=bodies,
+        name=fold([message.topic for message in given]),
+        ids=ids if any(ids) else None,
+        object=fold([message.object for message in given]),
+        key=fold([message.key for message in given]),
+        mime_type=fold(kinds),
+        headers=fold(headers),
+        priority=fold([priority_of(message.priority) if message.priority else normal for message in given]),
+        expires=fold(expires),
+        due=fold(due),
+    )
+
+
+def _micros(name: str, value: Span) -> int:
+    try:
+        span = micros(value)
+    except (InvalidOption, OverflowError) as error:
+        raise InvalidOption(f"{name}: {error}") from None
+    if span > 100 * 366 * 86_400 * 1_000_000:
+        raise InvalidOption(f"{name}: {value!r} is longer than a hundred years")
+    return span
