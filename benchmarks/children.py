@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda import Messages, open_broker
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 
 QUEUE: Final = "bench"
 LIVE: Final = 10_000

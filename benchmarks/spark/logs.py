@@ -12,7 +12,7 @@ import msgspec
 
 from remuda import Messages, open_broker
 from remuda.broker.delivery import Delivery
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 
 QUEUE: Final = "orders"
 BODY_BYTES: Final = 200
@@ -110,7 +110,7 @@ def _seal(broker: EmbeddedBroker) -> None:
     """Turn every full segment into Parquet. Two checkpoints are kept, so it takes two."""
     broker.checkpoint()
     broker.checkpoint()
-    broker.host.upkeep.seal()
+    broker.runtime.upkeep.seal()
 
 
 def _batches(count: int) -> Iterator[list[bytes]]:

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.broker.host import Host
+from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.opening import open_broker
 from remuda.broker.options import BrokerOptions
+from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk, DirectoryFile
 from remuda.log.disk import AppendFile
 
@@ -34,7 +34,7 @@ class ManualClock:
 def pass_time(broker: EmbeddedBroker, clock: ManualClock, duration: int) -> None:
     """Move the clock and let the broker do what has become due."""
     clock.now += duration
-    broker.host.tick()
+    broker.runtime.tick()
 
 
 def open_at(url: str | os.PathLike[str], clock: ManualClock, **options: Any) -> EmbeddedBroker:
@@ -81,5 +81,5 @@ class WatchedFile:
         self._file.close()
 
 
-def hosted_on(disk: WatchedDisk, **options: Any) -> Host:
-    return Host(disk, BrokerOptions.parse(**options))
+def hosted_on(disk: WatchedDisk, **options: Any) -> Runtime:
+    return Runtime(disk, BrokerOptions.parse(**options))

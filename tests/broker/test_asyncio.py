@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from remuda.broker.aio import AsyncEmbeddedBroker
+from remuda.broker.coroutines import AsyncEmbeddedBroker
 from remuda.broker.opening import open_async_broker
 from tests.broker.kit import WatchedDisk, hosted_on
 from tests.conformance.kit import numbered

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.extensions import Extensions
+from remuda.broker.embedded.extensions import Extensions
+from remuda.broker.embedded.window import Window
 from remuda.broker.opening import open_broker
-from remuda.broker.window import Window
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
 from tests.conformance.kit import bodies_of, numbered, pulled

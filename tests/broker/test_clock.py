@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from remuda.broker.clock import steady_clock
+from remuda.broker.embedded.clock import steady_clock
 
 
 def test_it_starts_with_the_time_of_day() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from remuda import Message, open_broker
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.core.effects import Answer
-from remuda.core.settling import Verdict
+from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.reader import Reader
+from remuda.model.commands import Publish
 from remuda.model.messages import Messages
+from remuda.model.settlement import Outcome, Settlement
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def answer(broker: EmbeddedBroker, *, wait: bool) -> None:
     broker.publish(Message("orders", b"x"))
     delivery = broker.pull("orders")
     assert delivery is not None
-    assert delivery.answer(Verdict(Answer.ACKNOWLEDGE, consumer=delivery.consumer), wait=wait) == 1
+    assert delivery.answer(Settlement(Outcome.ACK, consumer=delivery.consumer), wait=wait) == 1
 
 
 def test_an_answer_is_kept_within_a_moment(broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_an_answer_is_kept_within_a_moment(broker: EmbeddedBroker, tmp_path: Pat
 
 
 def test_the_next_pull_keeps_it(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.host._pulse, "nudge", lambda wake: None)
+    monkeypatch.setattr(broker.runtime._timer, "nudge", lambda wake: None)
     answer(broker, wait=False)
     assert completed(tmp_path / "data") == 0
     assert broker.pull("orders") is None
@@ -64,12 +64,12 @@ def test_closing_keeps_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
 def test_a_producer_that_waits_for_the_answer_does_not_wait_longer(broker: EmbeddedBroker) -> None:
     """Q4"""
     broker.create_queue("watched", type="pull", commit_when="acknowledged")
-    assert broker.host._deferred == 0
-    pending = broker.host.publish(Messages(bodies=[b"x"], name="watched"))
-    broker.host.wait(pending.ticket)
+    assert broker.runtime._deferred == 0
+    pending = broker.runtime.submit(Publish(Messages(bodies=[b"x"], name="watched")))
+    broker.runtime.wait(pending.ticket)
     delivery = broker.pull("watched")
     assert delivery is not None
-    delivery.answer(Verdict(Answer.ACKNOWLEDGE, consumer=delivery.consumer), wait=False)
-    assert broker.host._deferred == 0
-    assert pending.commit is not None
-    assert pending.commit.done()
+    delivery.answer(Settlement(Outcome.ACK, consumer=delivery.consumer), wait=False)
+    assert broker.runtime._deferred == 0
+    assert pending.confirmed is not None
+    assert pending.confirmed.done()

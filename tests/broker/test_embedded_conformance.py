@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -54,7 +54,7 @@ class EmbeddedAsync(Embedded):
         self._loop = LoopThread()
 
     def open(self, **options: Any) -> Broker:
-        broker = ThreadsFace(self._loop.run(self.open_async(**options)), self._loop)
+        broker = cast(Broker, ThreadsFace(self._loop.run(self.open_async(**options)), self._loop))
         self._opened.append(broker)
         return broker
 

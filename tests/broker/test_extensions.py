@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.broker.extensions import Extensions, window_store
+from remuda.broker.embedded.extensions import Extensions, window_store
 from remuda.broker.opening import open_broker
-from remuda.core.effects import Answer
-from remuda.core.extensions import Assignment, Line
+from remuda.broker.threads import EmbeddedBroker
+from remuda.core.extensions import Assignment, QueueView
 from remuda.core.strategies import by_type
 from remuda.model.errors import BrokerClosed, Refused, RemudaError
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
 from remuda.model.records import Appended, Events, Record
+from remuda.model.settlement import Outcome
 from tests.conformance.kit import (
     MOMENT,
     bodies_of,
@@ -33,9 +33,9 @@ from tests.conformance.kit import (
 class LastComerFirst:
     """A strategy: whoever came last gets everything, in pairs."""
 
-    def next(self, line: Line) -> Assignment | None:
-        free = [member for member in line.members if not member.unanswered]
-        if not free or line.waiting < 2:
+    def next(self, queue: QueueView) -> Assignment | None:
+        free = [member for member in queue.members if not member.unanswered]
+        if not free or queue.waiting < 2:
             return None
         return Assignment((free[-1].name,), 2)
 
@@ -168,13 +168,13 @@ class Gatekeeper:
     def sent(self, queue: str, offset: int, consumers: tuple[str, ...]) -> None:
         self.asked.append(f"sent to {', '.join(consumers)}")
 
-    def answered(self, queue: str, offset: int, answer: Answer) -> Answer:
+    def answered(self, queue: str, offset: int, answer: Outcome) -> Outcome:
         self.asked.append(f"answered {answer.value}")
-        return Answer.ACKNOWLEDGE if answer is Answer.NOT_INTERESTED else answer
+        return Outcome.ACK if answer is Outcome.NOT_INTERESTED else answer
 
-    def timed_out(self, queue: str, offset: int) -> Answer:
+    def timed_out(self, queue: str, offset: int) -> Outcome:
         self.asked.append("timed out")
-        return Answer.INVALID
+        return Outcome.INVALID
 
 
 @pytest.fixture

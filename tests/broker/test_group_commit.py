@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.commit import GroupCommit
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.embedded.commit import GroupCommit
 from remuda.broker.opening import open_broker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import StorageError
 from remuda.model.message import Message
 from tests.broker.kit import WatchedDisk, hosted_on

@@ -6,15 +6,16 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from remuda.broker.inbox import Inbox
-from remuda.core.effects import Sending
+from remuda.broker.coroutines import receive
+from remuda.broker.embedded.inbox import Inbox
+from remuda.core.effects import Dispatch
 
 
-def sending(number: int) -> Sending:
-    return Sending("orders", "anna", number, [(number, 1)], [1], 0)
+def sending(number: int) -> Dispatch:
+    return Dispatch("orders", "anna", 1, number, [(number, 1)], [1], 0)
 
 
-def lease(found: Sending | None) -> int | None:
+def lease(found: Dispatch | None) -> int | None:
     return None if found is None else found.lease
 
 
@@ -45,17 +46,17 @@ def test_closing_wakes_all_threads() -> None:
         assert [one.result(5) for one in waiting] == [None] * 3
 
 
-def test_what_came_before_closing_can_still_be_taken() -> None:
+def test_q2_nothing_is_handed_out_after_closing() -> None:
     inbox = Inbox()
     inbox.put(sending(1))
     inbox.close()
-    assert [lease(inbox.get(None)) for _ in range(2)] == [1, None]
+    assert inbox.get(None) is None
 
 
 def test_a_coroutine_is_woken_from_a_thread() -> None:
     async def scene() -> int | None:
         inbox = Inbox()
-        waiting = asyncio.create_task(inbox.get_async(None))
+        waiting = asyncio.create_task(receive(inbox, None))
         await asyncio.sleep(0)
         threading.Thread(target=inbox.put, args=(sending(7),)).start()
         return lease(await asyncio.wait_for(waiting, 5))
@@ -66,7 +67,7 @@ def test_a_coroutine_is_woken_from_a_thread() -> None:
 def test_coroutines_are_served_in_the_order_of_asking() -> None:
     async def scene() -> list[int | None]:
         inbox = Inbox()
-        waiting = [asyncio.create_task(inbox.get_async(5)) for _ in range(4)]
+        waiting = [asyncio.create_task(receive(inbox, 5)) for _ in range(4)]
         await asyncio.sleep(0)
         for number in range(4):
             inbox.put(sending(number))
@@ -76,13 +77,13 @@ def test_coroutines_are_served_in_the_order_of_asking() -> None:
 
 
 def test_a_coroutines_time_runs_out() -> None:
-    assert asyncio.run(Inbox().get_async(0.01)) is None
+    assert asyncio.run(receive(Inbox(), 0.01)) is None
 
 
 def test_closing_wakes_all_coroutines() -> None:
-    async def scene() -> list[Sending | None]:
+    async def scene() -> list[Dispatch | None]:
         inbox = Inbox()
-        waiting = [asyncio.create_task(inbox.get_async(None)) for _ in range(3)]
+        waiting = [asyncio.create_task(receive(inbox, None)) for _ in range(3)]
         await asyncio.sleep(0)
         inbox.close()
         return await asyncio.gather(*waiting)
@@ -93,8 +94,8 @@ def test_closing_wakes_all_coroutines() -> None:
 def test_a_coroutine_cancelled_in_the_moment_it_is_woken_passes_it_on() -> None:
     async def scene() -> int | None:
         inbox = Inbox()
-        first = asyncio.create_task(inbox.get_async(None))
-        second = asyncio.create_task(inbox.get_async(5))
+        first = asyncio.create_task(receive(inbox, None))
+        second = asyncio.create_task(receive(inbox, 5))
         await asyncio.sleep(0)
         inbox.put(sending(7))
         first.cancel()
@@ -106,12 +107,12 @@ def test_a_coroutine_cancelled_in_the_moment_it_is_woken_passes_it_on() -> None:
 def test_cancelling_before_anything_comes_loses_nothing() -> None:
     async def scene() -> int | None:
         inbox = Inbox()
-        first = asyncio.create_task(inbox.get_async(None))
+        first = asyncio.create_task(receive(inbox, None))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         inbox.put(sending(7))
-        return lease(await inbox.get_async(5))
+        return lease(await receive(inbox, 5))
 
     assert asyncio.run(scene()) == 7
 
@@ -122,7 +123,7 @@ def test_nothing_is_lost_between_threads_and_cancelled_coroutines() -> None:
         found: list[int | None] = []
 
         async def take() -> None:
-            found.append(lease(await inbox.get_async(None)))
+            found.append(lease(await receive(inbox, None)))
 
         def produce() -> None:
             for number in range(200):
@@ -157,7 +158,7 @@ def test_a_delivery_can_be_put_back_in_front() -> None:
 
 
 def test_an_inbox_nobody_comes_to_is_diverted() -> None:
-    inbox, elsewhere = Inbox(), list[Sending]()
+    inbox, elsewhere = Inbox(), list[Dispatch]()
     inbox.put(sending(0))
     inbox.divert(elsewhere.append)
     inbox.put(sending(1))

@@ -39,7 +39,7 @@ def test_values_are_taken_as_people_write_them() -> None:
         ({"synk": "os"}, "unknown broker option 'synk'; did you mean 'sync'?"),
         ({"zzz": 1}, "unknown broker option 'zzz'"),
         ({"sync": "sometimes"}, "sync must be one of always, interval, os"),
-        ({"sync_interval": "soon"}, "'soon' is no length of time"),
+        ({"sync_interval": "soon"}, "'soon' is not a duration"),
         ({"sync_interval": 0}, "sync_interval must be longer than zero"),
         ({"dead_retention": -1}, "negative"),
         ({"auto_queue_creation": "yes"}, "auto_queue_creation must be true or false"),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from remuda.broker.recent import Recent
+from remuda.broker.embedded.recent import RecentMessages
 from remuda.model.messages import Messages
 
 SIZE = 1000
 
 
-def recent(limit: int, *batches: tuple[int, int]) -> Recent:
-    made = Recent(limit)
+def recent(limit: int, *batches: tuple[int, int]) -> RecentMessages:
+    made = RecentMessages(limit)
     for first, count in batches:
         bodies = [b"%d" % (first + row) for row in range(count)]
         made.put(first, Messages(bodies=bodies, name="orders"), SIZE)
     return made
 
 
-def taken(held: Recent, *runs: tuple[int, int]) -> list[bytes] | None:
+def taken(held: RecentMessages, *runs: tuple[int, int]) -> list[bytes] | None:
     found = held.take(list(runs))
     return None if found is None else found.bodies
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.message import Message
 from tests.broker.kit import HOUR, MILLISECOND, SECOND, ManualClock, open_at, pass_time
 from tests.conformance.kit import numbered, pulled, received, state_of, view

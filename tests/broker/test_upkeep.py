@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import NotFound
 from remuda.model.messages import Messages
 from tests.broker.kit import DAY, HOUR, ManualClock, open_at
@@ -118,9 +118,9 @@ def test_l6_a_memory_broker_lets_settled_messages_go(clock: ManualClock) -> None
         held = pulled(broker)
         fill(broker)
         clock.now += 2 * DAY
-        before = sum(broker.host.engine.log.disk.size(name) for name in broker.host.engine.log.disk.list())
+        before = sum(broker.runtime.engine.log.disk.size(name) for name in broker.runtime.engine.log.disk.list())
         broker.collect()
-        after = sum(broker.host.engine.log.disk.size(name) for name in broker.host.engine.log.disk.list())
+        after = sum(broker.runtime.engine.log.disk.size(name) for name in broker.runtime.engine.log.disk.list())
         assert after < before / 2
         assert held.ack() == 1
 
@@ -146,7 +146,7 @@ def test_l4_checkpoints_happen_by_themselves(tmp_path: Path, clock: ManualClock)
         broker.create_queue("orders", type="pull")
         for _ in range(20):
             broker.publish(Messages(bodies=[b"x" * 1000] * 10, name="orders"))
-        log = broker.host.engine.log
+        log = broker.runtime.engine.log
         eventually(lambda: log.bytes_since_checkpoint < 1 << 12)
 
 
@@ -156,7 +156,7 @@ def test_sealed_messages_can_still_be_delivered_and_read(tmp_path: Path, clock: 
         for number in range(40):
             broker.publish(Messages(bodies=[b"%05d" % number + b"x" * 1000] * 10, name="orders"))
         broker.checkpoint()
-        broker.host.upkeep.seal()
+        broker.runtime.upkeep.seal()
         assert list((tmp_path / "broker" / "sealed").iterdir())
         assert broker.message(5).message.body[:5] == b"00000"
         bodies = waiting_bodies(broker)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.broker.window import Window
+from remuda.broker.embedded.window import Window
 from remuda.model.messages import Messages
 
 

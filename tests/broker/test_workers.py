@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from remuda.broker.embedded.workers import claim_worker
 from remuda.broker.opening import open_broker
-from remuda.broker.workers import claim_worker
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import InvalidOption, StorageError
 from remuda.model.ids import STEP, Snowflakes, time_of
 from tests.conformance.kit import numbered
 
 CLAIM = """
 import sys, pathlib
-from remuda.broker.workers import claim_worker
+from remuda.broker.embedded.workers import claim_worker
 claim = claim_worker(None, pathlib.Path(sys.argv[1]))
 print(claim.number, flush=True)
 sys.stdin.read()
@@ -117,3 +117,17 @@ def test_m4_ids_never_go_back_when_the_clock_does() -> None:
     ids = [*snowflakes.take(10_000, now), *snowflakes.take(5, now - 10_000_000), *snowflakes.take(5, now)]
     assert ids == sorted(set(ids))
     assert time_of(ids[0]) == now
+
+
+def test_m4_a_folder_of_numbers_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "workers"
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(StorageError, match="nobody else can write to"):
+        claim_worker(None, place)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(elsewhere)
+    with pytest.raises(StorageError, match="should be a folder"):
+        claim_worker(None, tmp_path / "link")
+    assert list(elsewhere.iterdir()) == []

@@ -10,6 +10,7 @@ from remuda import Bus, Message
 from remuda.bus.publishing import foreign, headers
 from remuda.bus.publishing.foreign import Invalid
 from remuda.bus.publishing.system_queues import UNROUTED
+from remuda.bus.testing import ManualClock
 
 REQUIRED = {"cap-msg-id": "42", "cap-msg-name": "order.placed"}
 OTHERS = {
@@ -51,7 +52,7 @@ def test_there_and_back_it_is_the_same() -> None:
 def test_what_the_bus_publishes_carries_them() -> None:
     """M3"""
     bus = Bus()
-    with bus.testing() as test:
+    with bus.testing(clock=ManualClock(1_800_000_000_000_000)) as test:
         message = test.message(test.publish("order.placed", {"a": 1}, callback="order.shipped")).message
         said = foreign.headers_of(message, group="shop", exception="ValueError-->no")
     assert said == {

@@ -130,7 +130,7 @@ class TestUndecodable:
             assert state(bus, message, "q") == "I"
             letter = test.dead_letters("q")[0]
             assert letter.body == body
-            assert letter.reason.startswith(f"undecodable: the {mime_type} body of {len(body)} bytes is no Order")
+            assert letter.reason.startswith(f"undecodable: the {mime_type} body of {len(body)} bytes is not an Order")
         assert calls == []
 
     def test_is_handled_when_reprocessed_by_one_who_understands_it(self, bus: Bus) -> None:

@@ -7,7 +7,7 @@ import pytest
 from remuda.broker.delivery import Delivery
 from remuda.bus.execution import prefetch as pace
 from remuda.bus.execution.prefetch import AdaptivePrefetch, ArrivalRate
-from remuda.core.effects import Sending
+from remuda.core.effects import Dispatch
 from remuda.model.messages import Messages
 
 
@@ -30,7 +30,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 def delivery(*created: int, remaining: int = 0) -> Delivery:
     messages = Messages(bodies=[b""] * len(created), name="x", created=list(created))
-    sending = Sending("q", "worker", 1, [(0, len(created))], [1], 0, (0, remaining))
+    sending = Dispatch("q", "worker", 1, [(0, len(created))], [1], 0, (0, remaining))
     return Delivery(sending, messages, lambda *_: 0)
 
 

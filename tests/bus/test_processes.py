@@ -85,7 +85,7 @@ class TestBatches:
         rest = tracker.take()
         assert rest.running == [50]
         assert sorted(rest.waiting) == list(range(51, 100))
-        expected = {row: Outcome.NEGATIVE if row == 7 else Outcome.ACKNOWLEDGE for row in range(50)}
+        expected = {row: Outcome.NACK if row == 7 else Outcome.ACK for row in range(50)}
         assert ended(rest) == expected
         replies = {rows[0]: outcome.replies[0] for rows, outcome in rest.finished if outcome.replies}
         assert {row: reply.body for row, reply in replies.items() if reply} == {
@@ -99,7 +99,7 @@ class TestBatches:
         with pytest.raises(ProcessCrashed, match="exit code 5"):
             listen(child_process, tracker)
         rest = tracker.take()
-        assert ended(rest) == dict.fromkeys(range(100), Outcome.ACKNOWLEDGE)
+        assert ended(rest) == dict.fromkeys(range(100), Outcome.ACK)
         assert rest.running == rest.waiting == []
 
     def test_a_crash_between_two_calls_is_nobodys(self, hire: Hire, todo: Todo) -> None:
@@ -162,19 +162,19 @@ class TestBatches:
         assert listen(child_process, tracker) == child.OVER
         assert len(ended(tracker.take())) == 100
 
-    def test_an_answer_that_cannot_leave_the_process_is_a_failure(self, hire: Hire, todo: Todo) -> None:
+    def test_a_result_that_cannot_be_sent_ends_its_message(self, hire: Hire, todo: Todo) -> None:
         todo[1]["how"] = "odd"
         child_process = hire(jobs.reply_or_die)
         tracker = begin(child_process, todo[:3], {"cap-callback-name": "answers"})
         assert listen(child_process, tracker) == child.OVER
         found = ended(tracker.take())
-        assert [found[row] for row in range(3)] == [Outcome.ACKNOWLEDGE, Outcome.NEGATIVE, Outcome.ACKNOWLEDGE]
+        assert [found[row] for row in range(3)] == [Outcome.ACK, Outcome.DEAD, Outcome.ACK]
 
     def test_a_copy_that_is_interrupted_says_nothing(self, hire: Hire, todo: Todo, path: Path) -> None:
         child_process = hire(jobs.fork_and_interrupt)
         tracker = begin(child_process, todo[:3])
         assert listen(child_process, tracker) == child.OVER
-        assert ended(tracker.take()) == dict.fromkeys(range(3), Outcome.ACKNOWLEDGE)
+        assert ended(tracker.take()) == dict.fromkeys(range(3), Outcome.ACK)
         assert jobs.notes(path) == ["1"] * 3
 
 

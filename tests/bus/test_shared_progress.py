@@ -11,10 +11,10 @@ from remuda.bus.broker_api import Outcome
 from remuda.bus.execution.processes import shared_progress as slate
 from remuda.bus.execution.processes.batch_tracker import BatchTracker, CallDeadline
 from remuda.bus.execution.processes.shared_progress import SharedProgress
-from remuda.bus.handlers.call_result import DONE, CallResult
+from remuda.bus.handlers.result import DONE, CallResult
 from remuda.model.durations import MILLISECOND
 
-FAILED = CallResult(Outcome.NEGATIVE, "ValueError: no")
+FAILED = CallResult(Outcome.NACK, "ValueError: no")
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ class TestLimit:
         page.mark([0], slate.DONE)
         page.begin([1])
         spared = limit.result_of_kill(tracker)
-        assert late == CallResult(Outcome.NEGATIVE, "timed out after 20ms; its process was killed")
+        assert late == CallResult(Outcome.NACK, "timed out after 20ms; its process was killed")
         assert spared is not None
         assert spared.outcome is Outcome.RELEASE
 

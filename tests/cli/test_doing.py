@@ -100,7 +100,7 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
         (["run", "app:ship"], "app:ship is a function, not a Bus; did you mean app:bus?"),
         (["run", "app:nope"], "did you mean app:bus?"),
         (["run", "broken:bus"], "ZeroDivisionError: division by zero (broken.py, line 1)"),
-        (["run", "app:bus", "--grace", "soon"], "'soon' is no length of time"),
+        (["run", "app:bus", "--grace", "soon"], "'soon' is not a duration"),
         (["run", "app:bus", "--threads", "0"], "--threads: message.threads must be at least 1"),
     ],
 )

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from remuda.broker.port import Broker
-from remuda.core.effects import Notice, NoticeKind
+from remuda.model.notices import Notice, NoticeKind
 from tests.conformance.kit import Conformance, Notebook, bodies_of, eventually, numbered, pulled, received
 
 

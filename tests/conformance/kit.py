@@ -10,9 +10,9 @@ import pytest
 
 from remuda.broker.delivery import Delivery
 from remuda.broker.port import AsyncBroker, Broker, Subscription
-from remuda.core.effects import Notice, NoticeKind
 from remuda.model.document import QueueView
 from remuda.model.message import Message, Priority
+from remuda.model.notices import Notice, NoticeKind
 
 SOON = 5.0
 """Seconds within which anything that shall happen must have happened, on the slowest machine."""

@@ -9,8 +9,8 @@ import pytest
 
 from remuda.broker.delivery import Delivery
 from remuda.broker.port import Broker
-from remuda.core.operators import Selection
 from remuda.model.errors import IllegalMove, InvalidOption, NotFound
+from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
 from remuda.model.records import Appended
 from remuda.model.state import State
@@ -82,7 +82,7 @@ class States(Conformance):
         broker.publish(numbered(1))
         pulled(broker).ack()
         with pytest.raises(IllegalMove, match=rf"from {state.name} \({state.value}\) to QUEUED \(Q\)"):
-            broker.reprocess("orders", Selection(states=frozenset({state})))
+            broker.reprocess("orders", MessageFilter(states=frozenset({state})))
 
 
 class Operators(Conformance):
@@ -115,16 +115,16 @@ class Operators(Conformance):
     @pytest.mark.parametrize(
         ("selection", "back"),
         [
-            (Selection(states=frozenset({State.DEAD})), [b"0", b"1"]),
-            (Selection(states=frozenset({State.INVALID})), [b"2"]),
-            (Selection(states=frozenset({State.NOT_INTERESTED})), [b"3"]),
-            (Selection(reason="customer"), [b"1"]),
-            (Selection(since=1 << 60), []),
-            (Selection(until=1), []),
-            (Selection(offsets=((1, 2),)), [b"1", b"2"]),
+            (MessageFilter(states=frozenset({State.DEAD})), [b"0", b"1"]),
+            (MessageFilter(states=frozenset({State.INVALID})), [b"2"]),
+            (MessageFilter(states=frozenset({State.NOT_INTERESTED})), [b"3"]),
+            (MessageFilter(reason="customer"), [b"1"]),
+            (MessageFilter(since=1 << 60), []),
+            (MessageFilter(until=1), []),
+            (MessageFilter(offsets=((1, 2),)), [b"1", b"2"]),
         ],
     )
-    def test_m6_reprocess_a_selection(self, broker: Broker, selection: Selection, back: list[bytes]) -> None:
+    def test_m6_reprocess_a_selection(self, broker: Broker, selection: MessageFilter, back: list[bytes]) -> None:
         self.park(broker)
         assert broker.reprocess("orders", selection) == len(back)
         assert waiting_bodies(broker) == back
@@ -139,7 +139,7 @@ class Operators(Conformance):
 
     def test_forgotten_messages_are_gone(self, backend: Backend, broker: Broker) -> None:
         self.park(broker)
-        assert broker.forget("orders", Selection(states=frozenset({State.DEAD})), who="eve") == 2
+        assert broker.forget("orders", MessageFilter(states=frozenset({State.DEAD})), who="eve") == 2
         broker = restarted(backend, broker)
         assert broker.queue("orders").dead == 0
         assert broker.reprocess("orders") == 2
@@ -161,7 +161,7 @@ class Operators(Conformance):
         assert broker.queue("orders").size == 0
 
     def test_clear_of_something_else_is_refused(self, broker: Broker) -> None:
-        with pytest.raises(InvalidOption, match="clear takes all, priority or regular"):
+        with pytest.raises(InvalidOption, match="lanes must be one of all, priority, regular"):
             broker.clear("orders", "some")
 
     def test_m6_parked_messages_are_listed_and_chosen_by_state_and_reason(self, broker: Broker) -> None:
@@ -175,11 +175,11 @@ class Operators(Conformance):
         listed = broker.parked("orders")
         assert [each.offset for each in listed] == [3, 2, 1, 0]
         assert [each.state.value for each in listed] == ["N", "I", "E", "E"]
-        assert [each.reason for each in broker.parked("orders", Selection(reason="no a"))] == ["no address"]
+        assert [each.reason for each in broker.parked("orders", MessageFilter(reason="no a"))] == ["no address"]
         assert [each.offset for each in broker.parked("orders", limit=1)] == [3]
-        assert broker.reprocess("orders", Selection(reason="stock"), who="ann") == 1
+        assert broker.reprocess("orders", MessageFilter(reason="stock"), who="ann") == 1
         assert waiting_bodies(broker) == [b"0"]
-        assert broker.forget("orders", Selection(states=frozenset({State.INVALID})), who="ann") == 1
+        assert broker.forget("orders", MessageFilter(states=frozenset({State.INVALID})), who="ann") == 1
         assert [each.offset for each in broker.parked("orders")] == [3, 1]
 
     def test_b15_what_an_operator_does_is_on_record_with_the_name(self, broker: Broker) -> None:

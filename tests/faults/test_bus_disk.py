@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from remuda import Attempt, Bus, RetryPolicy
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.broker.host import Host
+from remuda.broker.embedded.runtime import Runtime
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import DiskFull
 from tests.bus.kit import eventually, running, state
 from tests.faults.disks import FailingDisk
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.faults]
 
 def on(disk: FailingDisk, bus: Bus) -> None:
     """Have the bus keep its messages on this disk."""
-    broker = EmbeddedBroker(Host(disk, clock=bus._clock))
+    broker = EmbeddedBroker(Runtime(disk, clock=bus._clock))
     bus._declare(broker)
     bus._broker = broker
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from remuda import Message, open_broker
-from remuda.model.errors import DirectoryInUse, DirectoryNotWritable, ForeignDirectory, UnsupportedFormat
+from remuda.log.directory import DirectoryDisk
+from remuda.model.errors import (
+    DirectoryInUse,
+    DirectoryNotWritable,
+    ForeignDirectory,
+    StorageError,
+    UnsupportedFormat,
+)
 from tests.privileges import unwritable_directory
 
 pytestmark = pytest.mark.faults
@@ -111,3 +120,112 @@ def test_l7_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
 def test_l7_an_unwritable_directory() -> None:
     with unwritable_directory() as directory, pytest.raises(DirectoryNotWritable, match="permissions"):
         open_broker(directory / "log", worker=1)
+
+
+def test_l7_the_lock_cannot_be_got_round_by_removing_a_file(tmp_path: Path) -> None:
+    place = tmp_path / "log"
+    with open_broker(place) as broker:
+        for name in ("lock", "remuda.json"):
+            (place / name).unlink()
+        with pytest.raises((DirectoryInUse, ForeignDirectory)):
+            open_broker(place)
+        (place / "remuda.json").write_text('{"remuda": 1}\n')
+        with pytest.raises(DirectoryInUse):
+            open_broker(place)
+        broker.publish(Message("q", b"x"))
+    with open_broker(place) as broker:
+        assert broker.queue("q").size == 1
+
+
+def test_l7_a_second_process_can_wait_for_the_directory(tmp_path: Path) -> None:
+    first, second = DirectoryDisk(tmp_path / "log"), DirectoryDisk(tmp_path / "log")
+    first.lock()
+    got = threading.Event()
+
+    def wait() -> None:
+        second.wait_for_lock()
+        got.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert not got.wait(0.1)
+    first.unlock()
+    waiting.join(10)
+    assert got.is_set()
+    with pytest.raises(DirectoryInUse, match=f"process {os.getpid()}"):
+        first.lock()
+    second.unlock()
+
+
+def test_l7_files_are_for_their_owner_alone_unless_a_group_is_allowed(tmp_path: Path) -> None:
+    def modes(path: Path) -> set[tuple[bool, int]]:
+        return {(one.is_dir(), stat.S_IMODE(one.stat().st_mode)) for one in (path, *path.rglob("*"))}
+
+    with open_broker(tmp_path / "own" / "log") as broker:
+        broker.publish(Message("q", b"x"))
+        broker.checkpoint()
+    assert modes(tmp_path / "own") == {(True, 0o700), (False, 0o600)}
+    disk = DirectoryDisk(tmp_path / "group", group=True)
+    disk.lock()
+    disk.open_append("tail/a.log").close()
+    disk.write_atomic("checkpoint/b", b"")
+    disk.unlock()
+    assert modes(tmp_path / "group") == {(True, 0o770), (False, 0o660)}
+
+
+@pytest.mark.parametrize("name", ["lock", "remuda.json", "tail/0000000000000001-0101010101010101.log", "sealed", "x"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_l7_links_and_pipes_are_refused_before_anything_is_opened(tmp_path: Path, name: str, kind: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    place = tmp_path / "log"
+    with open_broker(place) as broker:
+        broker.publish(Message("q", b"x"))
+    path = place / name
+    path.parent.mkdir(exist_ok=True)
+    if path.is_file():
+        path.unlink()
+    if kind == "link":
+        path.symlink_to(victim)
+    else:
+        os.mkfifo(path)
+    with pytest.raises(StorageError, match=r"link|plain file|neither a file"):
+        open_broker(place)
+    assert victim.read_text() == "precious"
+    path.unlink()
+    if name == "remuda.json":
+        path.write_text('{"remuda": 1}\n')
+    with open_broker(place) as broker:
+        assert broker.queue("q").size == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_l7_files_of_others_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "log"
+    with open_broker(place):
+        pass
+    planted = place / "tail" / "0000000000000009-0101010101010101.log"
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_text("planted")
+    os.chown(planted, 12345, -1)
+    with pytest.raises(ForeignDirectory, match="owned by user 12345"):
+        open_broker(place)
+    assert planted.read_text() == "planted"
+
+
+def test_l7_a_folder_that_cannot_be_listed_is_not_an_empty_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_broker(tmp_path / "log") as broker:
+        broker.publish(Message("q", b"x"))
+    disk = DirectoryDisk(tmp_path / "log", create=False)
+    real = os.scandir
+
+    def failing(path: object) -> object:
+        if str(path).endswith("tail"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(StorageError, match="cannot be listed"):
+        disk.list()
+    with pytest.raises(StorageError):
+        open_broker(tmp_path / "log")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from remuda import Message, Messages, open_broker
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.broker.host import Host
+from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import DiskFull, StorageError
 from tests.faults.disks import FailingDisk, input_output_error
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def open_on(disk: FailingDisk, **options: object) -> EmbeddedBroker:
-    return EmbeddedBroker(Host(disk, BrokerOptions.parse(**options)))
+    return EmbeddedBroker(Runtime(disk, BrokerOptions.parse(**options)))
 
 
 def fill(broker: EmbeddedBroker) -> None:

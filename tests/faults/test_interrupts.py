@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from remuda.broker.turn import Turn
 
 from remuda import Message, open_broker
-from remuda.broker.turn import Turn
 from remuda.model.errors import NotFound, StorageError
 
 pytestmark = pytest.mark.faults

@@ -20,7 +20,7 @@ import msgspec
 
 from remuda import Message, Messages, Priority, open_broker
 from remuda.broker.delivery import Delivery
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import Refused
 
 PULL, ROBIN, UNIQUE, RANKED = "pulled", "robin", "unique", "ranked"
@@ -169,7 +169,7 @@ class Load:
 
     def _tidy(self, rng: random.Random) -> None:
         time.sleep(rng.random() * 0.05)
-        rng.choice((self._broker.checkpoint, self._broker.collect, self._broker.host.upkeep.seal))()
+        rng.choice((self._broker.checkpoint, self._broker.collect, self._broker.runtime.upkeep.seal))()
 
     def _tell(self, kind: str, *names: str) -> None:
         line = " ".join((kind, *names)).encode() + b"\n"

@@ -9,7 +9,7 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.delivery import Delivery
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.log.recovery import RecoveryReport
 from remuda.model.errors import Duplicate
 from tests.faults.victim import PULL, QUEUES, RANKED, ROBIN, SMALL_LOG, UNIQUE
@@ -81,7 +81,7 @@ class Found:
 
     def _identities(self, broker: EmbeddedBroker) -> None:
         """Ids in a unique queue are still taken after the restart."""
-        core = broker.host.engine.core
+        core = broker.runtime.engine.core
         for identity in list(core.queues[UNIQUE].offset_of)[:3]:
             with pytest.raises(Duplicate):
                 broker.publish(Message(UNIQUE, b"again", id=identity))

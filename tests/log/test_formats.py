@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remuda import open_broker
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.log.disk import DirectoryDisk
 from remuda.log.reader import Reader
 

@@ -125,7 +125,9 @@ def test_l3_a_damaged_frame_names_exactly_its_messages() -> None:
     log, _, recovery = open_log(disk_of({name: bytes(broken)}))
     (damage,) = recovery.report.damages
     assert damage == (name, begin, end, range(10, 15), None, 1)
-    assert recovery.report.describe() == f"{name}: bytes {begin} to {end - 1} cannot be read; lost: messages 10 to 14"
+    assert recovery.report.describe() == (
+        f"{name}: bytes {begin} to {end - 1} cannot be read; lost: 5 messages (10 to 14), 1 records"
+    )
     assert log.next_offset == 15, "numbers once given never come back"
     fetched = log.fetch([(8, 10)])
     assert fetched.offsets == [(8, 2)]
@@ -143,7 +145,7 @@ def test_l3_a_lost_change_of_a_queue_is_reported() -> None:
     broken[broken.index(b"queue-2")] ^= 1
     _, found, recovery = open_log(disk_of({name: bytes(broken)}))
     assert found == [change(1), change(3)]
-    assert "1 records lost" in recovery.report.describe()
+    assert "lost: 1 records" in recovery.report.describe()
 
 
 def test_l3_a_damaged_header_costs_nothing() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from remuda.broker.embedded import EmbeddedBroker
 from remuda.broker.opening import open_broker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.model.message import Message
 
 SMALL = {"sync": "os", "segment_bytes": 1 << 16, "checkpoint_bytes": 1 << 30}
@@ -35,7 +35,7 @@ def seal(broker: EmbeddedBroker) -> None:
     """Turn every closed segment into Parquet. Two checkpoints are kept, so it takes two."""
     broker.checkpoint()
     broker.checkpoint()
-    broker.host.upkeep.seal()
+    broker.runtime.upkeep.seal()
 
 
 def half_sealed(path: Path, count: int = 3000, name: str = "orders") -> None:
@@ -103,7 +103,7 @@ def play(broker: EmbeddedBroker) -> None:
         delivery = subscription.receive(5)
         assert delivery is not None
         delivery.ack()
-    broker.host.sync()
+    broker.runtime.sync()
 
 
 def to_micros(moment: datetime | None) -> int | None:

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.broker.intake import Intake
+from remuda.broker.embedded.intake import Intake
+from remuda.broker.threads import EmbeddedBroker
 from remuda.core.spool import Progress, Spool
 from remuda.log import spool
 from remuda.log.spool import SPOOL_SCHEMA
@@ -38,7 +38,7 @@ def bodies(broker: EmbeddedBroker) -> list[int]:
 
 
 def take_in(broker: EmbeddedBroker) -> int:
-    return Intake(broker.host).run()
+    return Intake(broker.runtime).run()
 
 
 def eventually(true: Callable[[], bool]) -> None:
@@ -145,7 +145,7 @@ def test_a_single_batch_is_forgotten_once_it_is_gone(tmp_path: Path) -> None:
     lay(tmp_path, spool.new_once(), 0, rows(0, 3))
     with broker_at(tmp_path) as broker:
         take_in(broker)
-        assert broker.host.engine.core.spool.taken == {}
+        assert broker.runtime.engine.core.spool.taken == {}
 
 
 def test_what_dead_tasks_left_is_swept_after_a_day(tmp_path: Path) -> None:
@@ -174,14 +174,14 @@ def test_a_crash_between_any_two_records_publishes_no_row_twice_or_never(tmp_pat
     """The log is cut at many places; then the broker starts, something else is published first, and it starts again."""
     with broker_at(tmp_path / "data") as broker:
         broker.create_queue("orders", message_limit=25)
-        broker.host.sync()
+        broker.runtime.sync()
         shutil.copytree(tmp_path / "data", tmp_path / "before")
         for place in ("before", "data"):
             lay(tmp_path / place, "app", 4, rows(0, 10), rows(10, 1, ".bad"), rows(11, 19), rows(30, 5, "other"))
         (tail,) = (tmp_path / "data" / "tail").iterdir()
         start = len((tmp_path / "before" / "tail" / tail.name).read_bytes().rstrip(b"\0"))
         take_in(broker)
-        broker.host.sync()
+        broker.runtime.sync()
         log = tail.read_bytes().rstrip(b"\0")
     assert len(log) > start
     for cut in range(start, len(log) + 1, 23):

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
-from remuda.broker.intake import Intake
+from remuda.broker.embedded.intake import Intake
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.spark.commands import app
@@ -24,7 +24,7 @@ from tests.spark.samples import broker_at, load, numbers, plain, play, publish
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from remuda.broker.embedded import EmbeddedBroker
+    from remuda.broker.threads import EmbeddedBroker
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession,
     path = Path(place.url)
     with broker_at(path) as broker:
         play(broker)
-        broker.host.sync()
+        broker.runtime.sync()
         for _ in range(2):
             run(spark, "archive", place)
             run(spark, "lifecycle", place)
@@ -60,7 +60,7 @@ def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession,
         before = broker.queue("orders").size
         for _ in range(2):
             run(spark, "replay", place, where="queue = 'orders' and offset < 5", app="again")
-            Intake(broker.host).run()
+            Intake(broker.runtime).run()
         assert broker.queue("orders").size == before + 5
 
     run(spark, "retention", place, success="0s", dead="0s")
@@ -83,7 +83,7 @@ def told_bit_by_bit(spark: SparkSession, place: Place) -> tuple[list[str], list[
 
 def say(broker: EmbeddedBroker, *bodies: str) -> None:
     broker.publish([Message("things", body.encode(), object="o", key=body[0]) for body in bodies])
-    broker.host.sync()
+    broker.runtime.sync()
 
 
 def test_p3_history_and_metrics_told_bit_by_bit_are_those_told_at_once(spark: SparkSession, place: Place) -> None:
@@ -97,7 +97,7 @@ def test_p3_history_and_metrics_told_bit_by_bit_are_those_told_at_once(spark: Sp
         delivery = broker.pull("orders", 10)
         assert delivery is not None
         delivery.ack()
-        broker.host.sync()
+        broker.runtime.sync()
         for name in ("history", "metrics", "history", "metrics"):
             run(spark, name, place)
         assert told_bit_by_bit(spark, place) == told_at_once(spark, place)
@@ -120,7 +120,7 @@ def test_p3_history_and_metrics_follow_the_log(spark: SparkSession, place: Place
             delivery = broker.pull("things", 2)
             assert delivery is not None
             delivery.ack()
-            broker.host.sync()
+            broker.runtime.sync()
             for query in queries:
                 query.processAllAvailable()
         finally:
@@ -148,7 +148,7 @@ def test_files_that_come_one_by_one_are_ingested_once(spark: SparkSession, place
                 # As if the process had died after the rows were laid, before Spark noted it: they come once more.
                 (checkpoint,) = (Path(place.lake) / "_files").iterdir()
                 (checkpoint / "commits" / "1").unlink()
-            Intake(broker.host).run()
+            Intake(broker.runtime).run()
         bodies = [int(body) for record in broker.spectate().messages(0) for body in record.messages.bodies]
     assert bodies == [number for first in (9, 19, 29) for number in range(first, first - 10, -1)]
 
@@ -162,11 +162,11 @@ def test_files_are_ingested_once_and_in_order(spark: SparkSession, place: Place,
     with broker_at(Path(place.url)) as broker:
         for _ in range(2):
             run(spark, "ingest", Place(url=place.url, lake=place.lake), **options)
-            Intake(broker.host).run()
+            Intake(broker.runtime).run()
         assert broker.queue("orders").size == 4
         assert broker.spectate().log.ends().next_offset == 40
         run(spark, "ingest", Place(url=place.url, lake=place.lake), **{**options, "batch": "1", "repeats": "drop"})
-        Intake(broker.host).run()
+        Intake(broker.runtime).run()
         bodies = [body for record in broker.spectate().messages(40) for body in record.messages.bodies]
         assert numbers(bodies) == [0, 1, 2, 3]
 
@@ -176,11 +176,11 @@ def test_an_archive_whose_checkpoint_was_lost_is_neither_doubled_nor_left_short(
 ) -> None:
     with broker_at(Path(place.url)) as broker:
         publish(broker, 100)
-        broker.host.sync()
+        broker.runtime.sync()
         run(spark, "archive", place)
         shutil.rmtree(Path(place.lake) / "_checkpoints")
         publish(broker, 50)
-        broker.host.sync()
+        broker.runtime.sync()
         with pytest.raises(StreamingQueryException, match="whose checkpoint is gone"):
             run(spark, "archive", place)
     assert messages_table(place.lake).read(spark).count() == 100

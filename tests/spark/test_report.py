@@ -22,7 +22,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import remuda.spark
-from remuda.broker.embedded import EmbeddedBroker
+from remuda.broker.threads import EmbeddedBroker
 from remuda.cli import main
 from remuda.model.document import Document, QueueView
 from remuda.model.errors import DirectoryNotWritable, InvalidOption
@@ -84,7 +84,7 @@ def play_shop(broker: EmbeddedBroker) -> None:
     for _ in range(2):
         broker.publish([Message("mail.news", b"same", object="news", key="k") for _ in range(4)])
     take("mail", 1).ack()
-    broker.host.sync()
+    broker.runtime.sync()
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def as_batch(messages: Publishable) -> Messages:
 
 def _with_tuple(message: Message) -> Message:
     """A list of topics is as good as a tuple; in a batch it would be taken for a column."""
-    if type(message.topics) is list:
+    if isinstance(message.topics, list):
         return msgspec.structs.replace(message, topics=tuple(message.topics))
     for name in _SINGLE:
         if type(getattr(message, name)) is list:
@@ -246,18 +246,19 @@ def configure_queue(name: str, changes: Mapping[str, Any], who: str | None) -> C
 
 
 def set_status(name: str, status: Status | str, who: str | None) -> SetStatus:
-    return SetStatus(
-        read_name("queue", name), read_enum("status", status, Status), read_optional_text("who", who)
-    )
+    return SetStatus(read_name("queue", name), read_enum("status", status, Status), read_optional_text("who", who))
 
 
 def remove_queue(name: str, who: str | None) -> RemoveQueue:
     return RemoveQueue(read_name("queue", name), read_optional_text("who", who))
 
 
-def clear(name: str, lanes: str, offsets: Iterable[tuple[int, int]] | None, who: str | None) -> Clear:
+def clear(
+    name: str, lanes: str, offsets: Iterable[tuple[int, int]] | None, reason: str | None, who: str | None
+) -> Clear:
     runs = None if offsets is None else _runs(offsets)
-    return Clear(read_name("queue", name), _choice("lanes", lanes, LANES), runs, read_optional_text("who", who))
+    why = "cleared" if reason is None else read_text("reason", reason)
+    return Clear(read_name("queue", name), _choice("lanes", lanes, LANES), runs, read_optional_text("who", who), why)
 
 
 def reprocess(name: str, chosen: MessageFilter | None, who: str | None) -> Reprocess:

@@ -214,14 +214,23 @@ class AsyncEmbeddedBroker:
     # Operating
 
     async def clear(
-        self, name: str, lanes: str = "all", *, offsets: Iterable[tuple[int, int]] | None = None, who: str | None = None
+        self,
+        name: str,
+        lanes: str = "all",
+        *,
+        offsets: Iterable[tuple[int, int]] | None = None,
+        reason: str | None = None,
+        who: str | None = None,
     ) -> int:
-        count: int = await self._do(checks.clear(name, lanes, offsets, who))
+        count: int = await self._do(checks.clear(name, lanes, offsets, reason, who))
         return count
 
     async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
         wanted = checks.message_filter(chosen)
         return self.runtime.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
+
+    async def waiting(self, name: str) -> list[tuple[int, int]]:
+        return self.runtime.waiting(read_name("queue", name))
 
     async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
         count: int = await self._do(checks.reprocess(name, chosen, who))
@@ -282,9 +291,10 @@ class AsyncEmbeddedBroker:
         return pending.result
 
     async def _deliver(self, dispatch: Dispatch) -> AsyncDelivery | None:
-        messages = self.runtime.held(dispatch)
-        if messages is None:
-            dispatch, messages = await asyncio.to_thread(self.runtime.load, dispatch)
+        held = self.runtime.held(dispatch)
+        if held is not None:
+            return AsyncDelivery(dispatch, held, self._settle, self.runtime.track)
+        dispatch, messages = await asyncio.to_thread(self.runtime.load, dispatch)
         return AsyncDelivery(dispatch, messages, self._settle, self.runtime.track) if messages.bodies else None
 
     async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:

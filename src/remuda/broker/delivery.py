@@ -197,3 +197,8 @@ class AsyncDelivery(BaseDelivery[Awaitable[int]]):
     """A delivery to a coroutine: every answer is awaited."""
 
     __slots__ = ()
+
+
+def in_hand(runs: Runs, attempts: list[int]) -> Dispatch:
+    """Messages whose lease somebody else holds."""
+    return Dispatch("", "", 0, None, runs, attempts, 0)

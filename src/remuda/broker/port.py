@@ -103,7 +103,6 @@ class Consumer(Protocol):
         ...
 
 
-
 class Administrator(Protocol):
     """For those who make and change queues."""
 
@@ -124,10 +123,20 @@ class Operator(Protocol):
     """For those who look after messages."""
 
     def clear(
-        self, name: str, lanes: str = "all", *, offsets: Iterable[tuple[int, int]] | None = None, who: str | None = None
+        self,
+        name: str,
+        lanes: str = "all",
+        *,
+        offsets: Iterable[tuple[int, int]] | None = None,
+        reason: str | None = None,
+        who: str | None = None,
     ) -> int: ...
     def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
         """Messages that ended without success, the newest first."""
+        ...
+
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        """Messages that wait, or wait for their time: runs of `(first offset, count)`, the next to go out first."""
         ...
 
     def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
@@ -214,9 +223,16 @@ class AsyncBroker(Protocol):
     async def queue(self, name: str) -> QueueInfo: ...
     async def queues(self) -> list[QueueInfo]: ...
     async def clear(
-        self, name: str, lanes: str = "all", *, offsets: Iterable[tuple[int, int]] | None = None, who: str | None = None
+        self,
+        name: str,
+        lanes: str = "all",
+        *,
+        offsets: Iterable[tuple[int, int]] | None = None,
+        reason: str | None = None,
+        who: str | None = None,
     ) -> int: ...
     async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]: ...
+    async def waiting(self, name: str) -> list[tuple[int, int]]: ...
     async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
     async def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
     async def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...

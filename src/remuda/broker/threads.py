@@ -175,14 +175,23 @@ class EmbeddedBroker:
     # Operating
 
     def clear(
-        self, name: str, lanes: str = "all", *, offsets: Iterable[tuple[int, int]] | None = None, who: str | None = None
+        self,
+        name: str,
+        lanes: str = "all",
+        *,
+        offsets: Iterable[tuple[int, int]] | None = None,
+        reason: str | None = None,
+        who: str | None = None,
     ) -> int:
-        count: int = self._do(checks.clear(name, lanes, offsets, who))
+        count: int = self._do(checks.clear(name, lanes, offsets, reason, who))
         return count
 
     def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
         wanted = checks.message_filter(chosen)
         return self.runtime.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
+
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        return self.runtime.waiting(read_name("queue", name))
 
     def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
         count: int = self._do(checks.reprocess(name, chosen, who))

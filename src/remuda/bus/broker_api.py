@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from remuda.broker.clock import Clock, steady_clock
-from remuda.broker.delivery import Answers as BaseDelivery
-from remuda.broker.delivery import AsyncDelivery, Delivery
-from remuda.broker.embedded import EmbeddedBroker
+from collections.abc import Callable
+
+from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
+from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
-from remuda.core.effects import Answer as Outcome
-from remuda.core.effects import Sending
-from remuda.core.info import QueueInfo
-from remuda.core.operators import Parked
-from remuda.core.operators import Selection as MessageFilter
-from remuda.core.settling import Verdict as Settlement
+from remuda.broker.threads import EmbeddedBroker
+from remuda.model.document import Document
+from remuda.model.filters import MessageFilter
+from remuda.model.results import ParkedMessage as Parked
+from remuda.model.results import QueueInfo
+from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import State
 
 __all__ = [
     "AsyncDelivery",
@@ -26,9 +27,15 @@ __all__ = [
     "Outcome",
     "Parked",
     "QueueInfo",
-    "Sending",
     "Settlement",
+    "clear_waiting",
+    "end_message",
+    "in_hand",
+    "move_waiting",
+    "next_wake",
     "open_broker",
+    "outcome_of",
+    "reprocess_retries",
     "settlement",
     "steady_clock",
 ]
@@ -43,3 +50,38 @@ def settlement(
 ) -> Settlement:
     """What shall become of delivered messages; without a delay the queue decides when."""
     return Settlement(outcome, reason, delay, consumer, detail=detail)
+
+
+def outcome_of(settled: Settlement) -> Outcome:
+    return settled.outcome
+
+
+def end_message(broker: Broker, queue: str, offset: int, reason: str, who: str | None) -> bool:
+    """End one message that waits in a queue, or for its time; False if it is in flight or has ended."""
+    return bool(broker.clear(queue, offsets=[(offset, 1)], reason=reason, who=who))
+
+
+def clear_waiting(broker: Broker, queue: str, wanted: Callable[[Document], bool], who: str | None) -> int:
+    """End the messages of a queue that wait, or wait for their time, and that are wanted."""
+    offsets = [offset for first, count in broker.waiting(queue) for offset in range(first, first + count)]
+    chosen = [(offset, 1) for offset in offsets if wanted(broker.message(offset))]
+    return broker.clear(queue, offsets=chosen, who=who) if chosen else 0
+
+
+def reprocess_retries(broker: Broker, queue: str, chosen: MessageFilter, who: str | None) -> int:
+    """Send messages that wait for a retry back to the queue at once, with a fresh count of attempts."""
+    retries = MessageFilter(
+        states=frozenset({State.RETRY}), reason=chosen.reason, since=chosen.since, until=chosen.until
+    )
+    return broker.reprocess(queue, retries, who=who)
+
+
+def move_waiting(broker: Broker, source: str, target: str, who: str | None) -> int:
+    """Move what waits in a queue to another, also what waits for its time."""
+    return broker.move(source, target, who=who)
+
+
+def next_wake(broker: Broker) -> int:
+    """Do what time demands, and give when it next will."""
+    assert isinstance(broker, EmbeddedBroker)
+    return broker.runtime.tick()

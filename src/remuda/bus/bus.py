@@ -1,54 +1,75 @@
-"""The bus: publish, send and call; handlers by decorator; run."""
+"""The bus: publish, send and call; handlers by decorator; schedules; run."""
 
 from __future__ import annotations
 
-import asyncio
 import getpass
-import inspect
 import logging
 import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
-from remuda.bus.broker_api import Broker, Clock, open_broker, steady_clock
-from remuda.bus.execution import watchdog
+from remuda.bus import declaring
+from remuda.bus.broker_api import Broker, Clock, clear_waiting, open_broker, reprocess_retries, steady_clock
 from remuda.bus.execution.failure_policy import Threshold
-from remuda.bus.execution.processes import child_main as child
+from remuda.bus.execution.processes.parent import parent
 from remuda.bus.execution.processor import QueueProcessor
 from remuda.bus.execution.runner import Runner
 from remuda.bus.execution.signals import stopped_by_sigterm
-from remuda.bus.handlers.call import Call, current
-from remuda.bus.handlers.call_result import Reply
+from remuda.bus.handlers.call import HandlerCall
 from remuda.bus.handlers.context import Context, child_headers
 from remuda.bus.handlers.dispatcher import Dispatcher
-from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, handler_id, plan
+from remuda.bus.handlers.environment import CallEnvironment
+from remuda.bus.handlers.handler import Handler, handler_id
+from remuda.bus.handlers.loops import LoopHolder, LoopThread, drive, drive_async
 from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
-from remuda.bus.publishing import bodies
+from remuda.bus.handlers.providers import Providers
+from remuda.bus.handlers.registry import (
+    HandlerRegistry,
+    RuleKwargs,
+    SubscribeKwargs,
+    check_queue,
+    check_topics,
+    marked_methods,
+    read_options,
+)
+from remuda.bus.handlers.signature import read_signature
+from remuda.bus.lifecycle import Lifecycle
+from remuda.bus.publishing import bodies, tracking
 from remuda.bus.publishing import headers as names
-from remuda.bus.publishing.options import DeadLetter, Moment, PublishOptions, dead_letter, selection
+from remuda.bus.publishing.checks import Moment
+from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter
+from remuda.bus.publishing.options import BatchKwargs, CallKwargs, PublishKwargs, PublishOptions, SendKwargs
+from remuda.bus.publishing.publisher import Publisher
 from remuda.bus.publishing.replies import ReplyListener
-from remuda.bus.publishing.system_queues import CALLBACKS, INTERNAL, UNROUTED, internal_handlers
-from remuda.bus.settings.retry import RetrySpec, policy
+from remuda.bus.publishing.reply import Reply
+from remuda.bus.publishing.system_queues import CALLBACKS, SYSTEM_QUEUES
+from remuda.bus.publishing.tracking import MessageStatus
+from remuda.bus.scheduling.cron import Cron
+from remuda.bus.scheduling.runs import Schedules
+from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule, topic_of
 from remuda.bus.settings.settings import QueueSettings, Settings
+from remuda.bus.system_handlers import system_handlers
 from remuda.bus.testing import ManualClock, TestBus
+from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
-from remuda.model.options import QueueType, read_enum
-from remuda.model.topics import check_topic
+from remuda.model.options import read_enum
+
+if TYPE_CHECKING:
+    import asyncio
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+P = TypeVar("P")
 
 _log = logging.getLogger("remuda.bus")
-
-LEASE: Final = "60s"
-"""How long a worker may be silent; it renews its lease while a handler runs."""
 
 
 class Bus:
@@ -63,7 +84,8 @@ class Bus:
         middleware: Sequence[Middleware] = (),
         encoding: str = "json",
         user: str | None = None,
-        on_threshold: Callable[[str, str, str], None] | None = None,
+        prefix: str | None = None,
+        on_threshold: Threshold | None = None,
         clock: Clock | None = None,
         **broker_options: Any,
     ) -> None:
@@ -73,89 +95,126 @@ class Bus:
         self.encoding = encoding
         self.stack = MiddlewareStack(middleware)
         self.settings = settings if isinstance(settings, Settings) else Settings.load(settings, config)
-        self.handlers: list[Handler] = []
+        if prefix is not None:
+            self.settings.put("message.prefix", prefix, "Bus(prefix=…)")
+        self.prefix: str = self.settings.get("message.prefix").value
         self.on_threshold = on_threshold
+        self.loop_holder = LoopHolder()
+        self._registry = HandlerRegistry()
+        self._providers = Providers()
+        self._lifecycle = Lifecycle()
+        self._publisher = Publisher(self)
+        self.schedules = Schedules(self)
         # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
         self._clock = clock or steady_clock()
         self._broker_options = broker_options
         self._broker: Broker | None = None
         self._replies: ReplyListener | None = None
         self._runner: Runner | None = None
+        self._waiting_runs = 0
+        self._loop_thread: LoopThread | None = None
+        self._closed = False
+        self._test: TestBus | None = None
         self._opening = threading.RLock()
+
+    @property
+    def handlers(self) -> list[Handler]:
+        return self._registry.handlers
+
+    def now(self) -> int:
+        """The time by the bus's clock, in microseconds since the epoch."""
+        return self._clock()
 
     # Handlers
 
-    def subscribe(
-        self,
-        *topics: str,
-        queue: str | None = None,
-        group: str | None = None,
-        retry: RetrySpec = None,
-        timeout: Duration | None = None,
-        failover: str | None = None,
-        threads: int | None = None,
-        executor: ExecutorKind | str | None = None,
-        batch: int | None = None,
-    ) -> Callable[[F], F]:
+    def subscribe(self, *topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
         """Handle messages under these topics; `*` stands for one word, `#` for any number.
 
-        Handlers with one `group` (or `queue`) share a queue and compete; others each get every message.
+        Handlers with one `group` (or `queue`) share a queue and compete; others each get every message. Rules are
+        `retry`, `retry_on`, `give_up_on`, `timeout`, `failover`, `threads`, `executor` and `batch`. With `unique`, a
+        message is not taken while one with its id waits or is handled; with `keep_result`, `bus.result(id)` finds
+        what the handler returned.
         """
-        _check_topics(topics)
-        if queue is not None and group is not None and queue != group:
-            raise InvalidOption(
-                f"a group is a queue that handlers share: give queue={queue!r} or group={group!r}, not both"
-            )
-        if timeout is not None and not micros(timeout):
-            raise InvalidOption(f"timeout must be longer than zero, not {timeout!r}")
-        options = HandlerOptions(
-            retry=policy(retry),
-            timeout=None if timeout is None else micros(timeout),
-            failover=failover,
-            threads=_at_least_one("threads", threads),
-            executor=None if executor is None else read_enum("executor", executor, ExecutorKind),
-            batch=_at_least_one("batch", batch),
-        )
+        _check_known(options, SubscribeKwargs, "subscribe")
+        check_topics(topics)
+        chosen = read_options(options)
+        named = check_queue(options.get("queue"), options.get("group"))
 
         def register(function: F) -> F:
             name = handler_id(function)
-            chosen = queue or group or name
-            if chosen == name and any(other.id == name and other.function != function for other in self.handlers):
-                raise InvalidOption(
-                    f"two handlers are called {name} and would compete for one queue; give one of them another, "
-                    "or both a group if that is meant"
-                )
-            self.add(Handler(name, chosen, topics, function, options, plan(function, batch=batch is not None)))
+            queue = named or name
+            signature = read_signature(function, batch=chosen.batch is not None, provided=_Provided(self))
+            self._refuse_async_providers(function, name, signature.by_type.values())
+            patterns = tuple(self.prefix + topic for topic in topics)
+            self.add(Handler(name, self.prefix + queue, patterns, function, self._with_prefix(chosen), signature))
             return function
 
         return register
 
     def subscribe_class(self, instance: object) -> None:
         """Register the methods of an object that were marked with `handles`."""
-        for _, method in inspect.getmembers(instance, inspect.ismethod):
-            for topics, options in getattr(method.__func__, "__remuda_handles__", ()):
-                self.subscribe(*topics, **options)(method)
+        found = list(marked_methods(instance))
+        if not found:
+            raise InvalidOption(f"no method of {type(instance).__name__} is marked with @handles")
+        for method, topics, options in found:
+            name = handler_id(method)
+            if "." not in name or not hasattr(method, "__self__"):
+                options = {"queue": f"{_class_name(instance)}.{method.__name__}", **options}
+            self.subscribe(*topics, **options)(method)
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str | None = None,
+        catch_up: CatchUp | str = CatchUp.ONCE,
+        **rules: Unpack[RuleKwargs],
+    ) -> Callable[[F], F]:
+        """Run a function at fixed times that lie `interval` apart, once over all processes and restarts.
+
+        `catch_up` says what becomes of times at which nothing ran: `once`, `all` or `skip`.
+        """
+        return self._schedule(Every.read(interval), name, catch_up, rules)
+
+    def cron(
+        self,
+        text: str,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        catch_up: CatchUp | str = CatchUp.ONCE,
+        **rules: Unpack[RuleKwargs],
+    ) -> Callable[[F], F]:
+        """Run a function at the times of a cron text, `minute hour day month weekday`, in a time zone."""
+        return self._schedule(Cron.read(text, tz), name, catch_up, rules)
+
+    def provide(self, wanted: Any) -> Callable[[F], F]:
+        """Make values of a type for handlers that ask for it, anew for each message.
+
+        The function may take the `Context`. It may be a coroutine, or a generator that cleans up after its `yield`.
+        """
+
+        def register(function: F) -> F:
+            self._providers.add(wanted, function)
+            return function
+
+        return register
+
+    def on_startup(self, function: F) -> F:
+        """Call a function, or await a coroutine, before handlers start. Coroutines run on the handlers' loop."""
+        self._lifecycle.startup.append(function)
+        return function
+
+    def on_shutdown(self, function: F) -> F:
+        """Call a function, or await a coroutine, after handlers have stopped."""
+        self._lifecycle.shutdown.append(function)
+        return function
 
     def add(self, handler: Handler) -> None:
         """Register a handler made by hand."""
         if self._runner is not None and self._runner.running:
             raise RemudaError(f"the bus is running; register {handler.id} before it starts")
-        if handler.queue in INTERNAL:
-            raise InvalidOption(f"the queue {handler.queue} is the bus's own; give {handler.id} another")
-        for other in self.handlers:
-            if other.queue != handler.queue:
-                continue
-            if other.options != handler.options:
-                raise InvalidOption(
-                    f"handlers {other.id} and {handler.id} share the queue {handler.queue} but differ in their "
-                    "options; give them the same, or another group"
-                )
-            if handler.plan.batch and other.function != handler.function:
-                raise InvalidOption(
-                    f"handlers {other.id} and {handler.id} take lists and cannot share the queue {handler.queue}: "
-                    "a list may hold messages for both"
-                )
-        self.handlers.append(handler)
+        self._registry.add(handler)
         if self._broker is not None:
             self._declare(self._broker)
 
@@ -172,123 +231,186 @@ class Bus:
         object: str | None = None,
         key: str | None = None,
         mime_type: str | None = None,
-        priority: Priority | str = Priority.NORMAL,
+        priority: Priority | int | str = Priority.NORMAL,
         delay: Duration | None = None,
         at: Moment | None = None,
         expires: Duration | None = None,
         user: str | None = None,
+        failure_callback: str | None = None,
+        keep_result: bool = False,
+        unique: str | None = None,
+        idempotency_key: str | None = None,
     ) -> str:
-        """ActiveDelivery a message over; its id comes back once it is kept. Handlers run elsewhere, later.
+        """Hand a message over; its id comes back once it is kept. Handlers run elsewhere, later.
 
-        `mime_type` says what bytes are; of other values it is known.
+        `mime_type` says what bytes are; of other values it is known. With `unique`, nothing is published while a
+        message with that key waits or is handled; with `idempotency_key`, while one is known at all. Either is its id.
         """
-        options = PublishOptions(callback, headers, id, object, key, mime_type, priority, delay, at, expires, user)
-        return self._publish(self._posted(topic, (body,), options))[0]
+        if unique is not None or idempotency_key is not None:
+            id = _once_id(id, unique, idempotency_key)
+        options = PublishOptions(
+            callback, headers, id, object, key, mime_type, priority, delay, at, expires, user, failure_callback,
+            keep_result,
+        )  # fmt: skip
+        messages = self._publisher.message(topic, body, options)
+        if unique is not None or idempotency_key is not None:
+            return self._publisher.publish_once(messages, id, ever=unique is None)
+        return self._publisher.publish(messages)[0]
 
-    def publish_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[str]:
+    def publish_many(self, topic: str, bodies: Iterable[Any], **options: Unpack[BatchKwargs]) -> list[str]:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
-        if options.get("id"):
+        if "id" in options:
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self._publish(self._posted(topic, bodies, PublishOptions(**options)))
+        return self._publisher.publish(self._publisher.messages(topic, bodies, _options(options)))
 
     def publish_messages(self, messages: Sequence[Message]) -> list[str]:
         """Publish messages made by hand."""
-        return self._publish(Messages.of(messages))
+        return self._publisher.publish(Messages.of(messages))
 
-    def _publish(self, messages: Messages) -> list[str]:
-        if not self.stack.layers:
-            return self.deliver(messages)
-        ready = list(messages)
-        try:
-            for row, message in enumerate(messages):
-                ready[row] = self.stack.publishing(message)
-            ids = self.deliver(Messages.of(ready))
-        except Exception as error:
-            for message in ready:
-                self.stack.unpublished(message, error)
-            raise
-        for message in ready:
-            self.stack.published(message)
-        return ids
+    async def publish_async(self, topic: str, body: Any = None, **options: Unpack[PublishKwargs]) -> str:
+        """`publish` for coroutines."""
+        if options.get("unique") is not None or options.get("idempotency_key") is not None:
+            import asyncio
+
+            return await asyncio.to_thread(self.publish, topic, body, **options)
+        options.pop("unique", None)
+        options.pop("idempotency_key", None)
+        return await self._publisher.publish_async(self._message(topic, body, options))
 
     def deliver(self, messages: Messages) -> list[str]:
         """Give messages to the broker, past all middleware; from a process of a handler, through its parent."""
-        if not messages.bodies:
-            return []
-        line = child.line()
-        if line is not None:
-            return line.publish(messages)
-        ids = self.broker.publish(messages, unbound=UNROUTED).ids
-        watchdog.check()
-        return ids
+        return self._publisher.deliver(messages)
 
-    async def publish_async(self, topic: str, body: Any = None, **options: Any) -> str:
-        """`publish` for coroutines."""
-        message = self._message(topic, body, **options)
-        try:
-            message = self.stack.publishing(message)
-            if child.line() is not None:
-                given = self.deliver(Messages.of([message]))[0]
-            else:
-                given = (await self.broker.aio.publish(message, unbound=UNROUTED)).id
-        except Exception as error:
-            self.stack.unpublished(message, error)
-            raise
-        self.stack.published(message)
-        return given
-
-    def send(self, topic: str, body: Any = None, **options: Any) -> list[Any]:
+    def send(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         """Run the subscribed handlers now, in this thread, and give their results; their errors are raised here.
 
         One handler of each queue is run. Nothing is stored, so there is neither a retry nor a timeout.
         """
         message = self._message_to_send(topic, body, options)
         try:
-            message = self.stack.publishing(message)
-            results = [self._call(handler, message).value() for handler in self._subscribed(message.name)]
+            message = drive(self.stack.publishing(message), self.loop_holder)
+            results = [self._call(handler, message).value() for handler in self._registry.taking(message.name)]
         except Exception as error:
-            self.stack.unpublished(message, error)
+            drive(self.stack.unpublished(message, error), self.loop_holder)
             raise
-        self.stack.published(message)
+        drive(self.stack.published(message), self.loop_holder)
         return results
 
-    async def send_async(self, topic: str, body: Any = None, **options: Any) -> list[Any]:
+    async def send_async(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         """`send` for coroutines."""
         message = self._message_to_send(topic, body, options)
         try:
-            message = self.stack.publishing(message)
-            results = [await self._call(handler, message).value_async() for handler in self._subscribed(message.name)]
+            message = await drive_async(self.stack.publishing(message))
+            takers = self._registry.taking(message.name)
+            results = [await self._call(handler, message).value_async() for handler in takers]
         except Exception as error:
-            self.stack.unpublished(message, error)
+            await drive_async(self.stack.unpublished(message, error))
             raise
-        self.stack.published(message)
+        await drive_async(self.stack.published(message))
         return results
 
+    @overload
     def call(
-        self, topic: str, body: Any = None, *, timeout: Duration = "30s", result: Any = Any, **options: Any
+        self, topic: str, body: Any = None, *, timeout: Duration = "30s", result: type[T], **more: Unpack[CallKwargs]
+    ) -> T: ...
+    @overload
+    def call(
+        self,
+        topic: str,
+        body: Any = None,
+        *,
+        timeout: Duration = "30s",
+        result: Any = Any,
+        **options: Unpack[CallKwargs],
+    ) -> Any: ...
+    def call(
+        self,
+        topic: str,
+        body: Any = None,
+        *,
+        timeout: Duration = "30s",
+        result: Any = Any,
+        **options: Unpack[CallKwargs],
     ) -> Any:
-        """Publish and wait for the answer of whoever handles it, here or elsewhere; `result` is the type wanted."""
-        message, future = self._ask(topic, body, options)
+        """Publish and wait for the reply of whoever handles it, here or elsewhere; `result` is the type wanted.
+
+        If the handler fails for good, or would be tried again only after the timeout, its error is raised as
+        `HandlerFailed`.
+        """
+        message, future = self._ask(topic, body, timeout, options)
         try:
-            answer = future.result(micros(timeout) / SECOND)
+            if self._test is not None:
+                self._test.serve(future)
+            reply = future.result(micros(timeout) / SECOND)
         except TimeoutError:
-            raise _no_answer(topic, timeout) from None
+            if future.done():
+                raise
+            raise _no_reply(topic, timeout) from None
         finally:
             self._forget(message)
-        return bodies.decode(answer.body, answer.mime_type, result)
+        return bodies.decode(reply.body, reply.mime_type, result)
 
+    @overload
     async def call_async(
-        self, topic: str, body: Any = None, *, timeout: Duration = "30s", result: Any = Any, **options: Any
+        self, topic: str, body: Any = None, *, timeout: Duration = "30s", result: type[T], **more: Unpack[CallKwargs]
+    ) -> T: ...
+    @overload
+    async def call_async(
+        self,
+        topic: str,
+        body: Any = None,
+        *,
+        timeout: Duration = "30s",
+        result: Any = Any,
+        **options: Unpack[CallKwargs],
+    ) -> Any: ...
+    async def call_async(
+        self,
+        topic: str,
+        body: Any = None,
+        *,
+        timeout: Duration = "30s",
+        result: Any = Any,
+        **options: Unpack[CallKwargs],
     ) -> Any:
         """`call` for coroutines."""
-        message, future = await asyncio.to_thread(self._ask, topic, body, options)
+        import asyncio
+
+        message, future = await asyncio.to_thread(self._ask, topic, body, timeout, options)
         try:
-            answer = await asyncio.wait_for(asyncio.wrap_future(future), micros(timeout) / SECOND)
+            if self._test is not None:
+                await self._test.serve_async(future)
+            reply = await asyncio.wait_for(asyncio.wrap_future(future), micros(timeout) / SECOND)
         except TimeoutError:
-            raise _no_answer(topic, timeout) from None
+            raise _no_reply(topic, timeout) from None
         finally:
             self._forget(message)
-        return bodies.decode(answer.body, answer.mime_type, result)
+        return bodies.decode(reply.body, reply.mime_type, result)
+
+    # By id
+
+    def status(self, id: str) -> MessageStatus:
+        """How a message stands in all its queues; raises `NotFound` for an id that is not known."""
+        return tracking.status_of(self.broker.message(_checked_id(id)))
+
+    def cancel(self, id: str, *, who: str | None = None) -> bool:
+        """End a message that waits, for its turn, its time or a retry; False if it is being handled or has ended.
+
+        It is then dead with the reason `cancelled`, and can be reprocessed.
+        """
+        return tracking.cancel(self.broker, _checked_id(id), who or self._who())
+
+    @overload
+    def result(self, id: str, result: type[T], *, queue: str | None = None, timeout: Duration = 0) -> T: ...
+    @overload
+    def result(self, id: str, result: Any = Any, *, queue: str | None = None, timeout: Duration = 0) -> Any: ...
+    def result(self, id: str, result: Any = Any, *, queue: str | None = None, timeout: Duration = 0) -> Any:
+        """What the handler returned for a message published with `keep_result`; its error is raised here.
+
+        Raises `ResultNotReady` if it has not ended within `timeout`.
+        """
+        name = None if queue is None else self.prefix + queue
+        return tracking.result_of(self.broker, _checked_id(id), name, result, micros(timeout) / SECOND)
 
     # Running
 
@@ -297,7 +419,7 @@ class Bus:
         """The broker, opened when it is first needed."""
         if (broker := self._broker) is not None:
             return broker
-        if child.line() is not None:
+        if parent() is not None:
             raise RemudaError("in a process of its own a handler can publish, but the broker is in its parent's")
         with self._opening:
             if self._broker is None:
@@ -308,6 +430,7 @@ class Bus:
                     broker.close()
                     raise
                 self._broker = broker
+                self._closed = False
             return self._broker
 
     def run(self, *, until_idle: bool = False, grace: Duration = "10s", timeout: Duration | None = None) -> None:
@@ -316,38 +439,109 @@ class Bus:
         Ctrl-C and SIGTERM stop it too; handlers that run then have `grace` to end, and nothing is lost.
         """
         seconds = micros(grace) / SECOND
-        with stopped_by_sigterm(self, grace):
-            try:
-                runner = self.start()
-                if until_idle:
-                    runner.wait_until_idle(None if timeout is None else micros(timeout) / SECOND)
-                else:
-                    runner.wait()
-            except KeyboardInterrupt:
-                _log.info("stopping; handlers have %s to finish", grace)
-            finally:
-                self._stop(seconds)
+        limit = None if timeout is None else micros(timeout) / SECOND
+        self._waiting_runs += 1
+        try:
+            with stopped_by_sigterm(self, grace):
+                try:
+                    runner = self.start()
+                    if until_idle:
+                        runner.wait_until_idle(limit)
+                    else:
+                        runner.wait()
+                except KeyboardInterrupt:
+                    _log.info("stopping; handlers have %s to finish", grace)
+                finally:
+                    self._stop(seconds)
+        finally:
+            self._waiting_runs -= 1
+
+    async def run_async(
+        self,
+        *,
+        until_idle: bool = False,
+        grace: Duration = "10s",
+        timeout: Duration | None = None,
+        loop_per_queue: bool = False,
+    ) -> None:
+        """`run` on the application's own loop: coroutines, async middleware and hooks run where this is awaited.
+
+        With `loop_per_queue` each queue has a loop of its own, so that a handler that blocks stops no other queue.
+        """
+        import asyncio
+
+        seconds = micros(grace) / SECOND
+        limit = None if timeout is None else micros(timeout) / SECOND
+        try:
+            runner = await self.start_async(loop_per_queue=loop_per_queue)
+            await asyncio.to_thread(runner.wait_until_idle, limit) if until_idle else await asyncio.to_thread(
+                runner.wait
+            )
+        except asyncio.CancelledError:
+            if self._runner is not None:
+                self._runner.ask_to_stop()
+            raise
+        finally:
+            await self.stop_async(grace=seconds)
 
     def start(self) -> Runner:
-        """Handle messages in the background."""
-        if self._runner is not None and self._runner.running:
-            raise RemudaError("the bus is already running")
-        processors = self.processors()
-        for name in sorted(self.settings.unknown_queues([processor.queue for processor in processors])):
-            _log.warning("a setting names the queue %s, which no handler here has", name)
-        runner = self._runner = Runner(processors, self.broker, self.deliver)
-        runner.start()
-        return runner
+        """Handle messages in the background; `stop` ends it."""
+        self._check_not_running()
+        if self._lifecycle.needs_loop and self._loop_thread is None:
+            self._loop_thread = LoopThread()
+            self.loop_holder.loop = self._loop_thread.loop
+        try:
+            self._lifecycle.start(self.loop_holder)
+            return self._start_runner(self.loop_holder.loop)
+        except BaseException:
+            self._end_loop_thread()
+            raise
 
-    def stop(self) -> None:
-        """Ask a running bus to stop; handlers finish first."""
-        if self._runner is not None:
-            self._runner.ask_to_stop()
+    async def start_async(self, *, loop_per_queue: bool = False) -> Runner:
+        """Handle messages in the background, coroutines on this loop; `await stop_async()` ends it."""
+        import asyncio
+
+        self._check_not_running()
+        self.loop_holder.loop = asyncio.get_running_loop()
+        await self._lifecycle.start_async()
+        loop = None if loop_per_queue else self.loop_holder.loop
+        return await asyncio.to_thread(self._start_runner, loop)
+
+    def ask_to_stop(self) -> None:
+        """Let `run` end; handlers finish first. May be called from anywhere, signal handlers included."""
+        if (runner := self._runner) is not None:
+            runner.ask_to_stop()
+
+    def stop(self, grace: Duration = "10s") -> None:
+        """Stop handling: handlers have `grace` to finish, the rest goes back to its queue.
+
+        A `run` in another thread is asked to end. After `start` it returns when all handlers have ended.
+        """
+        seconds = micros(grace) / SECOND
+        if self._waiting_runs:
+            self.ask_to_stop()
+        elif threading.current_thread().name.startswith("remuda-"):
+            # A handler that waited for all handlers would wait for itself.
+            self.ask_to_stop()
+            threading.Thread(target=self._stop, args=(seconds,), name="stop-bus", daemon=True).start()
+        else:
+            self._stop(seconds)
+
+    async def stop_async(self, grace: Duration = "10s") -> None:
+        """`stop` for coroutines, after `start_async`."""
+        import asyncio
+
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(runner.stop, micros(grace) / SECOND)))
+            await self._lifecycle.stop_async()
+        self.loop_holder.loop = None
 
     def close(self) -> None:
         """Stop, and let the broker go."""
         self._stop(10)
         with self._opening:
+            self._closed = True
             if self._replies is not None:
                 self._replies.close()
                 self._replies = None
@@ -359,7 +553,11 @@ class Bus:
         # Not under the lock: handlers that are to finish may need it.
         runner, self._runner = self._runner, None
         if runner is not None:
-            runner.stop(grace)
+            try:
+                runner.stop(grace)
+                self._lifecycle.stop(self.loop_holder)
+            finally:
+                self._end_loop_thread()
 
     def __enter__(self) -> Bus:
         return self
@@ -367,8 +565,21 @@ class Bus:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Bus:
+        """Handle messages on this loop while inside, as an application's lifespan wants it."""
+        await self.start_async()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        import asyncio
+
+        await self.stop_async()
+        await asyncio.to_thread(self.close)
+
     def health(self) -> dict[str, bool]:
         """Live: the broker answers. Ready: handlers are running too, and nothing keeps them from their work."""
+        if self._closed:
+            return {"live": False, "ready": False}
         try:
             self.broker.queues()
             live = True
@@ -383,45 +594,135 @@ class Bus:
 
     # Dead letters
 
-    def dead_letters(self, queue: str, *, limit: int = 100, **filters: Any) -> list[DeadLetter]:
-        """Messages of a queue that finished without success, the newest first.
+    def dead_letters(self, queue: str, *, limit: int = 100, **filters: Unpack[FilterKwargs]) -> list[DeadLetter]:
+        """Messages of a queue that ended without success, the newest first.
 
-        Filters are `reason` (part of its text), `since` and `until` (when they finished) and `states`.
+        Filters are `reason` (part of its text), `since` and `until` (when they ended) and `states`.
         """
-        parked = self.broker.parked(queue, selection(**filters), limit)
-        return [dead_letter(queue, one, self.broker.message(one.offset)) for one in parked]
+        name = self._queue_name(queue)
+        parked = self.broker.parked(name, message_filter(**filters), limit)
+        return [dead_letter(name, one, self.broker.message(one.offset)) for one in parked]
 
-    def reprocess(self, queue: str, *, who: str | None = None, **filters: Any) -> int:
-        """Send dead letters back to their queue with a fresh count of attempts; filters as for `dead_letters`."""
-        return self.broker.reprocess(queue, selection(**filters), who=who or self._who())
+    def reprocess(
+        self, queue: str, *, waiting: bool = True, who: str | None = None, **filters: Unpack[FilterKwargs]
+    ) -> int:
+        """Send messages that failed back to their queue with a fresh count of attempts: dead letters, and with
+        `waiting` also those that wait for a retry. Filters as for `dead_letters`."""
+        name, chosen = self._queue_name(queue), message_filter(**filters)
+        who = who or self._who()
+        count = self.broker.reprocess(name, chosen, who=who)
+        if waiting and filters.get("states") is None:
+            count += reprocess_retries(self.broker, name, chosen, who)
+        return count
 
-    def forget(self, queue: str, *, who: str | None = None, **filters: Any) -> int:
+    def forget(self, queue: str, *, who: str | None = None, **filters: Unpack[FilterKwargs]) -> int:
         """Let dead letters go for good; filters as for `dead_letters`."""
-        return self.broker.forget(queue, selection(**filters), who=who or self._who())
+        return self.broker.forget(self._queue_name(queue), message_filter(**filters), who=who or self._who())
 
-    def clear(self, queue: str, *, who: str | None = None) -> int:
-        """End everything that waits in a queue. It is then dead, and can be reprocessed."""
-        return self.broker.clear(queue, who=who or self._who())
+    def clear(
+        self,
+        queue: str,
+        *,
+        topic: str | None = None,
+        reason: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        who: str | None = None,
+    ) -> int:
+        """End everything that waits in a queue, or what fits the filters: `topic`, `since` and `until` (when it was
+        published), `reason` (of its last failure). It is then dead, and can be reprocessed."""
+        name, who = self._queue_name(queue), who or self._who()
+        if topic is None and reason is None and since is None and until is None:
+            return self.broker.clear(name, who=who)
+        chosen = message_filter(reason=reason, since=since, until=until)
+        full_topic = None if topic is None else self.prefix + topic
+
+        def wanted(document: Document) -> bool:
+            reasons = [view.reason or "" for view in document.queues if view.queue == name]
+            return (
+                (full_topic is None or document.message.name == full_topic)
+                and (reason is None or any(reason in text for text in reasons))
+                and chosen.since <= document.created
+                and (chosen.until is None or document.created < chosen.until)
+            )
+
+        return clear_waiting(self.broker, name, wanted, who)
 
     # Inside
 
     def queue_settings(self) -> dict[str, QueueSettings]:
         """What holds for each queue; checked as a whole."""
-        chosen = {handler.queue: self.settings.for_queue(handler.queue, handler.options) for handler in self.handlers}
-        _refuse_cycles(chosen)
+        chosen = {
+            handler.queue: self.settings.for_queue(handler.queue.removeprefix(self.prefix), handler.options)
+            for handler in self.handlers
+        }
+        if self.prefix:
+            chosen = {queue: self._settings_with_prefix(one) for queue, one in chosen.items()}
+        declaring.refuse_cycles(chosen)
         return chosen
 
     def processors(self) -> list[QueueProcessor]:
-        """The work on each queue, for whoever runs it."""
+        """What works on each queue, for whoever runs it."""
         chosen = self.queue_settings()
-        processors = []
+        made = []
         for queue, settings in chosen.items():
             handlers = [handler for handler in self.handlers if handler.queue == queue]
-            processors.append(self._processor(handlers, settings, self.stack, self.on_threshold))
-        for handler in internal_handlers(self):
+            made.append(self._processor(handlers, settings, self.stack, self.on_threshold))
+        for handler in system_handlers(self):
             settings = self.settings.for_queue(handler.queue, handler.options)
-            processors.append(self._processor([handler], settings, MiddlewareStack(), None))
-        return processors
+            made.append(self._processor([handler], settings, MiddlewareStack(), None))
+        return made
+
+    def send_reply(self, message: Message, reply: Reply) -> None:
+        """Publish what a call caused. If the broker refuses a reply for now, it is kept and tried again by itself."""
+        headers = {**child_headers(message.headers, message.id), **reply.headers}
+        answer = Message(reply.topic, reply.body, id=reply.id, mime_type=reply.mime_type, headers=headers)
+        if reply.queue is not None:
+            self.broker.publish(answer, queue=reply.queue)
+            return
+        try:
+            self.publish_messages([answer])
+        except Exception as error:
+            _log.warning(
+                "the reply to %s is kept: %s did not take it, and it will be tried again: %s",
+                message.id, reply.topic, error,
+            )  # fmt: skip
+            self.broker.publish(answer, queue=CALLBACKS)
+
+    def _schedule(
+        self, rule: Every | Cron, name: str | None, catch_up: CatchUp | str, rules: RuleKwargs
+    ) -> Callable[[F], F]:
+        missed = read_enum("catch_up", catch_up, CatchUp)
+        _check_known(rules, RuleKwargs, "a schedule")
+        if name is not None and (not isinstance(name, str) or not name):
+            raise InvalidOption(f"name must be a text, not {name!r}")
+
+        def register(function: F) -> F:
+            chosen = name or handler_id(function)
+            topic = topic_of(chosen)
+            self.subscribe(topic, queue=chosen, unique=True, **rules)(function)
+            queue = self.prefix + chosen
+            self.schedules.add(Schedule(self.prefix + chosen, queue, rule, missed), self.prefix + topic)
+            return function
+
+        return register
+
+    def _refuse_async_providers(self, function: Callable[..., Any], name: str, wanted: Iterable[Any]) -> None:
+        import inspect
+
+        if inspect.iscoroutinefunction(function):
+            return
+        for one in wanted:
+            provider = self._providers.get(one)
+            if provider is not None and provider.is_async:
+                raise InvalidOption(
+                    f"handler {name} is a plain function, but the provider of {one!r} is a coroutine; "
+                    "make the handler a coroutine too"
+                )
+
+    def _environment(self, stack: MiddlewareStack, settings: QueueSettings | None = None) -> CallEnvironment:
+        retry = None if settings is None else settings.retry
+        return CallEnvironment(stack, self._providers, self.encoding, self.loop_holder, retry, self.prefix)
 
     def _processor(
         self,
@@ -430,49 +731,62 @@ class Bus:
         stack: MiddlewareStack,
         on_threshold: Threshold | None,
     ) -> QueueProcessor:
-        dispatcher = Dispatcher(handlers[0].queue, handlers, settings, stack, self.encoding)
-        return QueueProcessor(dispatcher, self.broker, self.send_reply, on_threshold)
+        dispatcher = Dispatcher(handlers[0].queue, handlers, settings, self._environment(stack, settings))
+        if any(topic in self.schedules.by_topic for handler in handlers for topic in handler.topics):
+            dispatcher.gate = self.schedules.begin
+        return QueueProcessor(dispatcher, self.broker, self.send_reply, on_threshold, self._clock)
 
-    def send_reply(self, message: Message, reply: Reply) -> None:
-        """Publish a handler's answer. If the broker refuses it, it is kept and tried again by itself."""
-        headers = {**child_headers(message.headers, message.id), **reply.headers}
-        answer = Message(reply.topic, reply.body, mime_type=reply.mime_type, headers=headers)
-        try:
-            self.publish_messages([answer])
-        except Exception as error:
-            _log.warning(
-                "the answer to %s is kept: %s did not take it, and is tried again: %s", message.id, reply.topic, error
-            )
-            self.broker.publish(answer, queue=CALLBACKS)
+    def _check_not_running(self) -> None:
+        if self._runner is not None and self._runner.running:
+            raise RemudaError("the bus is already running")
+
+    def _start_runner(self, loop: asyncio.AbstractEventLoop | None) -> Runner:
+        processors = self.processors()
+        mine = [processor.queue for processor in processors]
+        known = [queue.removeprefix(self.prefix) for queue in mine]
+        for name in sorted(self.settings.unknown_queues(known)):
+            _log.warning("a setting names the queue %s, which no handler here has", name)
+        targets = [one.settings.failover for one in processors if one.settings.failover is not None]
+        declaring.warn_of_orphans(self.broker, self.url, mine, targets)
+        self.schedules.plan_all()
+        runner = self._runner = Runner(processors, self.broker, self.deliver, loop)
+        runner.start()
+        return runner
+
+    def _end_loop_thread(self) -> None:
+        thread, self._loop_thread = self._loop_thread, None
+        if thread is not None:
+            self.loop_holder.loop = None
+            thread.close()
 
     def _declare(self, broker: Broker) -> None:
         patterns: dict[str, list[str]] = {}
         for handler in self.handlers:
             patterns.setdefault(handler.queue, []).extend(handler.topics)
-        chosen = self.queue_settings()
-        for queue, settings in chosen.items():
-            _declare(broker, queue, patterns[queue], settings.queue_size)
-        for queue in INTERNAL:
-            _declare(broker, queue, [], 500)
-        for queue, settings in chosen.items():
-            if settings.failover is not None and settings.failover not in chosen:
-                _declare_elsewhere(broker, settings.failover, f"message.failover.{queue}")
+        declaring.declare_queues(broker, self.queue_settings(), patterns)
 
-    def _message(self, topic: str, body: Any, **options: Any) -> Message:
-        return self._posted(topic, (body,), PublishOptions(**options))[0]
+    def _with_prefix(self, options: Any) -> Any:
+        if not self.prefix or options.failover is None:
+            return options
+        return msgspec.structs.replace(options, failover=self.prefix + options.failover)
 
-    def _posted(self, topic: str, values: Iterable[Any], options: PublishOptions) -> Messages:
-        context: Context | None = current.get()
-        inherited = child_headers(context.headers, context.message.id) if context is not None else {}
-        if self.user is not None:
-            inherited.setdefault(names.USER, self.user)
-        return options.messages(topic, values, inherited, self.encoding, self._clock())
+    def _settings_with_prefix(self, settings: QueueSettings) -> QueueSettings:
+        failover = settings.failover
+        if failover is None or failover.startswith(self.prefix):
+            return settings
+        return msgspec.structs.replace(settings, failover=self.prefix + failover)
+
+    def _queue_name(self, queue: str) -> str:
+        return queue if queue in SYSTEM_QUEUES or not self.prefix else self.prefix + queue
+
+    def _message(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
+        return self._publisher.message(topic, body, _options(options))[0]
 
     def _message_to_send(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
         for name in ("callback", "delay", "at", "expires", "priority"):
             if options.get(name) is not None:
                 raise InvalidMessage(f"send runs the handlers here and now, so it takes no {name}; publish does")
-        message = self._message(topic, body, **options)
+        message = self._message(topic, body, options)
         return msgspec.structs.replace(message, id=message.id or f"sent-{uuid.uuid4()}")
 
     def _who(self) -> str:
@@ -484,27 +798,22 @@ class Bus:
         except (KeyError, OSError):
             return "unknown"
 
-    def _subscribed(self, topic: str) -> list[Handler]:
-        """One handler of each queue that takes this topic."""
-        chosen: dict[str, Handler] = {}
-        for handler in self.handlers:
-            if handler.takes(topic):
-                chosen.setdefault(handler.queue, handler)
-        return list(chosen.values())
+    def _call(self, handler: Handler, message: Message) -> HandlerCall:
+        context = Context(message, handler.queue, handler.id, 1)
+        return HandlerCall(handler, (context,), self._environment(self.stack))
 
-    def _call(self, handler: Handler, message: Message) -> Call:
-        return Call(handler, [Context(message, handler.queue, handler.id, 1)], self.stack, self.encoding)
-
-    def _ask(self, topic: str, body: Any, options: Mapping[str, Any]) -> tuple[str, Future[Message]]:
-        """Publish with a callback to this bus. Gives the message's id, and what will hold the answer."""
+    def _ask(self, topic: str, body: Any, timeout: Duration, options: Mapping[str, Any]) -> tuple[str, Future[Message]]:
+        """Publish with a callback to this bus. Gives the message's id, and what will hold the reply."""
         if options.get("callback") is not None:
-            raise InvalidMessage("call is given the answer itself, so it takes no callback; nothing was stored")
+            raise InvalidMessage("call is given the reply itself, so it takes no callback; nothing was stored")
+        deadline = self.now() + micros(timeout)
         with self._opening:
             if self._replies is None:
                 self._replies = ReplyListener(self.broker)
             replies = self._replies
-        message = self._message(topic, body, **{**options, "callback": replies.topic})
-        message = msgspec.structs.replace(message, id=message.id or str(uuid.uuid4()))
+        message = self._message(topic, body, {**options, "callback": replies.topic})
+        headers = {**message.headers, names.CALL_DEADLINE: str(deadline)}
+        message = msgspec.structs.replace(message, id=message.id or str(uuid.uuid4()), headers=headers)
         future = replies.expect(message.id)
         try:
             self.publish_messages([message])
@@ -514,77 +823,69 @@ class Bus:
         return message.id, future
 
     def _forget(self, message: str) -> None:
-        """Nobody waits for the answer to this message any more."""
+        """Nobody waits for the reply to this message any more."""
         if (replies := self._replies) is not None:
             replies.forget(message)
 
 
-def handles(*topics: str, **options: Any) -> Callable[[F], F]:
+class _Provided:
+    """The types that handlers of a bus may ask for beside those that every bus knows."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    def __contains__(self, wanted: object) -> bool:
+        return wanted in self._bus._providers or wanted in self._bus.stack.provided
+
+
+def handles(*topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
     """Mark a method as a handler; `bus.subscribe_class(instance)` registers all that are marked."""
+    _check_known(options, SubscribeKwargs, "handles")
 
     def mark(function: F) -> F:
         marks = [*getattr(function, "__remuda_handles__", ()), (topics, options)]
-        function.__remuda_handles__ = marks  # type: ignore[attr-defined]
+        target = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+        target.__remuda_handles__ = marks  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
-def _declare(broker: Broker, queue: str, patterns: Sequence[str], size: int) -> None:
-    wanted: dict[str, Any] = {
-        "type": "pull",
-        "patterns": sorted(set(patterns)),
-        "acknowledge_timeout": LEASE,
-        "queue_size": size,
-    }
-    differs = broker.create_queue(queue, wanted).differs
-    if "type" in differs:
-        raise InvalidOption(f"queue {queue!r} exists as a {differs['type'][1].value} queue; the bus needs a pull queue")
-    changes = {name: wanted[name] for name in differs if name in wanted}
-    if changes:
-        broker.configure_queue(queue, who="bus", **changes)
+def _options(options: Mapping[str, Any]) -> PublishOptions:
+    try:
+        return PublishOptions(**options)
+    except TypeError:
+        unknown = sorted(set(options) - set(PublishOptions.__struct_fields__))
+        raise TypeError(
+            f"no option is called {', '.join(unknown)}; there are {', '.join(PublishOptions.__struct_fields__)}"
+        ) from None
 
 
-def _declare_elsewhere(broker: Broker, queue: str, setting: str) -> None:
-    """A queue that no handler here processors on: people do, or another process, whose settings are left alone."""
-    declared = broker.create_queue(queue, {"type": "pull", "acknowledge_timeout": LEASE})
-    if "type" in declared.differs:
-        kind: QueueType = declared.differs["type"][1]
-        raise InvalidOption(
-            f"{setting}: queue {queue!r} is a {kind.value} queue; messages can only fail over to a pull queue"
-        )
-    _log.info("%s: no handler here takes messages from %s; they wait there", setting, queue)
+def _check_known(options: Mapping[str, Any], known: Any, what: str) -> None:
+    unknown = sorted(set(options) - set(known.__annotations__) - set(RuleKwargs.__annotations__))
+    if unknown:
+        names = sorted({*known.__annotations__, *RuleKwargs.__annotations__})
+        raise TypeError(f"{what} has no option {', '.join(unknown)}; there are {', '.join(names)}")
 
 
-def _check_topics(topics: Sequence[str]) -> None:
-    if not topics:
-        raise InvalidOption("subscribe needs at least one topic")
-    for topic in topics:
-        if not isinstance(topic, str):
-            raise InvalidOption(
-                f"a topic must be a text, not {topic!r}; the decorator is written @bus.subscribe('topic')"
-            )
-        try:
-            check_topic(topic)
-        except InvalidMessage as error:
-            raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
+def _class_name(instance: object) -> str:
+    return instance.__name__ if isinstance(instance, type) else type(instance).__name__
 
 
-def _refuse_cycles(chosen: Mapping[str, QueueSettings]) -> None:
-    for start in chosen:
-        seen, queue = [start], chosen[start].failover
-        while queue is not None and queue in chosen:
-            if queue in seen:
-                raise InvalidOption(f"failover goes in a circle: {' → '.join([*seen, queue])}; one of them must end it")
-            seen.append(queue)
-            queue = chosen[queue].failover
+def _once_id(id: str, unique: str | None, idempotency_key: str | None) -> str:
+    if (unique is not None and idempotency_key is not None) or id:
+        raise InvalidMessage("give one of id, unique and idempotency_key, not several; nothing was stored")
+    key = unique if unique is not None else idempotency_key
+    if not isinstance(key, str) or not key:
+        raise InvalidMessage(f"unique and idempotency_key must be texts, not {key!r}; nothing was stored")
+    return key
 
 
-def _at_least_one(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidOption(f"{name} must be at least 1, not {value!r}")
-    return value
+def _checked_id(id: str) -> str:
+    if not isinstance(id, str) or not id:
+        raise InvalidOption(f"an id must be a text, not {id!r}")
+    return id
 
 
-def _no_answer(topic: str, timeout: Duration) -> TimeoutError:
-    return TimeoutError(f"no answer from {topic} within {timeout}; the message is kept and may still be handled")
+def _no_reply(topic: str, timeout: Duration) -> TimeoutError:
+    return TimeoutError(f"no reply from {topic} within {timeout}; the message is kept and may still be handled")

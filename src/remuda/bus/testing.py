@@ -2,7 +2,7 @@
 
     with bus.testing() as test:
         test.publish("order.placed", Order(id=1))
-        test.run()
+        test.run(raise_errors=True)
         test.advance("1m")
 
 The bus itself is the one under test, so handlers that publish through it are part of it. Its executors and timeouts
@@ -12,32 +12,39 @@ rest: calls are made one after another.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+import time
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from remuda.bus.broker_api import EmbeddedBroker, QueueInfo
+from remuda.bus.broker_api import EmbeddedBroker, Outcome, QueueInfo, next_wake
+from remuda.bus.errors import HandlerFailed
 from remuda.bus.execution.active_delivery import FinishedCalls
 from remuda.bus.execution.processor import QueueProcessor
-from remuda.bus.handlers.call import Call, loop_runs_here, run_on_new_loop
-from remuda.bus.handlers.call_result import CallResult
+from remuda.bus.handlers.call import HandlerCall
+from remuda.bus.handlers.loops import loop_runs_here, run_on_new_loop
+from remuda.bus.handlers.result import CallResult
 from remuda.bus.publishing import bodies
-from remuda.bus.publishing.options import DeadLetter
+from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs
+from remuda.bus.publishing.options import CallKwargs, PublishKwargs, SendKwargs
 from remuda.model.document import Document
 from remuda.model.durations import Duration, micros
 from remuda.model.errors import RemudaError
+from remuda.model.message import Message
+from remuda.model.topics import matches
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
-_START: Final = 1_800_000_000_000_000
 _PLENTY: Final = 10_000
 _SOON: Final = 5.0
+_MOMENT: Final = 0.05
 
 
 class ManualClock:
-    """Time that stands still until it is moved."""
+    """Time that stands still until it is moved. It starts at the present unless told."""
 
-    def __init__(self, now: int = _START) -> None:
-        self.now = now
+    def __init__(self, now: int | None = None) -> None:
+        self.now = time.time_ns() // 1000 if now is None else now
 
     def __call__(self) -> int:
         return self.now
@@ -56,80 +63,183 @@ class TestBus:
             raise RemudaError("the bus is running; stop it before testing")
         self.bus = bus
         self.clock = clock or ManualClock()
-        self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies)
+        self._started = False
+        self._planned = False
+        self._errors: list[CallResult] = []
+        self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies, bus._closed)
         bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies = url, self.clock, {}, None, None
+        bus._test = self
 
     def close(self) -> None:
         bus = self.bus
-        bus.close()
-        bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies = self._before
+        if self._started:
+            bus._lifecycle.stop(bus.loop_holder)
+        self._restore()
 
     def __enter__(self) -> TestBus:
+        if self.bus._lifecycle.needs_loop:
+            raise RemudaError("a startup or shutdown hook is a coroutine; write: async with bus.testing() as test")
+        self._started = True
+        self.bus._lifecycle.start(self.bus.loop_holder)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def publish(self, topic: str, body: Any = None, **options: Any) -> str:
+    async def __aenter__(self) -> TestBus:
+        await self.bus._lifecycle.start_async()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.bus._lifecycle.stop_async()
+        self._restore()
+
+    def _restore(self) -> None:
+        bus = self.bus
+        bus.close()
+        bus._test = None
+        bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies, bus._closed = self._before
+
+    def publish(self, topic: str, body: Any = None, **options: Unpack[PublishKwargs]) -> str:
         return self.bus.publish(topic, body, **options)
 
-    def send(self, topic: str, body: Any = None, **options: Any) -> list[Any]:
+    def send(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         return self.bus.send(topic, body, **options)
 
-    def call(self, topic: str, body: Any = None, *, result: Any = Any, **options: Any) -> Any:
-        """Publish, run, and give the answer."""
-        _, future = self.bus._ask(topic, body, options)
+    def call(self, topic: str, body: Any = None, *, result: Any = Any, **options: Unpack[CallKwargs]) -> Any:
+        """Publish, run, and give the reply, or raise the handler's error."""
+        _, future = self.bus._ask(topic, body, 0, options)
         self.run()
-        answer = future.result(_SOON)
-        return bodies.decode(answer.body, answer.mime_type, result)
+        reply = future.result(_SOON)
+        return bodies.decode(reply.body, reply.mime_type, result)
 
-    def run(self) -> int:
-        """Handle everything that can be handled now. Gives how many calls were made."""
+    def run(self, *, raise_errors: bool = False) -> int:
+        """Handle everything that can be handled now. Gives how many calls were made.
+
+        A failure is retried and ends as a dead letter, as it would at work; `raise_errors` raises the first one here.
+        """
+        self._errors.clear()
         calls = 0
-        processors = self.bus.processors()
+        processors = self._processors()
         while made := sum(self._round(processor) for processor in processors):
-            calls += made
-            if calls > _PLENTY:
-                raise RuntimeError(f"after {calls} calls there is still work; do handlers publish to themselves?")
+            calls = self._count(calls, made)
+            self._raise_first(raise_errors)
         return calls
 
-    def advance(self, duration: Duration) -> int:
+    async def run_async(self, *, raise_errors: bool = False) -> int:
+        """`run` for a test that is a coroutine: handlers run on its loop."""
+        self._errors.clear()
+        calls = 0
+        processors = self._processors()
+        while True:
+            made = 0
+            for processor in processors:
+                made += await self._round_async(processor)
+            if not made:
+                return calls
+            calls = self._count(calls, made)
+            self._raise_first(raise_errors)
+
+    def advance(self, duration: Duration, *, raise_errors: bool = False) -> int:
         """Let time pass, and handle everything when it becomes due. Gives how many calls were made."""
         end = self.clock.now + micros(duration)
         broker = self.bus.broker
         assert isinstance(broker, EmbeddedBroker)
-        calls = self.run()
-        while (wake := broker.host.tick()) <= end:
+        calls = self.run(raise_errors=raise_errors)
+        while (wake := next_wake(broker)) <= end:
             self.clock.now = max(wake, self.clock.now + 1)
-            broker.host.tick()
-            calls += self.run()
+            next_wake(broker)
+            calls += self.run(raise_errors=raise_errors)
         self.clock.now = max(end, self.clock.now)
-        broker.host.tick()
-        return calls + self.run()
+        next_wake(broker)
+        return calls + self.run(raise_errors=raise_errors)
+
+    def published(self, topic: str = "#") -> list[Message]:
+        """Everything published so far under a topic, which may hold wildcards, in order."""
+        pattern = self.bus.prefix + topic
+        return [
+            message
+            for record in self.bus.broker.spectate().messages()
+            for message in record.messages
+            if matches(pattern, message.name) and not message.name.startswith(("remuda-reply.", "remuda.result"))
+        ]
+
+    def serve(self, future: Future[Message]) -> None:
+        """Handle other messages while a handler waits for the reply to its `call`."""
+        processors = self._processors()
+        made = 1
+        while made and not future.done():
+            made = sum(self._round(processor) for processor in processors)
+            wait([future], _MOMENT)
+
+    async def serve_async(self, future: Future[Message]) -> None:
+        processors = self._processors()
+        while not future.done():
+            made = 0
+            for processor in processors:
+                made += await self._round_async(processor)
+            if not made:
+                return
+            wait([future], _MOMENT)
 
     def queue(self, name: str) -> QueueInfo:
-        return self.bus.broker.queue(name)
+        return self.bus.broker.queue(self.bus._queue_name(name))
 
     def message(self, message: str) -> Document:
         return self.bus.broker.message(message)
 
-    def dead_letters(self, queue: str, **filters: Any) -> list[DeadLetter]:
+    def dead_letters(self, queue: str, **filters: Unpack[FilterKwargs]) -> list[DeadLetter]:
         return self.bus.dead_letters(queue, **filters)
 
+    def _processors(self) -> list[QueueProcessor]:
+        processors = self.bus.processors()
+        if not self._planned:
+            self._planned = True
+            self.bus.schedules.plan_all()
+        for processor in processors:
+            processor.on_result = self._note
+        return processors
+
+    def _note(self, result: CallResult) -> None:
+        if result.outcome is Outcome.NACK:
+            self._errors.append(result)
+
+    def _count(self, calls: int, made: int) -> int:
+        if calls + made > _PLENTY:
+            raise RuntimeError(f"after {calls + made} calls there is still work; do handlers publish to themselves?")
+        return calls + made
+
+    def _raise_first(self, wanted: bool) -> None:
+        if wanted and self._errors:
+            first = self._errors[0]
+            if first.error is not None:
+                raise first.error
+            raise HandlerFailed(first.reason or "failed", error_type=first.error_type, detail=first.detail)
+
+    def _pull_count(self, processor: QueueProcessor) -> int:
+        return processor.settings.batch if processor.dispatcher.takes_lists and processor.settings.batch else 1
+
     def _round(self, processor: QueueProcessor) -> int:
-        delivery = self.bus.broker.pull(
-            processor.queue,
-            processor.settings.batch if processor.dispatcher.takes_lists and processor.settings.batch else 1,
-        )
+        delivery = self.bus.broker.pull(processor.queue, self._pull_count(processor))
         if delivery is None:
             return 0
         finished: FinishedCalls = []
         for rows, call in processor.dispatcher.calls(delivery):
             finished.append((rows, call if isinstance(call, CallResult) else _run(call)))
-        processor.conclude(delivery, finished)
+        processor.settle(delivery, finished)
+        return len(finished)
+
+    async def _round_async(self, processor: QueueProcessor) -> int:
+        delivery = self.bus.broker.pull(processor.queue, self._pull_count(processor))
+        if delivery is None:
+            return 0
+        finished: FinishedCalls = []
+        for rows, call in processor.dispatcher.calls(delivery):
+            finished.append((rows, call if isinstance(call, CallResult) else await call.run_async()))
+        processor.settle(delivery, finished)
         return len(finished)
 
 
-def _run(call: Call) -> CallResult:
+def _run(call: HandlerCall) -> CallResult:
     """Run a call here; a coroutine in a thread of its own if the test itself is one."""
     return run_on_new_loop(call.run_async()) if call.handler.is_async and loop_runs_here() else call.run()

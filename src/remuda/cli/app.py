@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from remuda.cli import config, log, messages, operate, publish, queues, report, run
+from remuda.cli import backup, check, config, log, messages, operations, publish, queues, report, run, schedules
 from remuda.spark import commands as pipelines
+
+HELP = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="remuda",
@@ -14,8 +18,27 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=HELP,
 )
 logs = typer.Typer(help="Read the event log, also while another process writes it.", no_args_is_help=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from remuda import __version__
+
+        typer.echo(f"remuda {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A message bus that starts inside your process. DIR is the directory given to Bus(); APP is module:variable."""
+
 
 app.command("run")(run.run)
 app.command("config")(config.config)
@@ -23,11 +46,17 @@ app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
 app.command("messages")(messages.messages)
 app.command("message")(messages.message)
-app.command("reprocess")(operate.reprocess)
-app.command("clear")(operate.clear)
-app.command("pause")(operate.pause)
-app.command("resume")(operate.resume)
+app.command("reprocess")(operations.reprocess)
+app.command("clear")(operations.clear)
+app.command("forget")(operations.forget)
+app.command("cancel")(operations.cancel)
+app.command("move")(operations.move)
+app.command("schedules")(schedules.schedules)
+app.command("pause")(operations.pause)
+app.command("resume")(operations.resume)
 app.command("report")(report.report)
+app.command("check")(check.check)
+app.command("backup")(backup.backup)
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)

@@ -15,7 +15,7 @@ def config(
 ) -> None:
     """Print the effective settings: from code, remuda.toml and the environment."""
     from remuda.bus.settings.settings import Settings
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.cli.target import load_bus
 
     if app is None:
@@ -25,9 +25,9 @@ def config(
         bus.queue_settings()
         rows = bus.settings.effective({handler.queue: handler.options for handler in bus.handlers})
     if as_json:
-        say.json([{"setting": name, "value": _plain(name, value), "source": source} for name, value, source in rows])
+        output.json([{"setting": name, "value": _plain(name, value), "source": source} for name, value, source in rows])
         return
-    say.table(["setting", "value", "from"], ((name, _shown(name, value), source) for name, value, source in rows))
+    output.table(["setting", "value", "from"], ((name, _shown(name, value), source) for name, value, source in rows))
 
 
 def _shown(name: str, value: Any) -> str:

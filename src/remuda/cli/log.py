@@ -24,7 +24,7 @@ def tail(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per line.")] = False,
 ) -> None:
     """Print the event log, oldest first."""
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.cli.target import directory_of
     from remuda.cli.times import point
     from remuda.log.eventlog import open_event_log
@@ -40,7 +40,7 @@ def tail(
     else:
         ends = log.ends()
         begin = max((ends.next_position if events else ends.next_offset) - lines, 0)
-    show = say.json if as_json else _print
+    show = output.json if as_json else _print
     try:
         while True:
             for entry in _events(log, begin) if events else _messages(log, begin):
@@ -54,30 +54,30 @@ def tail(
 
 
 def _messages(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.model.messages import cell
 
     for record in log.messages(begin):
         for row, message in enumerate(record.messages):
             yield {
                 "offset": record.first + row,
-                "time": say.iso(message.created),
+                "time": output.iso(message.created),
                 "id": message.id,
                 "topic": message.name,
                 "queues": list(cell(record.queues, row)),
                 "headers": dict(message.headers),
-                "body": say.content(message.body),
+                "body": output.content(message.body),
             }
 
 
 def _events(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
-    from remuda.cli import say
+    from remuda.cli import output
 
     for record in log.events(begin):
         for row, event in enumerate(record.rows):
             entry: dict[str, Any] = {
                 "position": record.first + row,
-                "time": say.iso(record.time),
+                "time": output.iso(record.time),
                 "queue": event.queue,
                 "state": event.state.value,
                 "offset": event.first,
@@ -85,20 +85,20 @@ def _events(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
             }
             for name in ("consumer", "attempt", "reason", "due", "who"):
                 if value := getattr(event, name):
-                    entry[name] = say.iso(value) if name == "due" else value
+                    entry[name] = output.iso(value) if name == "due" else value
             yield entry
 
 
 def _print(entry: dict[str, Any]) -> None:
     """One line for people."""
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.model.state import State
 
     clock = str(entry["time"])[11:23]
     if "position" in entry:
         last = entry["offset"] + entry["count"] - 1
         which = f"#{entry['offset']}" if entry["count"] == 1 else f"#{entry['offset']}-{last}"
-        words = f"{entry['position']:>6}  {clock}  {entry['queue']}  {which}  {say.STATES[State(entry['state'])]}"
+        words = f"{entry['position']:>6}  {clock}  {entry['queue']}  {which}  {output.STATES[State(entry['state'])]}"
         if entry["state"] == State.FETCHED.value:
             words += f", attempt {entry['attempt']}, by {entry['consumer']}"
         for label, name in ((": ", "reason"), ("; next at ", "due"), (" by ", "who")):
@@ -109,5 +109,5 @@ def _print(entry: dict[str, Any]) -> None:
     import msgspec
 
     queues = ", ".join(entry["queues"]) or "no queue"
-    body = say.excerpt(msgspec.json.encode(entry["body"]))
+    body = output.excerpt(msgspec.json.encode(entry["body"]))
     typer.echo(f"#{entry['offset']:<6} {clock}  {entry['topic']}  {entry['id']}  → {queues}  {body}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from remuda.cli.look import Row, Tale
+    from remuda.cli.directory_view import MessageHistory, Row
 
 Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
@@ -24,17 +24,17 @@ def messages(
     as_json: Json = False,
 ) -> None:
     """List what a queue holds: all that waits, is being handled, or ended without success. Changes nothing."""
-    from remuda.cli import say
-    from remuda.cli.look import Look, check_kind
+    from remuda.cli import output
+    from remuda.cli.directory_view import DirectoryView, check_kind
     from remuda.cli.target import directory_of
 
     kinds = check_kind(state)
-    rows = Look(directory_of(directory)).rows(queue, kinds, limit)
+    rows = DirectoryView(directory_of(directory)).rows(queue, kinds, limit)
     if as_json:
-        say.json([_plain(row) for row in rows])
+        output.json([_plain(row) for row in rows])
         return
     columns = ["id", "topic", "state", "tries", "created", "note", "body"]
-    say.table(columns, map(_cells, rows), right=["tries"])
+    output.table(columns, map(_cells, rows), right=["tries"])
 
 
 def message(
@@ -44,46 +44,53 @@ def message(
     as_json: Json = False,
 ) -> None:
     """Tell one message's whole life, from publish to its end in every queue. Changes nothing."""
-    from remuda.cli import say
-    from remuda.cli.look import Look
+    from remuda.cli import output
+    from remuda.cli.directory_view import DirectoryView
     from remuda.cli.target import directory_of
     from remuda.model.errors import InvalidOption
 
     if offset and not id.isdigit():
         raise InvalidOption(f"an offset is a whole number, not {id!r}")
-    tale = Look(directory_of(directory)).message(int(id) if offset else id)
+    history = DirectoryView(directory_of(directory)).message(int(id) if offset else id)
     if as_json:
-        say.json(
-            {**_head(tale), "timeline": [_entry(*line) for line in _timeline(tale)], "queues": tale.document.queues}
+        output.json(
+            {
+                **_head(history),
+                "timeline": [_entry(*line) for line in _timeline(history)],
+                "queues": history.document.queues,
+            }
         )
         return
-    for name, value in _head(tale).items():
+    for name, value in _head(history).items():
         if value not in (None, {}, ""):
             typer.echo(f"{name:10} {_shown(value)}")
-    created = tale.document.created
-    say.table(
+    created = history.document.created
+    output.table(
         ["time", "after", "queue", "what happened"],
-        ((say.moment(time), say.span(time - created), queue, what) for time, queue, _, what in _timeline(tale)),
+        (
+            (output.moment(time), output.span(time - created), queue, what)
+            for time, queue, _, what in _timeline(history)
+        ),
         right=["after"],
     )
-    for view in tale.document.queues:
+    for view in history.document.queues:
         if view.detail:
             typer.echo(f"in {view.queue}:\n{view.detail.rstrip()}")
 
 
 def _cells(row: Row) -> list[object]:
-    from remuda.cli import say
+    from remuda.cli import output
 
     where, found = row.where, row.message
     note = where.reason or ""
     if where.due is not None:
-        note = f"due {say.clock(where.due)}{': ' if note else ''}{note}"
-    created = say.clock(found.created)
-    return [found.id, found.name, where.kind, where.attempts, created, note, say.excerpt(found.body)]
+        note = f"due {output.clock(where.due)}{': ' if note else ''}{note}"
+    created = output.clock(found.created)
+    return [found.id, found.name, where.kind, where.attempts, created, note, output.excerpt(found.body)]
 
 
 def _plain(row: Row) -> dict[str, object]:
-    from remuda.cli import say
+    from remuda.cli import output
 
     where, found = row.where, row.message
     return {
@@ -92,31 +99,31 @@ def _plain(row: Row) -> dict[str, object]:
         "topic": found.name,
         "state": where.kind,
         "attempts": where.attempts,
-        "created": say.iso(found.created),
-        "due": say.iso(where.due),
+        "created": output.iso(found.created),
+        "due": output.iso(where.due),
         "reason": where.reason,
         "headers": dict(found.headers),
-        "body": say.content(found.body),
+        "body": output.content(found.body),
     }
 
 
-def _head(tale: Tale) -> dict[str, object]:
-    from remuda.cli import say
+def _head(history: MessageHistory) -> dict[str, object]:
+    from remuda.cli import output
 
-    found = tale.document.message
+    found = history.document.message
     return {
         "id": found.id,
         "topic": found.name,
-        "offset": tale.document.offset,
-        "state": say.STATES[tale.document.state],
-        "created": say.iso(tale.document.created),
-        "due": say.iso(found.due),
-        "expires": say.iso(found.expires),
+        "offset": history.document.offset,
+        "state": output.STATES[history.document.state],
+        "created": output.iso(history.document.created),
+        "due": output.iso(found.due),
+        "expires": output.iso(found.expires),
         "object": found.object,
         "key": found.key,
         "mimeType": found.mime_type,
         "headers": dict(found.headers),
-        "body": say.content(found.body),
+        "body": output.content(found.body),
     }
 
 
@@ -126,32 +133,32 @@ def _shown(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _timeline(tale: Tale) -> Iterator[tuple[int, str, str, str]]:
+def _timeline(history: MessageHistory) -> Iterator[tuple[int, str, str, str]]:
     """Time, queue, state and words, for each thing that happened."""
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.model.state import State
 
-    created = tale.document.created
-    yield created, "", State.LOGGED.value, f"published as {tale.document.message.name}"
-    if not tale.routed:
+    created = history.document.created
+    yield created, "", State.LOGGED.value, f"published as {history.document.message.name}"
+    if not history.routed:
         yield created, "", State.UNCHANGED.value, "kept in the log; no queue took it"
-    for queue in tale.routed:
-        due = tale.document.message.due
-        yield created, queue, State.QUEUED.value, "queued" if due is None else f"queued until {say.moment(due)}"
-    for time, event in tale.events:
-        words = say.STATES[event.state]
+    for queue in history.routed:
+        due = history.document.message.due
+        yield created, queue, State.QUEUED.value, "queued" if due is None else f"queued until {output.moment(due)}"
+    for time, event in history.events:
+        words = output.STATES[event.state]
         if event.state is State.FETCHED:
             words = f"attempt {event.attempt} begins, by {event.consumer}"
         if event.reason:
             words += f": {event.reason}"
         if event.due is not None:
-            words += f"; next at {say.moment(event.due)}"
+            words += f"; next at {output.moment(event.due)}"
         if event.who:
             words += f" (by {event.who})"
         yield time, event.queue, event.state.value, words
 
 
 def _entry(time: int, queue: str, state: str, what: str) -> dict[str, object]:
-    from remuda.cli import say
+    from remuda.cli import output
 
-    return {"time": say.iso(time), "queue": queue or None, "state": state, "what": what}
+    return {"time": output.iso(time), "queue": queue or None, "state": state, "what": what}

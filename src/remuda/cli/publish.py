@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,13 +23,14 @@ def publish(
     id: Annotated[str, typer.Option(help="An id of your own.")] = "",
     high: Annotated[bool, typer.Option("--high", help="Goes before messages of normal priority.")] = False,
     user: Annotated[str | None, typer.Option(help="Who causes it.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the directory if it is not there.")] = False,
 ) -> None:
     """Publish one message and print its id once it is kept."""
     from remuda.model.message import Priority
 
     headers = _headers(header or [])
     value = sys.stdin.buffer.read() if body == "-" else _value(body)
-    bus = _bus(target)
+    bus = _bus(target, create)
     try:
         number = bus.publish(
             topic, value, headers=headers, callback=callback, delay=delay, expires=expires, id=id, user=user,
@@ -39,7 +41,7 @@ def publish(
     typer.echo(number)
 
 
-def _bus(target: str) -> Bus:
+def _bus(target: str, create: bool) -> Bus:
     from remuda.bus.bus import Bus
     from remuda.cli.target import is_app, load_bus
     from remuda.model.errors import InvalidOption
@@ -47,6 +49,8 @@ def _bus(target: str) -> Bus:
     bus = load_bus(target) if is_app(target) else Bus(target)
     if str(bus.url).startswith("memory:"):
         raise InvalidOption(f"{target} keeps messages in memory; one published from here would end with this command")
+    if not create and not is_app(target) and "://" not in target and not Path(target).is_dir():
+        raise InvalidOption(f"there is no directory {target!r}; nothing was published. --create makes it")
     return bus
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from remuda.core.info import QueueInfo
+    from remuda.model.results import QueueInfo
 
-_COLUMNS = ("queue", "depth", "in flight", "delayed", "dead", "invalid", "unwanted", "done", "consumers", "status")
+_COLUMNS = ("queue", "waiting", "running", "delayed", "dead", "invalid", "unwanted", "done", "status")
+_STATUS = {"only-publish": "paused", "paused": "refusing", "only-consume": "no intake"}
+"""Statuses as people see them: a queue that only takes in is paused."""
 _RARE = ("invalid", "unwanted")
 """Shown only where there are any."""
 
@@ -17,25 +19,43 @@ _RARE = ("invalid", "unwanted")
 def queues(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    remove: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Remove this queue with its messages and subscriptions.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """List the queues. Works beside the process that has the directory open; changes nothing."""
-    from remuda.cli import say
-    from remuda.cli.look import Look
+    """List the queues. Works beside the process that has the directory open; changes nothing unless told to."""
+    if remove is not None:
+        _remove(directory, remove, yes)
+        return
+    from remuda.cli import output
+    from remuda.cli.directory_view import DirectoryView
     from remuda.cli.target import directory_of
 
-    found = Look(directory_of(directory)).queues()
+    found = DirectoryView(directory_of(directory)).queues()
     if as_json:
-        say.json([_plain(info) for info in found])
+        output.json([_plain(info) for info in found])
         return
     rows = [_row(info) for info in found]
     columns = [name for name in _COLUMNS if name not in _RARE or any(row[name] for row in rows)]
-    say.table(columns, ([row[name] for name in columns] for row in rows), right=columns[1:-1])
+    output.table(columns, ([row[name] for name in columns] for row in rows), right=columns[1:-1])
+
+
+def _remove(directory: str, queue: str, yes: bool) -> None:
+    from remuda.cli import operations, output
+
+    with operations._bus(directory) as bus:
+        info = bus.broker.queue(queue)
+        held = output.count(info.size + info.dead + info.invalid + info.not_interested, "message")
+        operations._confirm(f"Remove {queue} and {held} in it?", yes)
+        bus.broker.remove_queue(queue, who=operations._login())
+    typer.echo(f"{queue} is removed")
 
 
 def _row(info: QueueInfo) -> dict[str, object]:
     cells = (
         info.name, info.waiting, info.in_flight, info.delayed, info.dead, info.invalid, info.not_interested,
-        _done(info), len(info.consumers), info.status.value,
+        _done(info), _STATUS.get(info.status.value, info.status.value),
     )  # fmt: skip
     return dict(zip(_COLUMNS, cells, strict=True))
 

@@ -32,7 +32,7 @@ def report(
     """Report on what queues did: throughput, waiting and processing times, retries, dead letters."""
     from rich.console import Console
 
-    from remuda.cli import say
+    from remuda.cli import output as printer
     from remuda.cli.target import directory_of
     from remuda.cli.times import point
     from remuda.spark.report import Wish, check_place, make_report, print_report, write_page
@@ -53,7 +53,7 @@ def report(
     if output is not None:
         write_page(output, made)
     if as_json:
-        say.json(made)
+        printer.json(made)
         return
     console = Console(highlight=False)
     print_report(made, console if console.is_terminal else Console(width=_WIDE, highlight=False))

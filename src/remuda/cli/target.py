@@ -26,7 +26,9 @@ def load_bus(app: str) -> Bus:
     """The bus that `module:variable` names, imported as if by a script in this directory."""
     module_name, _, path = app.partition(":")
     if not _APP.fullmatch(app):
-        raise InvalidOption(f"{app!r} names no bus; write module:variable, like app:bus for the variable bus in app.py")
+        raise InvalidOption(
+            f"{app!r} does not name a bus; write module:variable, like app:bus for the variable bus in app.py"
+        )
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     found: object = _import(module_name)

@@ -14,7 +14,7 @@ from remuda.core.queue import CONSUMING, Lease, Queue, Waiter
 from remuda.core.ranges import MessageRange
 from remuda.core.ready import ReadyRun
 from remuda.model.notices import NoticeKind
-from remuda.model.options import PER_TOPIC, Acknowledge, PutBack
+from remuda.model.options import PER_TOPIC, Acknowledge, PutBack, QueueType
 from remuda.model.records import NEVER_DELIVERED, Event
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
@@ -63,7 +63,8 @@ def dispatch(registry: Registry, queue: Queue) -> None:
 def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     """Answer a pull request; False when nothing can be had now."""
     recorder = registry.recorder
-    pace = queue.options.delay_between_messages
+    # A pull queue gives what it is asked for; the others keep their pace for whoever asks (Q8).
+    pace = 0 if queue.options.type is QueueType.PULL else queue.options.delay_between_messages
     if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
         return False
     expire(registry, queue)
@@ -119,7 +120,7 @@ def send(
         recorder.send(
             Dispatch(
                 queue.name, name, tag, token if asks or ahead else None, chosen, attempts, deadline,
-                queue.ready.by_rank, redelivered if True in redelivered else (), ahead,
+                queue.ready.by_rank, redelivered if True in redelivered else (), ahead, len(consumers) > 1,
             )
         )  # fmt: skip
         if consumer is not None:
@@ -132,7 +133,7 @@ def send(
 
 
 def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> list[tuple[int, int]]:
-    """A delivery reaches a consumer. Gives the runs that still may; what has expired before anybody had it ends here."""
+    """A delivery reaches a consumer. Gives the runs that still may; what expired before anybody had it ends here."""
     recorder = registry.recorder
     if lease.ahead and lease.taken:
         # Somebody has it, and may have answered for it by now; the others get what was sent to them all the same.

@@ -26,6 +26,8 @@ class Dispatch(msgspec.Struct, frozen=True):
     """Of each run, whether it was delivered before; empty where none was."""
     hand_over: bool = False
     """Whether the queue wants to know when it reaches its consumer: until then it is still the queue's."""
+    shared: bool = False
+    """Whether others get the same messages: then an answer of theirs does not make this one stale."""
 
     @property
     def count(self) -> int:

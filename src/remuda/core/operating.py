@@ -62,7 +62,9 @@ class Operating:
 
     def clear(self, command: Clear) -> int:
         queue = self._registry.queue(command.queue)
-        count = self._registry.clear(queue, command.lanes, who=command.who, offsets=command.offsets)
+        count = self._registry.clear(
+            queue, command.lanes, who=command.who, offsets=command.offsets, reason=command.reason
+        )
         self._registry.after(queue)
         return count
 

@@ -70,7 +70,7 @@ class Publishing:
     def _publish(self, command: Publish, messages: Messages) -> Receipt:
         recorder, registry, queue = self._recorder, self._registry, command.queue
         count = len(messages.bodies)
-        routes = [(queue,)] if queue is not None else self._routes(messages, command)
+        routes: list[tuple[str, ...]] = [(queue,)] if queue is not None else self._routes(messages, command)
         differs = self._ready(routes, command.options)
         refusals = admission.screen(messages, routes, registry.queues)
         kept = messages
@@ -270,11 +270,10 @@ class Publishing:
             raise Conflict(f"router {command.exchange!r} has no binding; nothing was stored")
         originals = _correlated(self._identified(command.messages))
         assert originals.ids is not None
-        first, refusals = self._recorder.next_offset, {}
-        differs: dict[str, Differences] = {}
+        first, refusals = self._recorder.next_offset, dict[int, Refused]()
         if kind is ExchangeKind.DISTRIBUTE:
-            refusals = self._distribute(originals, bindings)
-            return Receipt(first, originals.ids, refusals)
+            refusals, partly = self._distribute(originals, bindings)
+            return Receipt(first, originals.ids, refusals, partly_refused=partly)
         for row in range(len(originals)):
             turn = exchange.turn if kind is ExchangeKind.ROUND_ROBIN else 0
             refused: Refused | None = None
@@ -286,10 +285,15 @@ class Publishing:
                     break
             if refused is not None:
                 refusals[row] = refused
-        return Receipt(first, originals.ids, refusals, differs=differs)
+        return Receipt(first, originals.ids, refusals)
 
-    def _distribute(self, originals: Messages, bindings: Sequence[Binding]) -> dict[int, Refused]:
-        """Every binding gets a copy. One record, and one stored body, serves all queues that take a message."""
+    def _distribute(
+        self, originals: Messages, bindings: Sequence[Binding]
+    ) -> tuple[dict[int, Refused], dict[int, Refused]]:
+        """Every binding gets a copy. One record, and one stored body, serves all queues that take a message.
+
+        Gives the rows that nobody took, and those that some refused.
+        """
         refusals: dict[int, Refused] = {}
         queues = [binding.queue for binding in bindings if binding.queue is not None]
         taken: list[list[str]] = [[] for _ in range(len(originals))]
@@ -311,10 +315,14 @@ class Publishing:
             routes = [tuple(taken[row]) for row in rows]
             column: Column[tuple[str, ...]] = routes[0] if routes.count(routes[0]) == len(routes) else routes
             self._enter(self._recorder.append(kept, column, None))
+        accepted = set(rows)
         for binding in bindings:
             if binding.queue is None:
-                refusals.update(self._copy_to(binding, originals))
-        return refusals
+                refused = self._copy_to(binding, originals)
+                accepted |= {row for row in range(len(originals)) if row not in refused}
+                refusals = {**refused, **refusals}
+        nobody = {row: error for row, error in refusals.items() if row not in accepted}
+        return nobody, {row: error for row, error in refusals.items() if row in accepted}
 
     def _copy_to(self, binding: Binding, originals: Messages) -> dict[int, Refused]:
         """Publish copies to one binding; what it refused."""

@@ -405,8 +405,8 @@ class Queue:
         self.id_of[offset] = identity
 
     def evolve(self, event: Event, time: int, lease: int, lifted: Sequence[ReadyRun] | None = None) -> None:
-        """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if they
-        were taken out of the line already."""
+        """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if
+        they were taken out of the line already."""
         first, count, state = event.first, event.count, event.state
         if self._dues:
             self.release_due(time)
@@ -435,7 +435,7 @@ class Queue:
                     self.delay(
                         MessageRange(
                             piece.first, piece.count, State.RETRY, piece.deadline, piece.priority, event.attempt,
-                            due=event.due or time, front=event.ahead, redelivered=True,
+                            due=event.due or time, front=event.ahead, reason=event.reason, time=time, redelivered=True,
                         )
                     )  # fmt: skip
             case State.QUEUED:

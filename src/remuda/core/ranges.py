@@ -99,7 +99,7 @@ class RangeMap:
     def find(self, first: int, count: int) -> list[MessageRange]:
         """The parts of these offsets that are here."""
         stop = first + count
-        found = []
+        found: list[MessageRange] = []
         at, within = self._locate(first)
         while at < len(self._blocks):
             block = self._blocks[at]

@@ -21,7 +21,7 @@ class ReadyRun(NamedTuple):
     """Neighbouring messages that wait together."""
 
     first: int
-    count: int
+    count: int  # type: ignore[assignment]
     deadline: int
     priority: int
 
@@ -283,8 +283,8 @@ class ReadyList:
 
 
 class ReadyMessages:
-    """All messages of one queue that can be delivered now: by priority, and in each priority those put back to the front
-    before the others."""
+    """All messages of one queue that can be delivered now: by priority, and in each those put back to the front before
+    the others."""
 
     __slots__ = ("_levels", "_order", "size", "soonest")
 

@@ -295,12 +295,18 @@ class Registry:
             self._evicting.discard(queue.name)
 
     def clear(
-        self, queue: Queue, lanes: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None = None
+        self,
+        queue: Queue,
+        lanes: str,
+        *,
+        who: str | None,
+        offsets: Sequence[tuple[int, int]] | None = None,
+        reason: str = "cleared",
     ) -> int:
         """End messages that wait: those with a priority, the regular ones, or all, delayed ones included."""
         cleared = 0
         for source, first, count, priority in self._waiting(queue, lanes, offsets):
-            self.end(queue, source, first, count, "cleared", priority=priority, who=who)
+            self.end(queue, source, first, count, reason, priority=priority, who=who)
             cleared += count
         return cleared
 
@@ -380,7 +386,7 @@ class Registry:
         self._touched[name] = None
 
     def after(self, queue: Queue) -> None:
-        """What may follow any change of a queue: deliveries, its end, the next time to look; also of those it touched."""
+        """What may follow any change of a queue, and of those it touched: deliveries, its end, the next time to look."""
         self._touched[queue.name] = None
         self.settle_down()
 

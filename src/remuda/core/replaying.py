@@ -91,7 +91,7 @@ class Replaying:
     def _find(self, name: str, count: int) -> None:
         """A message's queue exists when the message comes. Where the log has lost its creation, it is made again."""
         if name not in self._registry.queues:
-            self._registry.open(name, self._registry.default_options, Status.RUNNING)
+            self._registry.open(name, self._registry.default_options, Status.NOT_INITIALIZED)
             self.found[name] = 0
         if name in self.found:
             self.found[name] += count
@@ -101,10 +101,14 @@ class Replaying:
         queue = registry.queues.get(change.queue)
         if change.action == CREATED and change.options is not None:
             registry.open(change.queue, change.options, change.status or Status.RUNNING)
+        elif change.action == CONFIGURED and change.options is not None:
+            self._find(change.queue, 0)
+            registry.apply_options(registry.queues[change.queue], change.options)
+            if change.queue in self.found:
+                registry.queues[change.queue].status = Status.RUNNING
+                registry.queues[change.queue].note_rules()
         elif queue is None:
             return
-        elif change.action == CONFIGURED and change.options is not None:
-            registry.apply_options(queue, change.options)
         elif change.action == STATUS and change.status is not None:
             queue.status = change.status
             queue.note_rules()

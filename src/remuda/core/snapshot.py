@@ -68,12 +68,24 @@ def save(core: Core) -> bytes:
     return _VERSION + _encoder.encode(state)
 
 
+def readable(snapshot: bytes) -> bool:
+    """Whether a core can be brought to this state."""
+    try:
+        _decode(snapshot)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return False
+    return True
+
+
+def _decode(snapshot: bytes) -> _CoreState:
+    if snapshot.startswith(_VERSION):
+        return _decoder.decode(memoryview(snapshot)[len(_VERSION) :])
+    return _upgraded(_first_decoder.decode(snapshot))
+
+
 def load(core: Core, snapshot: bytes) -> None:
     """Bring a fresh core to the saved state."""
-    if snapshot.startswith(_VERSION):
-        state = _decoder.decode(memoryview(snapshot)[len(_VERSION) :])
-    else:
-        state = _upgraded(_first_decoder.decode(snapshot))
+    state = _decode(snapshot)
     core.recorder.next_offset = state.next_offset
     core.recorder.next_position = state.next_position
     core.snowflakes.resume(state.last_id)

@@ -1,4 +1,4 @@
-"""How messages find consumers (Q1, Q2): push to all, or round-robin; a pull queue's subscribers ask again by themselves."""
+"""How messages find consumers (Q1, Q2): push to all, or round-robin; a pull queue's subscribers keep asking."""
 
 from __future__ import annotations
 

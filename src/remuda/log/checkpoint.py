@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -70,11 +71,12 @@ def write(disk: Disk, checkpoint: Checkpoint) -> None:
     disk.write_atomic(name_of(checkpoint.sequence), data + _crc(data))
 
 
-def read_all(disk: Disk) -> Checkpoints:
+def read_all(disk: Disk, readable: Callable[[bytes], bool] = lambda snapshot: True) -> Checkpoints:
+    """All checkpoints; those whose snapshot is not `readable` are damaged."""
     found = Checkpoints([], [])
     for sequence in reversed(sequences(disk)):
         checkpoint = _read(sequence, disk.read(name_of(sequence)))
-        if checkpoint is None:
+        if checkpoint is None or not readable(checkpoint.snapshot):
             found.damaged.append(name_of(sequence))
         else:
             found.valid.append(checkpoint)

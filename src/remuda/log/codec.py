@@ -14,7 +14,17 @@ import msgspec
 from remuda.model.errors import StorageError
 from remuda.model.message import NO_HEADERS, Message
 from remuda.model.messages import Column, Messages
-from remuda.model.records import CREATED, REMOVED, Appended, Event, Events, ExchangeChange, QueueChange, Record, SpoolTaken
+from remuda.model.records import (
+    CREATED,
+    REMOVED,
+    Appended,
+    Event,
+    Events,
+    ExchangeChange,
+    QueueChange,
+    Record,
+    SpoolTaken,
+)
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import State
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from remuda.model.errors import (
     DiskFull,
     ForeignDirectory,
     StorageError,
+    TooManyFiles,
     UnsupportedFormat,
 )
 
@@ -26,28 +28,45 @@ LOCK: Final = "lock"
 FORMAT: Final = 1
 _TEMPORARY: Final = ".tmp"
 _FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
+_UNLISTED: Final = "spool"
+"""A folder that others may write to. It is no part of the log, and checked by who reads it."""
+_NO_HANDLES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Neither through a link nor waiting for the other end of a pipe."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
 
 
 class DirectoryDisk:
-    """A directory that is Remuda's alone. Reading needs no lock and changes nothing."""
+    """A directory that is Remuda's alone. Reading needs no lock and changes nothing.
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+    Files are for their owner only, or with `group` for its group too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, group: bool = False) -> None:
         self._root = Path(path)
-        self._lock: int | None = None
+        self._locks: list[int] = []
+        self._group = group
         if create:
-            _make(self._root)
+            self._make_folder(self._root)
         elif not self._root.is_dir():
             raise StorageError(f"there is no directory {str(self._root)!r}; nothing was created. Check the path")
         self._check_owner()
 
     def list(self) -> list[str]:
-        names = []
-        for folder, _, files in os.walk(self._root):
-            below = os.path.relpath(folder, self._root)
-            names += [name if below == "." else f"{below}/{name}" for name in files if not name.endswith(_TEMPORARY)]
-        return sorted(names)
+        names: list[str] = []
+        try:
+            for folder, folders, files in os.walk(self._root, onerror=_raise):
+                below = os.path.relpath(folder, self._root)
+                if below == ".":
+                    folders[:] = [name for name in folders if name != _UNLISTED]
+                names += [name if below == "." else f"{below}/{name}" for name in files]
+        except OSError as error:
+            raise StorageError(
+                f"directory {str(self._root)!r} cannot be listed: {error.strerror}; nothing was changed. "
+                "Check its owner and permissions"
+            ) from error
+        return sorted(name for name in names if not name.endswith(_TEMPORARY))
 
     def size(self, name: str) -> int:
         with _storage_errors(name):
@@ -55,8 +74,9 @@ class DirectoryDisk:
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         with _storage_errors(name):
-            handle = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+            handle = os.open(self._root / name, os.O_RDONLY | _SAFELY)
             try:
+                _check_regular(handle, name)
                 wanted = os.fstat(handle).st_size - start if length is None else length
                 return read_all(handle, start, wanted)
             finally:
@@ -66,10 +86,13 @@ class DirectoryDisk:
         path = self._root / name
         with _storage_errors(name):
             self._make_folder(path.parent)
-            fresh = not path.exists()
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if not fresh:
-                os.ftruncate(handle, position)
+            handle = self._create(path, os.O_WRONLY)
+            try:
+                if os.fstat(handle).st_size:
+                    os.ftruncate(handle, position)
+            except BaseException:
+                os.close(handle)
+                raise
             return DirectoryFile(handle, path, position)
 
     def write_atomic(self, name: str, data: bytes) -> None:
@@ -78,8 +101,9 @@ class DirectoryDisk:
         with _storage_errors(name):
             self._make_folder(path.parent)
             try:
-                handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                handle = self._create(temporary, os.O_WRONLY)
                 try:
+                    os.ftruncate(handle, 0)
                     write_all(handle, data, 0)
                     os.fsync(handle)
                 finally:
@@ -109,47 +133,133 @@ class DirectoryDisk:
         return str(self._root / name)
 
     def lock(self) -> None:
-        path = self._root / LOCK
+        self._lock(wait=False)
+
+    def wait_for_lock(self) -> None:
+        """As `lock`, but wait until whoever has the directory lets it go or ends: the system wakes exactly one."""
+        self._lock(wait=True)
+
+    def _lock(self, *, wait: bool) -> None:
+        handles: list[int] = []
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _not_writable(self._root, error) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = read_all(handle, 0, 32).split(b"\n")[0].decode("ascii", "replace")
-            os.close(handle)
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise StorageError(f"{str(path)!r} cannot be locked: {error.strerror}") from error
-            raise DirectoryInUse(
-                f"directory {str(self._root)!r} is open in process {holder or '(unknown)'}; nothing was changed. "
-                "Stop that process, connect to it, or choose another directory"
-            ) from None
-        try:
+            # The directory itself is locked: a file in it could be removed and made anew beside its holder.
+            self._inspect()
+            handles.append(self._lock_root(wait))
+            handles.append(self._lock_file(wait))
             # Another process may have put a marker here, or files, since this disk was made.
+            self._inspect()
             self._check_owner()
             # Or it was killed after it made a folder here and before it made that last.
             sync_folder(self._root)
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            sync_folder(self._root.parent)
+            os.ftruncate(handles[-1], 0)
+            os.pwrite(handles[-1], f"{os.getpid()}\n".encode(), 0)
             if not (self._root / MARKER).exists():
                 self.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
             self._sweep()
         except BaseException as error:
-            os.close(handle)
+            for handle in handles:
+                os.close(handle)
             if isinstance(error, OSError):
                 raise (_full(LOCK) if error.errno in _NO_ROOM else _not_writable(self._root, error)) from error
             raise
-        self._lock = handle
+        self._locks = handles
 
     def unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        handles, self._locks = self._locks, []
+        for handle in handles:
+            os.close(handle)
+
+    def _lock_root(self, wait: bool) -> int:
+        while True:
+            handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._flock(handle, wait)
+                if os.path.samestat(os.fstat(handle), os.stat(self._root)):
+                    return handle
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)  # another directory was put in its place while we waited
+
+    def _lock_file(self, wait: bool) -> int:
+        """The file that tells who has the directory, which versions before this one lock alone."""
+        handle = self._create(self._root / LOCK, os.O_RDWR)
+        try:
+            self._flock(handle, wait)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def _flock(self, handle: int, wait: bool) -> None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StorageError(
+                    f"directory {str(self._root)!r} cannot be locked: {error.strerror}; nothing was changed. "
+                    "Choose a directory on a local disk"
+                ) from error
+            raise DirectoryInUse(
+                f"directory {str(self._root)!r} is open in process {self._holder() or '(unknown)'}; nothing was "
+                "changed. Stop that process, connect to it, or choose another directory"
+            ) from None
+
+    def _holder(self) -> str:
+        try:
+            return self.read(LOCK, 0, 32).split(b"\n")[0].decode("ascii", "replace")
+        except (OSError, StorageError):
+            return ""
+
+    def _inspect(self) -> None:
+        """Refuse what nobody but us should have put here, before anything is opened or cut."""
+        root = os.stat(self._root)
+        user = os.geteuid()
+        if not os.access(self._root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if user not in (0, root.st_uid) and not self._group:
+            raise ForeignDirectory(
+                f"directory {str(self._root)!r} belongs to user {root.st_uid}, not to user {user} who opens it; "
+                "nothing was changed. Open it as its owner, or allow its group"
+            )
+        owners = {user, root.st_uid}
+        for folder, folders, files in os.walk(self._root, onerror=_raise):
+            if folder == str(self._root):
+                folders[:] = [name for name in folders if name != _UNLISTED]
+            for name in (*folders, *files):
+                with contextlib.suppress(FileNotFoundError):
+                    self._inspect_one(Path(folder) / name, owners)
+
+    def _inspect_one(self, path: Path, owners: set[int]) -> None:
+        found = os.lstat(path)
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            kind = "a link" if stat.S_ISLNK(found.st_mode) else "neither a file nor a folder"
+        elif found.st_uid not in owners and not self._group:
+            kind = f"owned by user {found.st_uid}"
+        else:
+            return
+        raise ForeignDirectory(
+            f"{str(path)!r} is {kind}, which Remuda did not put there; nothing was changed. "
+            "Find out who did, then remove it or put the file itself in its place"
+        )
+
+    def _create(self, path: Path, flags: int) -> int:
+        """Open a file for writing, made if there is none; never through a link."""
+        handle = os.open(path, flags | os.O_CREAT | _SAFELY, 0o660 if self._group else 0o600)
+        try:
+            _check_regular(handle, path.name)
+            if self._group and os.fstat(handle).st_size == 0:
+                with contextlib.suppress(PermissionError):  # a file of another member of the group
+                    os.fchmod(handle, 0o660)  # whatever the umask takes away
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
 
     def _check_owner(self) -> None:
         try:
-            marker = (self._root / MARKER).read_bytes()
+            marker = self.read(MARKER)
         except FileNotFoundError:
             others = [name for name in os.listdir(self._root) if name != LOCK and not name.startswith(MARKER)]
             if others:
@@ -159,8 +269,6 @@ class DirectoryDisk:
                     "Choose an empty or a new directory"
                 ) from None
             return
-        except OSError as error:
-            raise StorageError(f"{str(self._root / MARKER)!r} cannot be read: {error.strerror}") from error
         try:
             version = json.loads(marker)["remuda"]
             if not isinstance(version, int):
@@ -185,9 +293,25 @@ class DirectoryDisk:
                         os.unlink(folder / name)
 
     def _make_folder(self, folder: Path) -> None:
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+        """Make a folder, and those above it, and their names last."""
+        if folder.is_dir():
+            return
+        try:
+            if not folder.parent.is_dir():
+                self._make_folder(folder.parent)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o770 if self._group else 0o700)
+                if self._group:
+                    folder.chmod(0o770)
+            if not folder.is_dir():
+                raise FileExistsError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             sync_folder(folder.parent)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise _full(str(folder)) from error
+            if error.errno in _NOT_WRITABLE:
+                raise _not_writable(folder, error) from error
+            raise StorageError(f"directory {str(folder)!r} cannot be created: {error.strerror}") from error
 
 
 class DirectoryFile:
@@ -246,6 +370,13 @@ def _storage_errors(name: str) -> Iterator[None]:
 def _storage_error(name: str, error: OSError) -> StorageError:
     if error.errno in _NO_ROOM:
         return _full(name)
+    if error.errno in _NO_HANDLES:
+        return TooManyFiles(
+            f"{name!r} cannot be opened: {error.strerror}; nothing was stored, everything accepted before is kept. "
+            "Close files, or allow more of them (ulimit -n)"
+        )
+    if error.errno == errno.ELOOP:
+        return StorageError(f"{name!r} is a link, which Remuda did not put there; nothing was opened. Remove it")
     return StorageError(f"{name!r} cannot be read or written: {error.strerror}; check the disk")
 
 
@@ -263,12 +394,11 @@ def _not_writable(root: Path, error: OSError) -> DirectoryNotWritable:
     )
 
 
-def _make(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise _full(str(root)) from error
-        if error.errno in _NOT_WRITABLE:
-            raise _not_writable(root, error) from error
-        raise StorageError(f"directory {str(root)!r} cannot be created: {error.strerror}") from error
+def _check_regular(handle: int, name: str) -> None:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise StorageError(f"{name!r} is not a plain file; nothing was read or written. Remove it")
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # a folder that went away meanwhile holds nothing
+        raise error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
 from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files
 from remuda.log.tail import Batch, Part, TailWriter, broken
 from remuda.log.tail import LogOptions as LogOptions
+from remuda.log.walk import Damage
 from remuda.model.errors import StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
@@ -28,6 +29,8 @@ from remuda.model.records import Appended, Event, Events, Record
 _SMALL: Final = 32 * 1024
 _crc: Any = google_crc32c.value
 _extend_crc: Any = google_crc32c.extend
+_UNKNOWN: Final = Counters(1 << 62, 1 << 62, 1 << 62)
+"""Where a segment begins that cannot be read and has none after it, until the log was read."""
 
 
 class Log:
@@ -67,44 +70,64 @@ class Log:
         self._last_checkpoint = 0
 
     @classmethod
-    def open(cls, disk: Disk, options: LogOptions | None = None) -> tuple[Log, Recovery]:
-        """Open the log for writing, and what it remembers. Take `Recovery.records` to their end before appending."""
+    def open(
+        cls, disk: Disk, options: LogOptions | None = None, *, readable: Callable[[bytes], bool] = lambda snapshot: True
+    ) -> tuple[Log, Recovery]:
+        """Open the log for writing, and what it remembers. Take `Recovery.records` to their end before appending.
+
+        A checkpoint whose snapshot is not `readable` is damaged like any other: an older one is used, or all the log.
+        """
         disk.lock()
         try:
-            return cls._open(disk, options or LogOptions())
+            return cls._open(disk, options or LogOptions(), readable)
         except BaseException:
             disk.unlock()
             raise
 
     @classmethod
-    def _open(cls, disk: Disk, options: LogOptions) -> tuple[Log, Recovery]:
-        found = checkpoints.read_all(disk)
+    def _open(cls, disk: Disk, options: LogOptions, readable: Callable[[bytes], bool]) -> tuple[Log, Recovery]:
+        found = checkpoints.read_all(disk, readable)
         newest = found.valid[0] if found.valid else None
         names = disk.list()
         for name in names:
             if name.startswith("sealed/") and name.endswith(".tmp"):
                 disk.remove(name)  # what a crash left half written
         files = list_files(names)
-        segments = _read_starts(disk, files)
+        segments = read_starts(disk, files)
         segments = _drop_sealed(disk, files, segments)
         log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)
         log._last_checkpoint = max(checkpoints.sequences(disk), default=0)
         log._upcoming.sequence = max(
-            [1, newest.mark.segment if newest else 1, *(segment.sequence + 1 for segment in files.tail)]
+            [
+                1,
+                *(_after_mark(checkpoint.mark) for checkpoint in found.valid),
+                *(segment.sequence + 1 for segment in files.tail),
+            ]
         )
-        begins_in_tail = not segments or segments[0].sequence == 1 or segments[0].first.number == 0
-        state_lost = newest is None and bool(files.messages or files.events or found.damaged or not begins_in_tail)
+        begins_in_tail = (
+            segments[0].sequence == 1 or segments[0].first.number == 0 or segments[0].first is _UNKNOWN
+            if segments
+            else not found.damaged
+        )
+        state_lost = newest is None and bool(files.messages or files.events or not begins_in_tail)
         expected = newest.mark.counters if newest else _before_tail(files, segments, state_lost)
         report = RecoveryReport(
             damaged_checkpoints=tuple(found.damaged),
             state_lost=state_lost,
             sealed=files.messages + files.events if state_lost else (),
         )
-        replay = Replay(disk, segments, newest.mark if newest else None, expected)
-        records = log._recover(replay, report, files)
+        replay = Replay(disk, segments, newest.mark if newest else None, expected, sealed_end(files))
+        records = log._recover(replay, report, files, expected if state_lost else None)
         return log, Recovery(newest.snapshot if newest else None, records, report)
 
-    def _recover(self, replay: Replay, report: RecoveryReport, files: Files) -> Iterator[Record]:
+    def _recover(
+        self, replay: Replay, report: RecoveryReport, files: Files, rebuilt: Counters | None
+    ) -> Iterator[Record]:
+        unreadable: list[Damage] = []
+        if rebuilt is not None:
+            from remuda.log.rebuild import sealed_records  # Arrow is loaded only where there are files to read
+
+            yield from sealed_records(self.disk, files, rebuilt, unreadable)
         yield from replay.records()
         end = replay.end or Counters(0, 0, 0)
         self._number = end.number
@@ -117,6 +140,8 @@ class Log:
             if segment.written == 0:
                 self.catalog.drop_tail(segment)
                 continue
+            if segment.first is _UNKNOWN:
+                segment.first = Counters(end.number, self.next_offset, self.next_position)
             if previous is not None:
                 previous.end = segment.first
             previous = segment
@@ -124,7 +149,7 @@ class Log:
             previous.end = Counters(self._number, self.next_offset, self.next_position)
         report.torn = replay.torn
         report.torn_bytes = sum(hole.end - hole.start for hole in replay.torn)
-        report.damages = replay.damages
+        report.damages = (*unreadable, *replay.damages)
         report.next_offset, report.next_position = self.next_offset, self.next_position
         self._recovered = True
         self._usable = self._failure is None and not self._closed
@@ -365,25 +390,34 @@ def _check_begin(first: int, expected: int) -> None:
         raise StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")
 
 
-def _read_starts(disk: Disk, files: Files) -> list[TailSegment]:
-    segments = []
-    previous = Counters(0, 0, 0)
-    for segment in files.tail:
-        segment.first = read_first(disk, segment) or previous
+def read_starts(disk: Disk, files: Files) -> list[TailSegment]:
+    """The segments with what they begin at. One that cannot be read at all begins where the next one does: the one
+    before it is then still read to its end."""
+    following = _UNKNOWN
+    for segment in reversed(files.tail):
+        following = segment.first = read_first(disk, segment) or following
         segment.written = disk.size(segment.name)
-        previous = segment.first
-        segments.append(segment)
-    return segments
+    return list(files.tail)
+
+
+def _after_mark(mark: Mark) -> int:
+    """The sequence of a segment that is begun after a mark: never that of the segment the mark lies in, even if it is
+    gone, or the next start would look for the mark in the new one."""
+    return mark.segment + 1 if mark.byte else mark.segment
 
 
 def _before_tail(files: Files, segments: list[TailSegment], state_lost: bool) -> Counters:
     """The counters at which the tail should begin when no checkpoint says so."""
-    if not (state_lost and segments):
+    if not (state_lost and segments) or segments[0].first is _UNKNOWN:
         return Counters(0, 0, 0)
     first = segments[0].first
-    offset = max((file.last + 1 for file in files.messages), default=0)
-    position = max((file.last + 1 for file in files.events), default=0)
+    _, offset, position = sealed_end(files)
     return Counters(first.number, min(offset, first.offset), min(position, first.position))
+
+
+def sealed_end(files: Files) -> Counters:
+    offset = max((file.last + 1 for file in files.messages), default=0)
+    return Counters(0, offset, max((file.last + 1 for file in files.events), default=0))
 
 
 def _drop_sealed(disk: Disk, files: Files, segments: list[TailSegment]) -> list[TailSegment]:

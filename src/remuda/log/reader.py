@@ -108,7 +108,7 @@ class Reader:
             if isinstance(rows, Appended):
                 yield rows
             else:
-                yield from map(to_appended, _neighbours(rows))
+                yield from map(to_appended, neighbours(rows))
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Events]:
         """The same events as records."""
@@ -356,7 +356,7 @@ def _groups(records: Iterable[Events]) -> Iterator[list[Events]]:
         yield group
 
 
-def _neighbours(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def neighbours(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts without gaps."""
     numbers = batch.column(0).to_pylist()
     start = 0

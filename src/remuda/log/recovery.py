@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from remuda.log.checkpoint import Mark
@@ -25,13 +25,23 @@ class RecoveryReport:
     state_lost: bool = False
     """No checkpoint could be read although the log does not begin in the tail."""
     sealed: tuple[SealedFile, ...] = ()
-    """Where the messages and events before the tail are, when the state was lost."""
+    """The messages and events before the tail, which were read again when the state was lost."""
+    found: dict[str, int] = field(default_factory=dict)
+    """Queues of which the log has lost the creation, and how many messages were found for each: they are kept."""
     next_offset: int = 0
     next_position: int = 0
 
     @property
     def clean(self) -> bool:
-        return not (self.torn_bytes or self.damages or self.damaged_checkpoints or self.state_lost)
+        return not (self.torn_bytes or self.damages or self.damaged_checkpoints or self.state_lost or self.found)
+
+    @property
+    def lost_messages(self) -> int:
+        return sum(len(damage.messages or ()) for damage in self.damages)
+
+    @property
+    def lost_records(self) -> int:
+        return sum(damage.records for damage in self.damages)
 
     def describe(self) -> str:
         """The report for people."""
@@ -51,9 +61,15 @@ class RecoveryReport:
         ]
         if self.state_lost:
             lines.append(
-                "no checkpoint can be read: queues and states from before the tail are unknown. "
-                f"The sealed files are kept: {', '.join(file.name for file in self.sealed) or 'none'}"
+                "no checkpoint can be read: the queues were made again from the messages and events in "
+                f"{len(self.sealed)} sealed files and the tail. Options of queues, routers and what was removed or "
+                "forgotten before the tail are not in them; check the queues"
             )
+        lines += [
+            f"the creation of queue {name!r} is missing; {count} messages were found for it and are kept. It was made "
+            "again with default options; declare it again with its own"
+            for name, count in self.found.items()
+        ]
         return "\n".join(lines)
 
 
@@ -76,20 +92,62 @@ def read_first(disk: Disk, segment: TailSegment) -> Counters | None:
     return walk.met
 
 
+def closed_and_last(disk: Disk, segments: Sequence[TailSegment]) -> Iterator[TailSegment]:
+    """The segments to be read beside a writer. The one it writes to is the last, though room may have been reserved
+    for another: that one is begun when the one before it is whole, which must be known before that is read."""
+    for at, segment in enumerate(segments):
+        begun = any(disk.read(other.name, 0, HEADER_BYTES).strip(b"\0") for other in segments[at + 1 :])
+        yield segment
+        if not begun:
+            return
+
+
+def missing_before(disk: Disk, segments: Sequence[TailSegment], mark: Mark, sealed: Counters) -> tuple[Damage, ...]:
+    """What is missing of the tail up to a mark: all of it was on the disk when the checkpoint was written.
+
+    `sealed` is what comes after the sealed files.
+    """
+    if mark.byte == 0:
+        return ()
+    before = [segment for segment in segments if segment.sequence <= mark.segment]
+    last = before[-1] if before else None
+    here = last is not None and last.sequence == mark.segment
+    size = disk.size(last.name) if last is not None else 0
+    if here and size >= mark.byte:
+        return ()
+    known = last is not None and last.first.offset <= mark.next_offset
+    walk = Walk(last.first if last is not None and known else sealed._replace(number=mark.number))
+    if last is not None:
+        for _ in walk.records(disk, last, HEADER_BYTES, size, bodies=False):
+            pass
+    walk.finish(mark.counters, last.name if last and here else f"tail/{mark.segment:016x}-*.log", size * here)
+    return tuple(walk.damages) or (Damage(f"tail/{mark.segment:016x}-*.log", 0, mark.byte),)
+
+
 class Replay:
     """Reads the records after a mark, then leaves the tail clean for what is appended next."""
 
-    def __init__(self, disk: Disk, segments: list[TailSegment], mark: Mark | None, expected: Counters | None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        segments: list[TailSegment],
+        mark: Mark | None,
+        expected: Counters | None,
+        sealed: Counters,
+    ) -> None:
         self._disk = disk
         self._segments = segments
         self._mark = mark
+        self._sealed = sealed
+        """What comes after the sealed files."""
         self._walk = Walk(expected)
         self.bytes = 0
         self.torn: list[Hole] = []
+        self._short: tuple[Damage, ...] = ()
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        return tuple(self._walk.damages)
+        return (*self._short, *self._walk.damages)
 
     @property
     def end(self) -> Counters | None:
@@ -97,6 +155,8 @@ class Replay:
         return self._walk.expected
 
     def records(self) -> Iterator[Record]:
+        if self._mark is not None:
+            self._short = missing_before(self._disk, self._segments, self._mark, self._sealed)
         for segment in self._segments:
             if self._is_read(segment):
                 yield from self._read(segment)

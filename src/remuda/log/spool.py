@@ -1,7 +1,8 @@
 """The spool: where those who cannot reach the broker lay rows for it to take in.
 
-`spool/<app>.<batch>/<part>.arrow` is a batch, laid there by one rename; `spool/staging/` is where it is put together.
-Numbers of an application's batches grow. What no queue took stands in `spool/refused/`, with the reason.
+`spool/<app>.<batch>/<part>-<crc32c>.arrow` is a batch, laid there by one rename; `spool/staging/` is where it is put
+together. Numbers of an application's batches grow. What no queue took stands in `spool/refused/`, with the reason. A
+part is read only if it matches the checksum in its name, and its rows are validated: they come from outside.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import json
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import google_crc32c
 import pyarrow as pa
 
 from remuda.log.directory import FORMAT, MARKER, DirectoryDisk
 from remuda.log.schemas import HEADERS, TEXTS, TIME
 from remuda.log.system import sync_folder
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import InvalidOption, StorageError
 
 SPOOL: Final = "spool"
 STAGING: Final = "staging"
@@ -49,6 +52,15 @@ SPOOL_SCHEMA: Final = pa.schema(
 _APP: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _BATCH: Final = re.compile(r"([A-Za-z0-9_-]{1,100})\.(\d{20})")
 _SUFFIX: Final = ".arrow"
+_PART: Final = re.compile(r"\d{6}(?:-([0-9a-f]{8}))?\.arrow")
+_STAGED: Final = re.compile(r"[0-9a-f]{32}-([0-9a-f]{8})\.arrow")
+REASON: Final = "reason.txt"
+_CHUNK: Final = 1 << 20
+_MOST_REASON: Final = 4000
+
+
+class DamagedBatch(StorageError):
+    """A batch cannot be what was laid there."""
 
 
 class SpoolBatch(NamedTuple):
@@ -59,7 +71,7 @@ class SpoolBatch(NamedTuple):
     path: Path
 
     def parts(self) -> list[Path]:
-        return sorted(self.path.glob(f"*{_SUFFIX}"))
+        return [path for path in sorted(self.path.iterdir()) if _PART.fullmatch(path.name)]
 
 
 def check_app(app: str) -> str:
@@ -79,14 +91,14 @@ def prepare(directory: str) -> Path:
     root = Path(directory)
     if not (root / MARKER).exists():
         disk.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
+    # Those who lay batches need not be who runs the broker: whoever may write here is up to the umask and the group.
     (root / SPOOL / STAGING).mkdir(parents=True, exist_ok=True)
     return root / SPOOL
 
 
 def stage(spool: Path, batches: Iterable[pa.RecordBatch]) -> tuple[str, int]:
     """Write rows to a file of their own; its name and how many they are. Nothing is left of it if that fails."""
-    name = f"{uuid.uuid4().hex}{_SUFFIX}"
-    path = spool / STAGING / name
+    path = spool / STAGING / f"{uuid.uuid4().hex}{_SUFFIX}"
     rows = 0
     try:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SPOOL_SCHEMA) as writer:
@@ -94,10 +106,12 @@ def stage(spool: Path, batches: Iterable[pa.RecordBatch]) -> tuple[str, int]:
                 writer.write_batch(batch)
                 rows += batch.num_rows
         _sync(path)
+        staged = path.with_name(f"{path.stem}-{_checksum(path):08x}{_SUFFIX}")
+        os.rename(path, staged)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return name, rows
+    return staged.name, rows
 
 
 def discard(spool: Path, names: Iterable[str]) -> None:
@@ -112,7 +126,9 @@ def lay(spool: Path, app: str, number: int, names: Iterable[str]) -> bool:
     gathered = spool / STAGING / uuid.uuid4().hex
     gathered.mkdir()
     for part, name in enumerate(names):
-        os.rename(spool / STAGING / name, gathered / f"{part:06d}{_SUFFIX}")
+        known = _STAGED.fullmatch(name)
+        checksum = f"-{known[1]}" if known else ""
+        os.rename(spool / STAGING / name, gathered / f"{part:06d}{checksum}{_SUFFIX}")
     sync_folder(gathered)
     try:
         os.rename(gathered, target)
@@ -136,16 +152,55 @@ def waiting(spool: Path) -> list[SpoolBatch]:
 
 
 def rows_of(batch: SpoolBatch, skip: int = 0) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch in order, without the first of them."""
+    """The rows of a batch in order, without the first of them; raises `DamagedBatch`."""
     for path in batch.parts():
+        for piece in _pieces(path):
+            if skip >= piece.num_rows:
+                skip -= piece.num_rows
+                continue
+            yield piece.slice(skip)
+            skip = 0
+
+
+def check(batch: SpoolBatch) -> None:
+    """Raise `DamagedBatch` unless every part is what was laid there."""
+    for path in batch.parts():
+        for _ in _pieces(path):
+            pass
+
+
+def _pieces(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, once it is known to be what was laid there."""
+    named = f"{path.parent.name}/{path.name}"
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedBatch(f"{named} is not a plain file")
+        match = _PART.fullmatch(path.name)
+        if match is not None and match[1] is not None and _checksum(path) != int(match[1], 16):
+            raise DamagedBatch(f"{named} does not match its checksum")
         with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+            if not reader.schema.equals(SPOOL_SCHEMA):
+                raise DamagedBatch(f"{named} has other columns than the spool: {reader.schema.names}")
             for at in range(reader.num_record_batches):
                 piece = reader.get_batch(at)
-                if skip >= piece.num_rows:
-                    skip -= piece.num_rows
-                    continue
-                yield piece.slice(skip)
-                skip = 0
+                # Without this, offsets that lead astray would end the process.
+                piece.validate(full=True)
+                yield piece
+    except (pa.ArrowException, KeyError, ValueError, OverflowError, UnicodeDecodeError, MemoryError) as error:
+        raise DamagedBatch(f"{named} holds no rows that can be read: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # Arrow's own, for files that end too soon
+            raise DamagedBatch(f"{named} cannot be read: {error}") from error
+        raise
+
+
+def _checksum(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            crc = google_crc32c.extend(crc, chunk)
+    return crc
 
 
 def count_rows(batch: SpoolBatch) -> int:
@@ -184,8 +239,10 @@ def set_aside(batch: SpoolBatch, refused: dict[int, str]) -> Path:
     return path
 
 
-def reject(batch: SpoolBatch) -> Path:
-    """Put a batch aside as it is."""
+def reject(batch: SpoolBatch, reason: str = "") -> Path:
+    """Put a batch aside as it is, with the reason."""
+    with contextlib.suppress(OSError):
+        (batch.path / REASON).write_text(reason[:_MOST_REASON] + "\n", "utf-8", "backslashreplace")
     target = batch.path.parent / REFUSED / batch.path.name
     target.parent.mkdir(exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)

@@ -30,13 +30,13 @@ class Damage(NamedTuple):
         else:
             text = f"{self.file}: bytes {self.start} to {self.end - 1} cannot be read"
         lost = [
-            f"{word} {numbers.start} to {numbers.stop - 1}"
+            f"{len(numbers)} {word} ({numbers.start} to {numbers.stop - 1})"
             for word, numbers in (("messages", self.messages), ("events", self.events))
             if numbers
         ]
-        if lost:
-            return f"{text}; lost: {', '.join(lost)}"
-        return f"{text}; {f'{self.records} records lost' if self.records else 'no message or event is missing'}"
+        if self.records or lost:
+            return f"{text}; lost: {', '.join([*lost, f'{self.records} records'])}"
+        return f"{text}; no message or event is missing"
 
 
 class Hole(NamedTuple):

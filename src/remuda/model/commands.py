@@ -150,6 +150,7 @@ class Clear(msgspec.Struct, frozen=True):
     lanes: str = "all"
     offsets: tuple[tuple[int, int], ...] | None = None
     who: str | None = None
+    reason: str = "cleared"
 
 
 class Reprocess(msgspec.Struct, frozen=True):

@@ -75,9 +75,10 @@ class _Tale:
         self.detail: str | None = None
 
     def tell(self, event: Event, time: int) -> None:
-        self.state, self.modified = event.state, time
-        self.reason = event.reason or (None if event.state is State.QUEUED else self.reason)
-        self.detail = event.detail or (None if event.state is State.QUEUED else self.detail)
+        before, self.state, self.modified = self.state, event.state, time
+        afresh = event.state in (State.QUEUED, State.SUCCESS)
+        self.reason = event.reason or (None if afresh else self.reason)
+        self.detail = event.detail or (None if afresh else self.detail)
         match event.state:
             case State.FETCHED:
                 self._once("consumed", time)
@@ -90,6 +91,8 @@ class _Tale:
             case State.COMPLETED:
                 self._once("completed", time)
             case State.RETRY | State.INVALID | State.NOT_INTERESTED:
+                self._once("processed", time)
+            case State.DEAD if before is State.FETCHED:
                 self._once("processed", time)
         if event.state in PARKED:
             self._once("failed", time)

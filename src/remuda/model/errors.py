@@ -86,9 +86,20 @@ class BrokerClosed(RemudaError):
 class StorageError(RemudaError):
     """The log could not be read or written."""
 
+    passing = False
+    """Whether it can pass by itself, so that the same call may succeed later."""
+
 
 class DiskFull(StorageError):
     """The disk has no room. Nothing was stored; everything accepted before is kept."""
+
+    passing = True
+
+
+class TooManyFiles(StorageError):
+    """The process or the machine has no file handle left. Nothing was stored; what was accepted before is kept."""
+
+    passing = True
 
 
 class DirectoryInUse(StorageError):

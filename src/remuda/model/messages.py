@@ -315,7 +315,7 @@ def _checked_ids(ids: Any, count: int) -> range | list[str] | None:
     if isinstance(ids, list):
         for row, own in enumerate(ids):
             _check_id(row, own)
-    elif ids and not (ids.step > 0 and 0 <= ids[0] and ids[-1] < 1 << 63):
+    elif ids and not (ids.step > 0 and ids[0] >= 0 and ids[-1] < 1 << 63):
         raise InvalidMessage(f"ids {ids!r} are not snowflakes; nothing was stored")
     return ids
 

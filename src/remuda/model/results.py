@@ -29,6 +29,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """By queue, where the options given with the batch are not those that stand."""
     unroutable: tuple[int, ...] = ()
     """Of the messages taken in, by number, those that no binding took: they are in the log and in no queue."""
+    partly_refused: dict[int, Refused] = {}
+    """Rows that some bindings of a router took and others refused, with the first refusal."""
 
     def __len__(self) -> int:
         return len(self.given)

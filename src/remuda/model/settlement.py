@@ -10,8 +10,8 @@ import msgspec
 class Outcome(StrEnum):
     """How a delivery ended, in its consumer's words."""
 
-    ACK = "ack"
-    NACK = "nack"
+    ACK = "acknowledge"
+    NACK = "negative"
     """Failed: the queue's `put_back` decides."""
     RETRY = "retry"
     """Failed: again, after a delay of the consumer's choice."""

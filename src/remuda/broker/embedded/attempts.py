@@ -44,7 +44,7 @@ class AttemptMarks:
         if path is None or not boot:
             return
         with contextlib.suppress(OSError, ValueError):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 self._delivered = _read(os.pread(handle, _BYTES, 0), boot)
                 os.ftruncate(handle, 0)

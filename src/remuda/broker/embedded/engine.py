@@ -50,13 +50,14 @@ class Engine:
         )
         self._stores: dict[str, MessageStore] = {}
         self._recent = RecentMessages()
-        self.log, recovery = Log.open(disk, LogOptions(segment_bytes=options.segment_bytes))
+        self.log, recovery = Log.open(disk, LogOptions(segment_bytes=options.segment_bytes), readable=snapshot.readable)
         try:
             if recovery.snapshot is not None:
                 snapshot.load(self.core, recovery.snapshot)
             for record in recovery.records:
                 self.core.replay(record)
             self.report: RecoveryReport = recovery.report
+            self.report.found = dict(self.core.found)
             self.core.recorder.next_offset = self.log.next_offset
             self.core.recorder.next_position = self.log.next_position
             self.attempts = AttemptMarks(disk.path(ATTEMPTS_FILE))

@@ -52,8 +52,8 @@ class Intake:
     def _take_or_report(self, batch: SpoolBatch, stopping: Callable[[], bool]) -> int:
         try:
             return self._take(batch, stopping)
-        except (pa.ArrowException, KeyError) as error:
-            path = spool.reject(batch)
+        except (spool.DamagedBatch, pa.ArrowException, KeyError, ValueError) as error:
+            path = spool.reject(batch, str(error))
             _log.error("%s cannot be read (%s); what is left of it is kept in %s", batch.path.name, error, path)
             return 0
         except OSError as error:
@@ -64,7 +64,7 @@ class Intake:
             progress = self._runtime.engine.core.spool.progress(batch.app, batch.number)
         taken = progress.rows
         if not progress.done:
-            total = spool.count_rows(batch)
+            total = spool.count_rows(batch)  # which also checks all of it, before anything is published
             for rows in _pieces(batch, taken):
                 if stopping():
                     return taken - progress.rows

@@ -155,8 +155,8 @@ class Runtime:
 
     def _carry_out(self, command: Command, inbox: Inbox | None, wait: bool) -> Pending:
         engine = self.engine
-        core, kind, now = engine.core, type(command), self.clock()
-        if kind is Publish:
+        core, now = engine.core, self.clock()
+        if type(command) is Publish:
             engine.make_room(command.messages)
             done = core.publishing.publish_plainly(command, now)
             if done is not None:
@@ -170,9 +170,9 @@ class Runtime:
             if receipt.watch is not None:
                 confirmed = self._confirmations.setdefault(receipt.watch, Future())
             return Pending(receipt, self._record(), confirmed)
-        if kind is Settle:
+        if type(command) is Settle:
             return self._settle(command, now, wait)
-        if kind is Pull:
+        if type(command) is Pull:
             return self._pull(command, now, inbox)
         engine.log.reserve(_SMALL_RECORD, use_spare=True)
         if inbox is not None and isinstance(command, Subscribe):
@@ -268,11 +268,15 @@ class Runtime:
             queue = self.engine.core.queues.get(dispatch.queue)
             lease = queue.leases.get(dispatch.lease) if queue is not None else None
             if not dispatch.hand_over:
+                now = self.clock()
                 if queue is None or lease is None:
-                    return None
-                if lease.deadline > self.clock() and not queue.options.message_timeout:
+                    # Others who got the same may have answered: that is no reason to keep it from this one.
+                    return dispatch if queue is not None and dispatch.shared and dispatch.deadline > now else None
+                if lease.deadline > now and not queue.options.message_timeout:
                     return dispatch
-        runs: list[tuple[int, int]] = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)).result
+        pending = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
+        self.wait(pending.ticket)
+        runs: list[tuple[int, int]] = pending.result
         if not runs:
             return None
         return dispatch if runs == dispatch.runs else _without(dispatch, runs)
@@ -307,6 +311,12 @@ class Runtime:
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         with self._asking() as core:
             return core.parked(name, chosen, limit)
+
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        with self._asking() as core:
+            queue = core.registry.queue(name)
+            runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
+            return runs + [(piece.first, piece.count) for piece in queue.delayed]
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
         with self._asking() as core:
@@ -607,8 +617,7 @@ class Runtime:
             _resolve(future)
         else:
             text = (
-                f"the message was taken in but ended without success: {confirmation.reason}. "
-                "It is kept with its reason"
+                f"the message was taken in but ended without success: {confirmation.reason}. It is kept with its reason"
             )
             _resolve(future, DeliveryFailed(text, confirmation.reason))
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from remuda.broker.embedded.intake import Intake
 from remuda.core import snapshot
-from remuda.model.commands import Forget
-from remuda.model.filters import MessageFilter
 from remuda.log.collect import Collected, collect, drop_settled
 from remuda.log.seal import seal
+from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
 from remuda.model.errors import RemudaError
+from remuda.model.filters import MessageFilter
 from remuda.model.results import Removed
 from remuda.model.state import PARKED
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import IO
@@ -34,10 +35,12 @@ def claim_worker(configured: int | None, directory: Path | None = None) -> Worke
         return WorkerClaim(configured, None)
     place = directory or Path(tempfile.gettempdir()) / f"remuda-workers-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
+    _check_owned(place)
     start = os.getpid() % WORKERS
     for step in range(WORKERS):
         number = (start + step) % WORKERS
-        file = (place / f"{number:04d}").open("a")
+        handle = os.open(place / f"{number:04d}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = os.fdopen(handle, "r+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -45,3 +48,13 @@ def claim_worker(configured: int | None, directory: Path | None = None) -> Worke
             continue
         return WorkerClaim(number, file)
     raise StorageError(f"all {WORKERS} worker numbers in {place} are taken; set the broker option 'worker'")
+
+
+def _check_owned(place: Path) -> None:
+    """In a folder that others can write to, they could hold every number, or lead us to other files."""
+    found = os.lstat(place)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise StorageError(
+            f"{str(place)!r} should be a folder that user {os.geteuid()} owns and nobody else can write to; "
+            "remove it, or set the broker option 'worker'"
+        )

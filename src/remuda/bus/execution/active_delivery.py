@@ -10,16 +10,17 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from remuda.bus.broker_api import BaseDelivery
-from remuda.bus.handlers.call_result import CallResult
+from remuda.bus.handlers.result import CallResult
 
 D = TypeVar("D", bound=BaseDelivery[Any])
 
 FinishedCalls = list[tuple[list[int], CallResult]]
-"""Rows of a delivery, and how the call for them finished."""
+"""Rows of a delivery, and how the call for them ended."""
 
 LINGER: Final = 0.25
 """After so many seconds, what has not begun goes back, so that another worker can take it."""
 RENEW: Final = 10.0
+"""How often the lease of a delivery in work is renewed, in seconds."""
 
 
 class DeliveryState(msgspec.Struct, frozen=True):
@@ -31,12 +32,12 @@ class DeliveryState(msgspec.Struct, frozen=True):
 
 
 class ActiveDelivery(Generic[D]):
-    """Here a worker and whoever watches it agree on which rows have begun, and on which of them answers."""
+    """Where a worker and whoever watches it agree on which rows have begun, and on which of them answers."""
 
     def __init__(self, delivery: D) -> None:
         self.delivery = delivery
         self._guard = threading.Lock()
-        self._ended: FinishedCalls = []
+        self._finished: FinishedCalls = []
         self._running: list[int] = []
         self._waiting = set(range(len(delivery)))
         self._closed = False
@@ -57,7 +58,7 @@ class ActiveDelivery(Generic[D]):
         with self._guard:
             if self._closed:
                 return False
-            self._ended.append((self._running, result))
+            self._finished.append((self._running, result))
             self._running = []
             return True
 
@@ -67,7 +68,7 @@ class ActiveDelivery(Generic[D]):
             if self._closed:
                 return None
             self._closed = True
-            return DeliveryState(self._ended, self._running, sorted(self._waiting))
+            return DeliveryState(self._finished, self._running, sorted(self._waiting))
 
     def give_back(self, now: float) -> list[int]:
         """Rows to give back because the delivery takes long."""

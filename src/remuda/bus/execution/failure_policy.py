@@ -1,77 +1,106 @@
-"""From how a call finished to what becomes of the message: acknowledged, tried again, moved or dead."""
+"""From how a call ended to what becomes of the message: acknowledged, tried again, moved or dead."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any, Final
 
-import msgspec
-
-from remuda.bus.broker_api import Outcome, Settlement, settlement
-from remuda.bus.handlers.call_result import CallResult
+from remuda.bus.broker_api import Clock, Outcome, Settlement, outcome_of, settlement
+from remuda.bus.handlers.exceptions import Dead
+from remuda.bus.handlers.result import CallResult
+from remuda.bus.publishing import headers as names
+from remuda.bus.publishing.replies import REPLY_TOPIC
+from remuda.bus.publishing.reply import Reply
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.durations import text
+from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
 
 Threshold = Callable[[str, str, str], None]
 """Told the queue, the message's id and the reason."""
 
+_KEPT: Final = (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.DEAD)
 
-class Judgement(msgspec.Struct, frozen=True):
-    """A verdict for the broker, and the queue that goes on with the message, if any."""
-
-    settlement: Settlement
-    to: str | None = None
+Fate = tuple[Settlement, str | None]
+"""What the broker is told of a message, and the queue that goes on with it, if any."""
 
 
 class FailurePolicy:
-    """Decides by the rules of one queue, and says in one line what happens next when it is not success."""
+    """Decides by the rules of one queue, and logs what happens next when it is not success."""
 
-    def __init__(self, queue: str, settings: QueueSettings, on_threshold: Threshold | None) -> None:
+    def __init__(self, queue: str, settings: QueueSettings, on_threshold: Threshold | None, clock: Clock) -> None:
         self._queue = queue
         self._settings = settings
         self._retry = settings.retry
         self._on_threshold = on_threshold
+        self._clock = clock
 
-    def judge(self, result: CallResult, message: str, attempt: int, consumer: str) -> Judgement:
+    def decide(self, result: CallResult, message_id: str, attempt: int, consumer: str) -> Fate:
         reason, detail = result.reason, result.detail
-        if result.outcome not in (Outcome.RETRY, Outcome.NEGATIVE):
-            if result.outcome in (Outcome.INVALID, Outcome.NOT_INTERESTED):
+        if result.outcome not in (Outcome.RETRY, Outcome.NACK):
+            if result.outcome in _KEPT and result.error_type != Dead.__name__:
                 _log.warning(
-                    "%s: message %s is %s: %s; it is kept", self._queue, message, result.outcome.value, reason,
-                    extra=self._particulars(message, attempt),
+                    "%s: message %s is %s: %s; it is kept", self._queue, message_id, result.outcome.value, reason,
+                    extra=self._fields(message_id, attempt),
                 )  # fmt: skip
-            return Judgement(Settlement(result.outcome, reason, result.delay or None, consumer, detail=detail))
-        self._count(message, attempt, reason)
-        asked = result.outcome is Outcome.RETRY
-        delay = self._retry.after(attempt)
+            return settlement(result.outcome, reason, result.delay or None, consumer, detail), None
+        self._count(message_id, attempt, reason)
+        delay = None if result.final else self._retry.after(attempt)
         if delay is None:
-            return self._give_up(result, message, attempt, consumer)
-        if asked:
+            return self._give_up(result, message_id, attempt, consumer)
+        requested = result.outcome is Outcome.RETRY
+        if requested:
             delay = result.delay
-        _log.log(
-            logging.INFO if asked else logging.WARNING, "%s: attempt %d of %d of message %s %s: %s; next %s",
-            self._queue, attempt, self._retry.max_retries + 1, message, "asks for another" if asked else "failed",
-            reason, f"in {text(delay)}" if delay else "now", extra=self._particulars(message, attempt),
-        )  # fmt: skip
-        return Judgement(settlement(Outcome.RETRY, reason, delay, consumer, detail=detail))
+        level = logging.INFO if requested else logging.WARNING
+        if _log.isEnabledFor(level):
+            _log.log(
+                level, "%s: attempt %d of %d of message %s %s: %s; next attempt %s",
+                self._queue, attempt, self._retry.max_retries + 1, message_id,
+                "asks for another" if requested else "failed", reason, f"in {text(delay)}" if delay else "now",
+                exc_info=result.error, extra=self._fields(message_id, attempt),
+            )  # fmt: skip
+        return settlement(Outcome.RETRY, reason, delay, consumer, detail), None
 
-    def _give_up(self, result: CallResult, message: str, attempt: int, consumer: str) -> Judgement:
+    def failure_reply(self, message: Message, result: CallResult, fate: Fate) -> Reply | None:
+        """Word of a failure for who asked for it: at the end, and to a caller as soon as waiting is in vain."""
+        headers = message.headers
+        callback = headers.get(names.CALLBACK)
+        called = callback is not None and callback.startswith(REPLY_TOPIC)
+        target = callback if called else headers.get(names.FAILURE_CALLBACK)
+        if target is None or result.outcome in (Outcome.ACK, Outcome.RELEASE):
+            return None
+        settled, moved_to = fate
+        if moved_to is not None:
+            return None
+        if outcome_of(settled) is Outcome.RETRY:
+            next_attempt = self._clock() + (settled.delay or 0)
+            if not called or next_attempt < _deadline(headers.get(names.CALL_DEADLINE)):
+                return None
+        said = {
+            names.EXCEPTION: result.reason or "failed",
+            names.ERROR_TYPE: result.error_type or "Exception",
+            names.GROUP: self._queue,
+        }
+        return Reply(target, (result.detail or "").encode(), "text/plain", said)
+
+    def _give_up(self, result: CallResult, message_id: str, attempt: int, consumer: str) -> Fate:
         target = self._settings.failover
-        what_next = f"it goes on in {target}" if target else "it is dead; reprocess it when mended"
+        last = min(attempt, self._retry.max_retries + 1)
         _log.error(
             "%s: attempt %d, the last, of message %s failed: %s; %s",
-            self._queue, min(attempt, self._retry.max_retries + 1), message, result.reason, what_next,
-            extra=self._particulars(message, attempt),
+            self._queue, last, message_id, result.reason,
+            f"it moves to {target}" if target else "it is dead: fix the cause, then reprocess it",
+            exc_info=result.error, extra=self._fields(message_id, attempt),
         )  # fmt: skip
-        return Judgement(settlement(Outcome.DEAD, result.reason, consumer=consumer, detail=result.detail), target)
+        return settlement(Outcome.DEAD, result.reason, consumer=consumer, detail=result.detail), target
 
-    def _particulars(self, message: str, attempt: int) -> dict[str, object]:
+    def _fields(self, message_id: str, attempt: int) -> dict[str, Any]:
         """For logs that programs read."""
-        return {"queue": self._queue, "message_id": message, "attempt": attempt}
+        return {"queue": self._queue, "message_id": message_id, "attempt": attempt}
 
-    def _count(self, message: str, attempt: int, reason: str | None) -> None:
+    def _count(self, message_id: str, attempt: int, reason: str | None) -> None:
         """Tell of a message that has failed so often that somebody should know, once."""
         threshold = self._retry.threshold
         # An attempt beyond the last is never made: it tells that the last one was lost together with its worker.
@@ -79,6 +108,13 @@ class FailurePolicy:
         if self._on_threshold is None or threshold is None or attempt - lost != threshold:
             return
         try:
-            self._on_threshold(self._queue, message, reason or "")
+            self._on_threshold(self._queue, message_id, reason or "")
         except Exception:
-            _log.exception("%s: the threshold callback failed for message %s", self._queue, message)
+            _log.exception("%s: the threshold callback failed for message %s", self._queue, message_id)
+
+
+def _deadline(text: str | None) -> int:
+    try:
+        return int(text or 0)
+    except ValueError:
+        return 0

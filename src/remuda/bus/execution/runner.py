@@ -1,34 +1,50 @@
-"""Runs a bus: a crew per queue, started together, stopped in order (B8, B16)."""
+"""Runs a bus: a pool of workers per queue, started together, stopped in order (B8, B16)."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from remuda.bus.broker_api import Broker
-from remuda.bus.execution.coroutines import AsyncWorkerPool
-from remuda.bus.execution.processes.pool import ProcessWorkerPool, Publish
-from remuda.bus.execution.processor import QueueProcessor, WorkerPool
+from remuda.bus.execution.processor import QueueProcessor
 from remuda.bus.execution.threads import ThreadWorkerPool
 from remuda.bus.execution.watchdog import Watchdog
+from remuda.bus.execution.worker_pool import WorkerPool
 from remuda.bus.handlers.handler import ExecutorKind
 from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.messages import Messages
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = logging.getLogger("remuda.bus")
 _IDLE_LOOK = 0.01
 
+Publish = Callable[[Messages], list[str]]
+
 
 class Runner:
-    """All pools of one bus."""
+    """All worker pools of one bus. With a loop, all coroutines run on it; else each queue has its own."""
 
-    def __init__(self, processors: Sequence[QueueProcessor], broker: Broker, publish: Publish) -> None:
+    def __init__(
+        self,
+        processors: Sequence[QueueProcessor],
+        broker: Broker,
+        publish: Publish,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._broker = broker
         self._processors = processors
+        self._loop = loop
         self._watchdog = Watchdog()
         self._pools = [self._pool(processor, publish) for processor in processors]
         self._stopped = threading.Event()
+        self._ended = threading.Event()
+        self._guard = threading.Lock()
+        self._clean = True
         self.running = False
 
     def start(self) -> None:
@@ -56,31 +72,40 @@ class Runner:
             time.sleep(_IDLE_LOOK)
         return True
 
+    @property
+    def asked_to_stop(self) -> bool:
+        return self._stopped.is_set()
+
     def ask_to_stop(self) -> None:
         self._stopped.set()
 
     def stop(self, grace: float) -> bool:
         """Take in nothing more, let what runs end within `grace` seconds, give back the rest."""
         self._stopped.set()
-        for pool in self._pools:
-            pool.stop()
-        deadline = time.monotonic() + grace
-        late = [pool for pool in self._pools if not pool.join(max(deadline - time.monotonic(), 0.01))]
-        if late:
-            _log.warning("some handlers did not end within %g s; their messages go back to the queue", grace)
-        for pool in late:
-            try:
-                pool.abandon()
-            except RemudaError as error:
-                _log.error("messages could not be given back: %s; they will be when their lease is over", error)
-        self._watchdog.stop()
-        self.running = False
-        return not late
+        with self._guard:
+            if self._ended.is_set():
+                return self._clean
+            for pool in self._pools:
+                pool.stop()
+            deadline = time.monotonic() + grace
+            late = [pool for pool in self._pools if not pool.join(max(deadline - time.monotonic(), 0.01))]
+            if late:
+                _log.warning("some handlers did not end within %g s; their messages go back to the queue", grace)
+            for pool in late:
+                try:
+                    pool.abandon()
+                except RemudaError as error:
+                    _log.error("messages could not be given back: %s; they will be when their lease is over", error)
+            self._watchdog.stop()
+            self.running = False
+            self._clean = not late
+            self._ended.set()
+        return self._clean
 
     @property
     def trouble(self) -> str | None:
         """What keeps some queue from being worked on, if anything does."""
-        return next((processor.trouble for processor in self._processors if processor.trouble is not None), None)
+        return next((one.trouble for one in self._processors if one.trouble is not None), None)
 
     def _is_idle(self) -> bool:
         infos = {info.name: info for info in self._broker.queues()}
@@ -93,8 +118,14 @@ class Runner:
     def _pool(self, processor: QueueProcessor, publish: Publish) -> WorkerPool:
         match _executor(processor):
             case ExecutorKind.ASYNCIO:
+                from remuda.bus.execution.coroutines import AsyncWorkerPool, SharedLoopPool
+
+                if self._loop is not None:
+                    return SharedLoopPool(processor, self._watchdog, self._loop)
                 return AsyncWorkerPool(processor, self._watchdog)
             case ExecutorKind.PROCESSES:
+                from remuda.bus.execution.processes.pool import ProcessWorkerPool
+
                 return ProcessWorkerPool(processor, publish)
             case _:
                 return ThreadWorkerPool(processor, self._watchdog)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +38,15 @@ class StopOnSignal(AbstractContextManager[None]):
         self._asked = False
         self._over = threading.Event()
         self._before: dict[signal.Signals, Any] = {}
+        self._pipe: tuple[int, int] = (-1, -1)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
+        # The thread that stops the bus is there before the first signal: a handler that started it could come while
+        # this very thread is starting another, and wait for ever for a lock that it holds itself.
+        self._pipe = os.pipe()
+        self._thread = threading.Thread(target=self._stop, name="remuda-stop", daemon=True)
+        self._thread.start()
         for number in self._signals:
             self._before[number] = signal.signal(number, self._receive)
 
@@ -47,19 +54,28 @@ class StopOnSignal(AbstractContextManager[None]):
         self._over.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        reading, writing = self._pipe
+        with suppress(OSError):
+            os.close(writing)
+        if self._thread is not None:
+            self._thread.join()
+        with suppress(OSError):
+            os.close(reading)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
             # Nothing is lost: what was being handled is given out again at the next start.
-            os.write(2, b"stopped at once; messages in active are given out again at the next start\n")
+            os.write(2, b"forced to quit; messages in hand are delivered again at the next start\n")
             os._exit(128 + number)
         self._asked = True
-        # The signal may have come while this thread held a lock that stopping needs; so another thread does it.
-        threading.Thread(target=self._stop, name="remuda-stop", daemon=True).start()
+        with suppress(OSError):
+            os.write(self._pipe[1], b"!")
 
     def _stop(self) -> None:
-        _log.info("stopping; running handlers have %s to end. Once more stops at once", self._grace)
+        if not os.read(self._pipe[0], 1):
+            return
+        _log.info("stopping; running handlers have %s to finish. Press again to force quit", self._grace)
         while not self._over.is_set():
             # Until the bus has begun to run there is nothing to stop, so ask until it is over.
-            self._bus.stop()
+            self._bus.ask_to_stop()
             self._over.wait(_AGAIN)

@@ -1,4 +1,4 @@
-"""A crew of threads: each takes messages, runs a plain function on them, and settles."""
+"""A pool of threads: each takes messages, runs a plain function on them, and settles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import time
 
 from remuda.bus.broker_api import Delivery, Outcome
 from remuda.bus.execution.active_delivery import ActiveDelivery
-from remuda.bus.execution.processor import POLL, QueueProcessor, join_all, run_until_stopped
+from remuda.bus.execution.processor import QueueProcessor
 from remuda.bus.execution.watchdog import Watchdog, WatchedThread
-from remuda.bus.handlers.call import Call
-from remuda.bus.handlers.call_result import CallResult
+from remuda.bus.execution.worker_pool import POLL, join_all, run_until_stopped
+from remuda.bus.handlers.call import HandlerCall
 from remuda.bus.handlers.exceptions import HandlerTimeout
+from remuda.bus.handlers.result import CallResult
 from remuda.model.durations import SECOND, text
 
 
@@ -23,13 +24,13 @@ class ThreadWorkerPool:
         self.watchdog = watchdog
         self.stopping = threading.Event()
         self._guard = threading.Lock()
-        self._workers: list[_Worker] = []
+        self._workers: list[ThreadWorker] = []
 
     def start(self) -> None:
         for _ in range(self.processor.settings.threads):
             self._add()
 
-    def replace(self, worker: _Worker) -> None:
+    def replace(self, worker: ThreadWorker) -> None:
         with self._guard:
             self._workers.remove(worker)
         if not self.stopping.is_set():
@@ -37,6 +38,7 @@ class ThreadWorkerPool:
 
     def stop(self) -> None:
         self.stopping.set()
+        self.processor.dispatcher.stop.set()
 
     def join(self, timeout: float) -> bool:
         with self._guard:
@@ -50,13 +52,15 @@ class ThreadWorkerPool:
             worker.give_up()
 
     def _add(self) -> None:
-        worker = _Worker(self)
+        worker = ThreadWorker(self)
         with self._guard:
             self._workers.append(worker)
         worker.thread.start()
 
 
-class _Worker:
+class ThreadWorker:
+    """One thread of a pool."""
+
     def __init__(self, pool: ThreadWorkerPool) -> None:
         self._pool = pool
         self._processor = pool.processor
@@ -97,25 +101,32 @@ class _Worker:
             state = active.close()
             if state is None:
                 return False
-            self._processor.conclude(delivery, state.finished, state.waiting, self._pool.stopping)
-            return all(result.outcome is Outcome.ACKNOWLEDGE for _, result in state.finished)
+            self._processor.settle(delivery, state.finished, state.waiting, self._pool.stopping)
+            return all(result.outcome is Outcome.ACK for _, result in state.finished)
         finally:
             self._active = None
 
-    def _call(self, call: Call) -> CallResult:
+    def _call(self, call: HandlerCall) -> CallResult:
         timeout = self._processor.settings.timeout
-        result = CallResult(Outcome.NEGATIVE)
+        if timeout is None:
+            # Nothing interrupts it but an impatient stop, whose error is then an ordinary result.
+            self._watched.begin(None)
+            return call.run()
+        result = CallResult(Outcome.NACK)
         try:
             try:
-                self._watched.begin(None if timeout is None else timeout / SECOND)
+                self._watched.begin(timeout / SECOND)
                 result = call.run()
             finally:
                 self._watched.end()
         except HandlerTimeout:
             # It came outside the handler. There is only one for each call, so nothing disturbs this.
             self._watched.end()
-        if self._watched.interrupted and timeout is not None and result.outcome is Outcome.NEGATIVE:
-            return CallResult(Outcome.NEGATIVE, f"timed out after {text(timeout)}", result.detail)
+        if self._watched.interrupted:
+            # Whatever it made of the interrupt: its time was up.
+            return CallResult(
+                Outcome.NACK, f"timed out after {text(timeout)}", result.detail, error_type="HandlerTimeout"
+            )
         return result
 
     def _attend(self, now: float) -> None:
@@ -132,7 +143,7 @@ class _Worker:
         """Called by the watchdog: answer for the call that does not end, give back the rest, and go on without it."""
         timeout = text(self._processor.settings.timeout or 0)
         try:
-            self._answer_for(CallResult(Outcome.NEGATIVE, f"timed out after {timeout} and ignores the interrupt"))
+            self._answer_for(CallResult(Outcome.NACK, f"timed out after {timeout} and ignores the interrupt"))
         finally:
             self._pool.replace(self)
 
@@ -143,4 +154,4 @@ class _Worker:
         if active is None or state is None:
             return
         finished = [*state.finished, (state.running, running)] if state.running else state.finished
-        self._processor.conclude(active.delivery, finished, state.waiting, self._pool.stopping)
+        self._processor.settle(active.delivery, finished, state.waiting, self._pool.stopping)

@@ -48,6 +48,11 @@ class WatchedThread:
 
     def begin(self, timeout: float | None) -> None:
         _here.watched = self
+        if timeout is None and not self._deadline:
+            # Nobody looks at the time, so there is nothing to agree on.
+            self.interrupted = self._wanted = False
+            self._thread = threading.get_ident()
+            return
         with self._guard:
             self.interrupted = self._wanted = False
             self._thread = threading.get_ident()

@@ -1,181 +1,252 @@
-"""One call of a handler: decode, fill in values, run, and say how it finished. In any thread, loop or process."""
+"""One call of a handler: decode, fill in values, run, and say how it ended. In any thread, loop or process."""
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 import os
 import sys
 import threading
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, NoReturn
 
-from remuda.bus.handlers import call_result
-from remuda.bus.handlers.call_result import DONE, CallResult, Reply
+from remuda.bus.handlers import result as results
 from remuda.bus.handlers.context import Context
-from remuda.bus.handlers.handler import Handler, arguments
-from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
+from remuda.bus.handlers.environment import CallEnvironment
+from remuda.bus.handlers.handler import Handler
+from remuda.bus.handlers.loops import drive, drive_async, loop_runs_here
+from remuda.bus.handlers.middleware import Middleware
+from remuda.bus.handlers.providers import end_all
+from remuda.bus.handlers.result import DONE, CallResult
+from remuda.bus.handlers.signature import BY_TYPE
 from remuda.bus.publishing import bodies
-from remuda.model.errors import RemudaError
-
-T = TypeVar("T")
+from remuda.bus.publishing.checks import check_headers, check_target
+from remuda.bus.publishing.reply import Reply
+from remuda.bus.publishing.results import kept_result
 
 current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("remuda_context", default=None)
 """The message being handled here, so that what is published meanwhile is linked to it."""
 
+_forks = 0
+"""How many forks lie between this process and the first."""
 
-class Call:
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class HandlerCall:
     """A handler with the messages for it: one, or several for a handler that takes a list.
 
     Of several, the first stands for all where only one can be shown: to middleware, and to a handler that asks for one.
     """
 
+    __slots__ = ("_contexts", "_decoded", "_environment", "handler")
+
     def __init__(
         self,
         handler: Handler,
         contexts: Sequence[Context],
-        stack: MiddlewareStack,
-        encoding: str = "json",
+        environment: CallEnvironment,
         decoded: list[Any] | None = None,
     ) -> None:
         self.handler = handler
         self._contexts = contexts
-        self._stack = stack
-        self._encoding = encoding
+        self._environment = environment
         self._decoded = decoded
 
     def run(self) -> CallResult:
-        """Call a plain function, or a coroutine function on a loop of its own. Nothing it raises gets past this."""
+        """Call a plain function, or a coroutine function on a loop. Nothing it raises gets past this."""
         try:
-            return self._outcome(self.value())
+            return self._result(self.value())
         except BaseException as error:
-            return _result_of(error)
+            return self._failure(error)
 
     async def run_async(self) -> CallResult:
         """Call a coroutine function, or a plain one, on this loop."""
         try:
-            return self._outcome(await self.value_async())
+            return self._result(await self.value_async())
         except BaseException as error:
-            return _result_of(error)
+            if isinstance(error, GeneratorExit) and not _in_task():
+                # It is not the handler's doing: the coroutine is thrown away.
+                raise
+            return self._failure(error)
 
     def value(self) -> Any:
         """Call now and give the result, or raise the error, as `send` does."""
-        frame = _MiddlewareScope(self._contexts[0], self._stack)
+        if not self._is_plain():
+            return drive(self._steps(), self._environment.loop)
+        context = self._contexts[0]
+        token, forks = current.set(context), _forks
+        failure: BaseException | None = None
+        result: Any = None
         try:
-            frame.begin()
-            result = self.handler.function(**self._arguments())
-            frame.result = run_coroutine(result) if inspect.iscoroutine(result) else result
+            result = self._call_plain(context)
+            if result is not None and inspect.isawaitable(result):
+                result = self._environment.loop.complete(result)
         except BaseException as error:
-            frame.fail(error)
-        return frame.end()
+            failure = error
+        finally:
+            current.reset(token)
+        return _ended(result, failure, forks)
 
     async def value_async(self) -> Any:
-        frame = _MiddlewareScope(self._contexts[0], self._stack)
+        if not self._is_plain():
+            return await drive_async(self._steps())
+        context = self._contexts[0]
+        token, forks = current.set(context), _forks
+        failure: BaseException | None = None
+        result: Any = None
         try:
-            frame.begin()
-            result = self.handler.function(**self._arguments())
-            frame.result = await result if inspect.iscoroutine(result) else result
+            result = self._call_plain(context)
+            if result is not None and inspect.isawaitable(result):
+                result = await result
         except BaseException as error:
-            frame.fail(error)
-        return frame.end()
+            failure = error
+        finally:
+            current.reset(token)
+        return _ended(result, failure, forks)
 
     def decode(self) -> list[Any]:
         """The bodies as the handler wants them; raises `Undecodable`."""
-        plan = self.handler.plan
-        if plan.body is None:
+        signature = self.handler.signature
+        if signature.body is None:
             return [None] * len(self._contexts)
         messages = [context.message for context in self._contexts]
-        return [bodies.decode(message.body, message.mime_type, plan.body_type) for message in messages]
+        return [bodies.decode(message.body, message.mime_type, signature.body_type) for message in messages]
 
-    def _arguments(self) -> dict[str, Any]:
-        decoded = self.decode() if self._decoded is None else self._decoded
-        return arguments(self.handler.plan, decoded if self.handler.plan.batch else decoded[0], self._contexts[0])
+    def _is_plain(self) -> bool:
+        """Whether nothing stands around the call, and the body is all that is asked for."""
+        signature = self.handler.signature
+        return (
+            not self._environment.middleware.layers
+            and not signature.by_type
+            and not signature.batch
+            and signature.body is not None
+        )
 
-    def _outcome(self, result: Any) -> CallResult:
+    def _call_plain(self, context: Context) -> Any:
+        signature, message = self.handler.signature, context.message
+        body = bodies.decode(message.body, message.mime_type, signature.body_type)
+        return self.handler.function(**{signature.body or "": body})
+
+    def _steps(self) -> Generator[Any, Any, Any]:
+        """The call with all that stands around it; yields what may have to be awaited."""
+        context, middleware = self._contexts[0], self._environment.middleware
+        begun: list[Middleware] = []
+        opened: list[Any] = []
+        result: Any = None
+        failure: BaseException | None = None
+        token, forks = current.set(context), _forks
+        try:
+            try:
+                yield from middleware.handling(context, begun)
+                given: dict[str, Any] = yield from self._arguments(opened)
+                result = yield self.handler.function(**given)
+            except GeneratorExit:
+                # These steps may have been thrown away, and then no hook can be taken any more.
+                raise
+            except BaseException as error:
+                failure = error
+            if failure is not None and (_is_ours(failure) or _forks != forks):
+                return _ended(result, failure, forks)
+            if _forks != forks:
+                _end_fork(None)
+            try:
+                yield from end_all(opened, failure)
+            except BaseException as error:
+                failure = error
+            return (yield from middleware.handled(context, begun, result, failure))
+        finally:
+            try:
+                current.reset(token)
+            except ValueError:
+                # A coroutine that is thrown away is ended wherever the collector runs.
+                current.set(None)
+
+    def _arguments(self, opened: list[Any]) -> Generator[Any, Any, dict[str, Any]]:
+        signature, context = self.handler.signature, self._contexts[0]
+        given: dict[str, Any] = {}
+        if signature.body is not None:
+            decoded = self.decode() if self._decoded is None else self._decoded
+            given[signature.body] = decoded if signature.batch else decoded[0]
+        for name, wanted in signature.by_type.items():
+            make = BY_TYPE.get(wanted)
+            if make is not None:
+                given[name] = make(context)
+            elif wanted in context.values:
+                given[name] = context.values[wanted]
+            elif wanted in self._environment.providers:
+                given[name] = yield from self._environment.providers.begin(wanted, context, opened)
+            else:
+                raise LookupError(f"handler {context.handler} asks for a {wanted!r}, which no middleware provides")
+        return given
+
+    def _result(self, value: Any) -> CallResult:
+        """The call ended well; what has to be sent because of it is made ready here, where its failure still counts."""
+        if not self.handler.replies:
+            return DONE
         for context in self._contexts:
-            if context.wants_reply:
+            if context.wants_reply or context.keeps_result or self.handler.options.keep_result:
                 break
         else:
             return DONE
-        responses = [context.response for context in self._contexts]
-        each = self.handler.plan.batch and isinstance(result, list) and len(result) == len(responses)
-        replies: list[Reply | None] = []
-        for row, response in enumerate(responses):
-            if response.callback is None:
-                replies.append(None)
-                continue
-            body, mime_type = bodies.encode(result[row] if each else result, self._encoding)
-            replies.append(Reply(response.callback, body, mime_type, dict(response.headers)))
-        return CallResult(DONE.outcome, replies=tuple(replies))
-
-
-class _MiddlewareScope:
-    """Middleware around one call; one of its error hooks may put a result in place of the error."""
-
-    def __init__(self, context: Context, stack: MiddlewareStack) -> None:
-        self.result: Any = None
-        self._context = context
-        self._stack = stack
-        self._error: BaseException | None = None
-        self._begun: list[Middleware] = []
-        self._process = os.getpid()
-        self._token = current.set(context)
-
-    def begin(self) -> None:
-        self._stack.handling(self._context, self._begun)
-
-    def fail(self, error: BaseException) -> None:
-        if _is_ours(error):
-            current.reset(self._token)
-            raise error
-        self._error = error
-
-    def end(self) -> Any:
-        """The result that counts, or the error."""
-        if os.getpid() != self._process:
-            _end_fork(self._error)
         try:
-            return self._stack.handled(self._context, self._begun, self.result, self._error)
-        finally:
-            current.reset(self._token)
+            return self._with_replies(value)
+        except Exception as error:
+            return results.unstorable_reply(error)
+
+    def _with_replies(self, value: Any) -> CallResult:
+        contexts, keep = self._contexts, self.handler.options.keep_result
+        each = self.handler.signature.batch and isinstance(value, list) and len(value) == len(contexts)
+        replies: list[Reply] = []
+        rows: list[int] = []
+        for row, context in enumerate(contexts):
+            wanted = keep or context.keeps_result
+            if not context.wants_reply and not wanted:
+                continue
+            body, mime_type = bodies.encode(value[row] if each else value, self._environment.encoding)
+            callback = context.response.callback
+            if callback is not None:
+                check_target("callback", callback)
+                if context.response.rewritten:
+                    callback = self._environment.prefix + callback
+                replies.append(Reply(callback, body, mime_type, dict(check_headers(context.response.headers))))
+                rows.append(row)
+            if wanted:
+                replies.append(kept_result(context.queue, context.message.id, body, mime_type))
+                rows.append(row)
+        return CallResult(DONE.outcome, replies=tuple(replies), rows=tuple(rows)) if replies else DONE
+
+    def _failure(self, error: BaseException) -> CallResult:
+        """An error as a result, unless it is not the handler's."""
+        if _is_ours(error):
+            raise error
+        return results.of_error(error, self._environment.retry)
 
 
-def _result_of(error: BaseException) -> CallResult:
-    """An error as an result, unless it is not the handler's."""
-    if _is_ours(error):
-        raise error
-    return call_result.of_error(error)
-
-
-def run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end in this thread."""
-    if not loop_runs_here():
-        return asyncio.run(coroutine)
-    coroutine.close()
-    raise RemudaError("a loop is running in this thread, and the handler is a coroutine; await send_async instead")
-
-
-def loop_runs_here() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on a loop of its own, whether or not one is running here."""
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(context.run, asyncio.run, coroutine).result()
+def _ended(result: Any, failure: BaseException | None, forks: int) -> Any:
+    """The value, or the error. A copy of the process that the handler forked ends here: the original goes on."""
+    if _forks != forks and not (failure is not None and _is_ours(failure)):
+        _end_fork(failure)
+    if failure is not None:
+        raise failure
+    return result
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether this is not the handler's doing: a person's interrupt in the main thread, or a coroutine being closed."""
-    interrupted = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
-    return interrupted or isinstance(error, GeneratorExit)
+    """Whether this is not the handler's doing, but a person's interrupt in the main thread."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def _in_task() -> bool:
+    asyncio = sys.modules["asyncio"]
+    return loop_runs_here() and asyncio.current_task() is not None
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:

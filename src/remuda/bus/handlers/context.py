@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 
 from remuda.bus.publishing import headers as names
@@ -17,29 +18,62 @@ class Attempt(int):
     """Which attempt this is; 1 is the first."""
 
 
+class StopToken:
+    """Says that the bus is asked to stop, so that a long handler can end early: save its state and raise `NotNow`."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    @property
+    def requested(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the bus is asked to stop, or for so long; whether it is."""
+        return self._event.wait(seconds)
+
+    def set(self) -> None:
+        self._event.set()
+
+    def __bool__(self) -> bool:
+        return self.requested
+
+    def __reduce__(self) -> tuple[type[StopToken], tuple[()]]:
+        # Another process has its own, which its parent sets.
+        return StopToken, ()
+
+
+_NEVER_STOPS = StopToken()
+
+
 class Response:
     """What will be sent to the callback: a handler may add headers, send it elsewhere, or not at all (B9)."""
 
     def __init__(self, callback: str | None) -> None:
         self.callback = callback
+        self.rewritten = False
         self.headers: dict[str, str] = {}
 
     def rewrite(self, topic: str) -> None:
-        """Send the answer to another topic."""
+        """Send the reply to another topic."""
+        self.rewritten = True
         self.callback = topic
 
     def remove(self) -> None:
-        """Send no answer."""
+        """Send no reply."""
         self.callback = None
 
 
 class Context:
     """One message in one handler's hands. What few handlers ask for is made when it is asked for."""
 
-    __slots__ = ("_attempt", "_headers", "_response", "_values", "handler", "message", "queue")
+    __slots__ = ("_attempt", "_headers", "_response", "_values", "handler", "message", "queue", "stop")
 
-    def __init__(self, message: Message, queue: str, handler: str, attempt: int) -> None:
+    def __init__(
+        self, message: Message, queue: str, handler: str, attempt: int, stop: StopToken = _NEVER_STOPS
+    ) -> None:
         self.message = message
+        self.stop = stop
         self.queue = queue
         self.handler = handler
         self._attempt = attempt
@@ -71,6 +105,11 @@ class Context:
         return self._response.callback is not None
 
     @property
+    def keeps_result(self) -> bool:
+        """Whether the publisher asked that the result be kept, to be found by the message's id."""
+        return names.KEEP_RESULT in self.message.headers
+
+    @property
     def values(self) -> dict[object, object]:
         """Whatever middleware wants to pass on; values are given to handlers by type."""
         if self._values is None:
@@ -84,7 +123,7 @@ class Context:
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger that adds the message's particulars to each line."""
+        """A logger that adds the message's id, queue, topic and attempt to each record."""
         extra = {
             "queue": self.queue,
             "message_id": self.message.id,

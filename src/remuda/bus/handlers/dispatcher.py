@@ -1,56 +1,69 @@
-"""What the workers of a queue have to do: the calls that its messages ask for. In any process."""
+"""From a delivery to the calls that its messages ask for. In any process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from remuda.bus.broker_api import BaseDelivery, Outcome
-from remuda.bus.handlers.call import Call
-from remuda.bus.handlers.call_result import CallResult
-from remuda.bus.handlers.context import Context
+from remuda.bus.handlers.call import HandlerCall
+from remuda.bus.handlers.context import Context, StopToken
+from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler
-from remuda.bus.handlers.middleware import MiddlewareStack
+from remuda.bus.handlers.result import DONE, CallResult
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.message import Message
 
 
 class Dispatcher:
-    """One queue's handlers and rules."""
+    """One queue's handlers, and which of them a message is for."""
 
     def __init__(
-        self, queue: str, handlers: Sequence[Handler], settings: QueueSettings, stack: MiddlewareStack, encoding: str
+        self, queue: str, handlers: Sequence[Handler], settings: QueueSettings, environment: CallEnvironment
     ) -> None:
         self.queue = queue
         self.handlers = list(handlers)
         self.settings = settings
-        self.stack = stack
-        self.encoding = encoding
-        self.takes_lists = any(handler.plan.batch for handler in handlers)
+        self.environment = environment
+        self.stop = StopToken()
+        self.takes_lists = any(handler.signature.batch for handler in handlers)
+        self.gate: Callable[[Message], bool] | None = None
+        """Asked before each call, in the process that owns the broker; a message that it refuses counts as done."""
         self._turn = 0
 
-    def calls(self, delivery: BaseDelivery[Any]) -> Iterable[tuple[list[int], Call | CallResult]]:
-        """Each call that the delivery asks for, with its rows; an result where no call is to be made."""
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "gate": None}
+
+    def calls(self, delivery: BaseDelivery[Any]) -> Iterable[tuple[list[int], HandlerCall | CallResult]]:
+        """Each call that the delivery asks for, with its rows; a result where no call is to be made."""
         together: list[int] = []
+        most = self.settings.retry.max_retries + 1
+        only = self.handlers[0] if len(self.handlers) == 1 and not self.takes_lists else None
+        queue, stop, environment = self.queue, self.stop, self.environment
         for row, attempt in enumerate(delivery.attempts):
-            if attempt > self.settings.retry.max_retries + 1:
-                yield [row], CallResult(Outcome.NEGATIVE, "its last attempt was lost together with its worker")
+            if attempt > most:
+                yield [row], CallResult(Outcome.NACK, "its last attempt was lost together with its worker")
+            elif self.gate is not None and not self.gate(delivery[row]):
+                yield [row], DONE
+            elif only is not None:
+                context = Context(delivery[row], queue, only.id, attempt, stop)
+                yield [row], HandlerCall(only, (context,), environment)
             elif self.takes_lists and attempt == 1:
                 together.append(row)
             else:
-                yield [row], self._call_one(Context(delivery[row], self.queue, "", attempt))
+                yield [row], self._call_one(Context(delivery[row], queue, "", attempt, stop))
         if together:
             yield from self._calls_many(delivery, together)
 
     def _calls_many(
         self, delivery: BaseDelivery[Any], rows: list[int]
-    ) -> Iterator[tuple[list[int], Call | CallResult]]:
+    ) -> Iterator[tuple[list[int], HandlerCall | CallResult]]:
         """One call for many messages. Those that cannot be decoded, or have failed before, are not in it."""
         handler, fit = self.handlers[0], []
         contexts, decoded = [], []
         for row in rows:
-            context = Context(delivery[row], self.queue, handler.id, 1)
-            call = Call(handler, [context], self.stack, self.encoding)
+            context = Context(delivery[row], self.queue, handler.id, 1, self.stop)
+            call = HandlerCall(handler, [context], self.environment)
             try:
                 decoded += call.decode()
             except Exception:
@@ -59,14 +72,14 @@ class Dispatcher:
             fit.append(row)
             contexts.append(context)
         if fit:
-            yield fit, Call(handler, contexts, self.stack, self.encoding, decoded)
+            yield fit, HandlerCall(handler, contexts, self.environment, decoded)
 
-    def _call_one(self, context: Context) -> Call | CallResult:
+    def _call_one(self, context: Context) -> HandlerCall | CallResult:
         handler = self._choose(context.message)
         if handler is None:
             return CallResult(Outcome.DEAD, f"no handler of {self.queue} takes {context.message.name}")
         context.handler = handler.id
-        return Call(handler, [context], self.stack, self.encoding)
+        return HandlerCall(handler, (context,), self.environment)
 
     def _choose(self, message: Message) -> Handler | None:
         if len(self.handlers) == 1:

@@ -1,4 +1,4 @@
-"""What a handler can say by raising (B12), besides returning or failing."""
+"""What a handler can decide by raising (B12), besides returning or failing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from remuda.model.durations import Duration, micros
 
 
 class HandlerDecision(Exception):
-    """An answer to the bus rather than a failure."""
+    """A decision about the message rather than a failure."""
 
 
 class Retry(HandlerDecision):
@@ -32,7 +32,7 @@ class NotInterested(HandlerDecision):
 
 
 class NotNow(HandlerDecision):
-    """Back to the queue; the attempt does not count. A moment passes first, lest it comes round without end."""
+    """Back to the queue; the attempt does not count. It comes again after a moment, not at once."""
 
     def __init__(self, reason: str = "not now", *, after: Duration = "1s") -> None:
         super().__init__(reason)

@@ -1,16 +1,21 @@
-"""Around publishing and handling (B11): ordered layers, each with a before, an after and an error hook."""
+"""Around publishing and handling (B11): ordered layers, each with a before, an after and an error hook.
+
+A hook may be a coroutine function: it is awaited, on the application's loop where the bus runs there.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar
 
 from remuda.bus.handlers.context import Context
 from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
+
+Steps = Generator[Any, Any, Any]
+"""Yields what hooks return, which may have to be awaited, and is sent the value."""
 
 
 class Handled:
@@ -21,68 +26,89 @@ class Handled:
 
 
 class Middleware:
-    """Override what you need. Before-hooks run in order, after- and error-hooks in reverse."""
+    """Override what you need. Before-hooks run in order, after- and error-hooks in reverse.
 
-    def before_publish(self, message: Message) -> Message:
+    `provides` names the types of which `before_handle` puts a value into `context.values`, for handlers to ask for.
+    """
+
+    provides: ClassVar[tuple[Any, ...]] = ()
+
+    def before_publish(self, message: Message) -> Any:
         """May return a changed message; raising stops the publish."""
         return message
 
-    def after_publish(self, message: Message) -> None:
+    def after_publish(self, message: Message) -> Any:
         """The message is kept."""
 
-    def publish_error(self, message: Message, error: Exception) -> None:
+    def publish_error(self, message: Message, error: Exception) -> Any:
         """The message was not taken."""
 
-    def before_handle(self, context: Context) -> None:
+    def before_handle(self, context: Context) -> Any:
         """May put values into the context; raising counts as the handler's failure."""
 
     def after_handle(self, context: Context, result: Any) -> Any:
         """May replace the result."""
         return result
 
-    def handle_error(self, context: Context, error: BaseException) -> Handled | None:
-        """May mark the error as handled and give a result in place of it."""
+    def handle_error(self, context: Context, error: BaseException) -> Any:
+        """May return `Handled` to mark the error as handled, with a result in place of it."""
         return None
 
 
 class MiddlewareStack:
-    """The layers of one bus, outermost first."""
+    """The layers of one bus, outermost first. Each method gives steps, for a thread or a coroutine to take."""
 
     def __init__(self, layers: Sequence[Middleware] = ()) -> None:
         self.layers = list(layers)
 
-    def publishing(self, message: Message) -> Message:
+    def __bool__(self) -> bool:
+        return bool(self.layers)
+
+    @property
+    def provided(self) -> set[Any]:
+        """The types that handlers may ask for because of these layers."""
+        return {wanted for layer in self.layers for wanted in getattr(layer, "provides", ())}
+
+    def publishing(self, message: Message) -> Steps:
         for layer in self.layers:
-            message = layer.before_publish(message)
+            message = yield layer.before_publish(message)
+            if not isinstance(message, Message):
+                raise TypeError(f"before_publish of {type(layer).__name__} must return a message, not {message!r}")
         return message
 
-    def published(self, message: Message) -> None:
+    def published(self, message: Message) -> Steps:
         for layer in reversed(self.layers):
-            with _only_told(layer, "after_publish"):
-                layer.after_publish(message)
+            try:
+                yield layer.after_publish(message)
+            except Exception:
+                _log_failed_hook(layer, "after_publish")
 
-    def unpublished(self, message: Message, error: Exception) -> None:
+    def unpublished(self, message: Message, error: Exception) -> Steps:
         for layer in reversed(self.layers):
-            with _only_told(layer, "publish_error"):
-                layer.publish_error(message, error)
+            try:
+                yield layer.publish_error(message, error)
+            except Exception:
+                _log_failed_hook(layer, "publish_error")
 
-    def handling(self, context: Context, begun: list[Middleware]) -> None:
+    def handling(self, context: Context, begun: list[Middleware]) -> Steps:
         """Before-hooks in order. Those that went well are in `begun`, also when one raises."""
         for layer in self.layers:
-            layer.before_handle(context)
+            yield layer.before_handle(context)
             begun.append(layer)
 
     def handled(
         self, context: Context, begun: Sequence[Middleware], result: Any, error: BaseException | None = None
-    ) -> Any:
+    ) -> Steps:
         """After- or error-hooks of those that have begun, from the inside out. Once one has handled the error, those
         further out see a result; once one raises, they see that error."""
         for layer in reversed(begun):
             try:
                 if error is None:
-                    result = layer.after_handle(context, result)
-                elif (answer := layer.handle_error(context, error)) is not None:
-                    result, error = answer.result, None
+                    result = yield layer.after_handle(context, result)
+                else:
+                    handled = yield layer.handle_error(context, error)
+                    if handled is not None:
+                        result, error = handled.result, None
             except Exception as raised:
                 error = raised
         if error is not None:
@@ -90,10 +116,6 @@ class MiddlewareStack:
         return result
 
 
-@contextmanager
-def _only_told(layer: Middleware, hook: str) -> Iterator[None]:
-    """Whether the message is kept is settled by now: a hook that fails must not tell the publisher otherwise."""
-    try:
-        yield
-    except Exception:
-        _log.exception("%s of %s failed; whether the message is kept does not depend on it", hook, type(layer).__name__)
+def _log_failed_hook(layer: Middleware, hook: str) -> None:
+    # Whether the message is kept is settled by now: a hook that fails must not tell the publisher otherwise.
+    _log.exception("%s of %s failed; whether the message is kept does not depend on it", hook, type(layer).__name__)

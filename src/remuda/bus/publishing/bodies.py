@@ -30,15 +30,41 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
     check_encoding(encoding)
     if encoding == "raw":
         raise InvalidMessage(f"a raw body must be bytes, not {type(value).__name__}; nothing was stored")
-    write = msgspec.json.encode if encoding == "json" else msgspec.msgpack.encode
     try:
-        body = write(value, enc_hook=_plain if encoding == "json" else _plain_binary)
+        if encoding == "json":
+            body = _write_json(value)
+            if b"null" in body and _has_nan(value):
+                raise ValueError("NaN and infinity are not JSON; use null, a text, or encoding='msgpack'")
+        else:
+            body = _write_msgpack(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise InvalidMessage(
             f"a {type(value).__name__} cannot be encoded as {encoding}: {error}; nothing was stored. "
             "Publish bytes, or a value of plain types, a dataclass, a msgspec Struct or a pydantic model"
         ) from error
     return body, ENCODINGS[encoding]
+
+
+_INFINITE: Final = (float("inf"), float("-inf"))
+
+
+def _has_nan(value: Any) -> bool:
+    """Whether the value holds a number that JSON would turn into null."""
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, float):
+            if one != one or one in _INFINITE:
+                return True
+        elif isinstance(one, dict):
+            todo += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            todo += one
+        elif isinstance(one, msgspec.Struct) or hasattr(one, "__dataclass_fields__"):
+            todo += [
+                getattr(one, name, None) for name in getattr(one, "__struct_fields__", ()) or one.__dataclass_fields__
+            ]
+    return False
 
 
 def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
@@ -49,7 +75,9 @@ def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
         return _reader(mime_type, wanted)(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
         name, base = getattr(wanted, "__name__", str(wanted)), _base(mime_type)
-        raise Undecodable(f"the {base or 'untyped'} body of {len(body)} bytes is no {name}: {error}") from error
+        raise Undecodable(
+            f"the {base or 'untyped'} body of {len(body)} bytes is not {_article(name)}: {error}"
+        ) from error
 
 
 @lru_cache(maxsize=1024)
@@ -66,6 +94,10 @@ def _reader(mime_type: str, wanted: Any) -> Callable[[bytes], Any]:
     if _is_model(wanted):
         return wanted.model_validate_json  # type: ignore[no-any-return]
     return _decoder(msgspec.json.Decoder, wanted)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in tuple('aeiou') else 'a'} {name}"
 
 
 def _base(mime_type: str) -> str:
@@ -107,7 +139,7 @@ def _made(kind: Any, value: Any) -> Any:
     """A value of a type that msgspec does not know."""
     if _is_model(kind):
         return kind.model_validate(value)
-    raise msgspec.ValidationError(f"a {type(value).__name__} does not become a {getattr(kind, '__name__', kind)}")
+    raise msgspec.ValidationError(f"a {type(value).__name__} cannot become a {getattr(kind, '__name__', kind)}")
 
 
 def _is_model(kind: Any) -> bool:
@@ -119,3 +151,7 @@ def _is_model(kind: Any) -> bool:
         and isinstance(kind, type)
         and issubclass(kind, pydantic.BaseModel)
     )
+
+
+_write_json: Final = msgspec.json.Encoder(enc_hook=_plain).encode
+_write_msgpack: Final = msgspec.msgpack.Encoder(enc_hook=_plain_binary).encode

@@ -10,7 +10,7 @@ import msgspec
 
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.bodies import JSON
-from remuda.bus.publishing.options import check_target
+from remuda.bus.publishing.checks import check_target
 from remuda.bus.publishing.system_queues import UNROUTED
 from remuda.model.durations import SECOND
 from remuda.model.errors import InvalidMessage
@@ -24,8 +24,11 @@ _OWN_FIELDS: Final = (names.MESSAGE_ID, names.MESSAGE_NAME, names.SENT_TIME)
 """Headers that are fields of a message here."""
 
 
+_DOTNET: Final = "%m/%d/%Y %H:%M:%S"
+
+
 class Invalid(msgspec.Struct, frozen=True):
-    """What came is no message: why, and all of it."""
+    """What came is not a message: why, and all of it."""
 
     reason: str
     headers: dict[str, str]
@@ -64,7 +67,7 @@ def headers_of(message: Message, *, group: str | None = None, exception: str | N
 
 
 def take_in(bus: Bus, headers: Mapping[str, Any] | None, body: bytes, mime_type: str = JSON) -> str:
-    """Publish what another system sent; what is no message is set aside as invalid, once. Gives its id."""
+    """Publish what another system sent; what is not a message is set aside as invalid, once. Gives its id."""
     found = read(headers, body, mime_type)
     if isinstance(found, Message):
         return bus.publish_messages([found])[0]
@@ -99,8 +102,14 @@ def _text(value: Any) -> str | None:
 
 
 def _time(text: str | None) -> int | None:
-    try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
+    """A time as other systems write it: ISO 8601, or as .NET does for its invariant culture."""
+    moment = None
+    for read in (datetime.fromisoformat, lambda written: datetime.strptime(written, _DOTNET)):
+        try:
+            moment = read(text or "")
+            break
+        except ValueError:
+            continue
+    if moment is None:
         return None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * SECOND)

@@ -1,29 +1,67 @@
-"""Messages on their way in, from what an application says to a checked `Message`, and dead letters."""
+"""What an application says of a message beside its topic and body, and the checked messages that come of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
-from remuda.bus.broker_api import MessageFilter, Parked
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
-from remuda.model.document import Document, QueueView
-from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.message import Message, Priority
+from remuda.bus.publishing.checks import Moment, check_headers, check_storable, check_target, moment
+from remuda.model.durations import Duration, micros
+from remuda.model.errors import InvalidMessage
+from remuda.model.message import Priority
 from remuda.model.messages import Messages, fold
-from remuda.model.state import State
-from remuda.model.topics import check_topic
 
-Moment = int | datetime
-"""Microseconds since the epoch, or a datetime with a time zone."""
+_UNTYPED: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, type(None)})
+"""Values of these types say nothing of themselves in a header."""
 
-_WILD: Final = frozenset({"*", "#"})
+
+class SendKwargs(TypedDict, total=False):
+    """Options of `send`, which stores nothing."""
+
+    headers: Mapping[str, str] | None
+    id: str
+    object: str | None
+    key: str | None
+    mime_type: str | None
+    user: str | None
+
+
+class CallKwargs(SendKwargs, total=False):
+    """Options of `call`, which receives the reply itself."""
+
+    priority: Priority | int | str
+    delay: Duration | None
+    at: Moment | None
+    expires: Duration | None
+
+
+class BatchKwargs(TypedDict, total=False):
+    """Options of `publish_many`: what all its messages share."""
+
+    callback: str | None
+    failure_callback: str | None
+    headers: Mapping[str, str] | None
+    object: str | None
+    key: str | None
+    mime_type: str | None
+    priority: Priority | int | str
+    delay: Duration | None
+    at: Moment | None
+    expires: Duration | None
+    user: str | None
+    keep_result: bool
+
+
+class PublishKwargs(BatchKwargs, total=False):
+    """Options of `publish`."""
+
+    id: str
+    unique: str | None
+    idempotency_key: str | None
 
 
 class PublishOptions(msgspec.Struct, frozen=True):
@@ -35,11 +73,13 @@ class PublishOptions(msgspec.Struct, frozen=True):
     object: str | None = None
     key: str | None = None
     mime_type: str | None = None
-    priority: Priority | str = Priority.NORMAL
+    priority: Priority | int | str = Priority.NORMAL
     delay: Duration | None = None
     at: Moment | None = None
     expires: Duration | None = None
     user: str | None = None
+    failure_callback: str | None = None
+    keep_result: bool = False
 
     def messages(
         self, topic: str, values: Iterable[Any], inherited: Mapping[str, str], encoding: str, now: int
@@ -51,7 +91,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
             raise InvalidMessage("the message would expire before it is due; nothing was stored")
         written, mime_types = [], []
         typed: list[Mapping[str, str]] = []
-        known = {bytes: headers, bytearray: headers, type(None): headers}
+        known: dict[type, Mapping[str, str]] = dict.fromkeys(_UNTYPED, headers)
         for value in values:
             body, mime_type = bodies.encode(value, encoding)
             kind = type(value)
@@ -68,18 +108,48 @@ class PublishOptions(msgspec.Struct, frozen=True):
             key=self.key,
             mime_type=self.mime_type or fold(mime_types),
             headers=fold(typed),
-            priority=_priority(self.priority),
+            priority=read_priority(self.priority),
             expires=expires,
             due=due,
         )
 
+    def message(self, topic: str, value: Any, inherited: Mapping[str, str], encoding: str, now: int) -> Messages:
+        """As `messages`, for one value."""
+        if self.delay is not None or self.at is not None or self.expires is not None:
+            return self.messages(topic, (value,), inherited, encoding, now)
+        headers = self._headers(topic, inherited)
+        body, mime_type = bodies.encode(value, encoding)
+        kind = type(value)
+        if kind not in _UNTYPED:
+            headers = {names.MESSAGE_TYPE: bodies.type_name(kind), **headers}
+        return Messages(
+            bodies=[body],
+            name=topic,
+            ids=[self.id] if self.id else None,
+            object=self.object,
+            key=self.key,
+            mime_type=self.mime_type or mime_type,
+            headers=headers,
+            priority=read_priority(self.priority),
+        )
+
     def _headers(self, topic: str, inherited: Mapping[str, str]) -> dict[str, str]:
         check_target("topic", topic)
-        headers = {**inherited, **checked_headers(self.headers)} if self.headers else dict(inherited)
+        check_storable("id", self.id)
+        check_storable("object", self.object)
+        check_storable("key", self.key)
+        check_storable("mime_type", self.mime_type)
+        headers = {**inherited, **check_headers(self.headers)} if self.headers else dict(inherited)
         if self.callback is not None:
             check_target("callback", self.callback)
             headers[names.CALLBACK] = self.callback
+        if self.failure_callback is not None:
+            check_target("failure callback", self.failure_callback)
+            headers[names.FAILURE_CALLBACK] = self.failure_callback
+        if self.keep_result:
+            headers[names.KEEP_RESULT] = "1"
         if self.user is not None:
+            check_storable("user", self.user)
             headers[names.USER] = self.user
         return headers
 
@@ -91,87 +161,8 @@ class PublishOptions(msgspec.Struct, frozen=True):
         return None if self.at is None else moment("at", self.at)
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that finished without success in one queue."""
-
-    id: str
-    topic: str
-    state: State
-    reason: str
-    time: int
-    """When it finished, in microseconds since the epoch."""
-    attempts: int
-    body: bytes
-    message: Message
-    history: QueueView
-    """All that became of it in this queue, with a traceback in `detail` and each attempt in `consumed_by`."""
-
-
-def dead_letter(queue: str, parked: Parked, document: Document) -> DeadLetter:
-    history = next(view for view in document.queues if view.queue == queue)
-    message = document.message
-    return DeadLetter(
-        message.id,
-        message.name,
-        parked.state,
-        parked.reason,
-        parked.time,
-        history.attempts,
-        message.body,
-        message,
-        history,
-    )
-
-
-def selection(
-    *,
-    reason: str | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
-    states: str | frozenset[State] | None = None,
-) -> MessageFilter:
-    """A choice of dead letters; `states` may be given as letters: E dead, I invalid, N not interested."""
-    chosen = MessageFilter(reason=reason, since=0 if since is None else moment("since", since))
-    if until is not None:
-        chosen = msgspec.structs.replace(chosen, until=moment("until", until))
-    if states is not None:
-        chosen = msgspec.structs.replace(chosen, states=frozenset(map(State, states)))
-    return chosen
-
-
-def moment(name: str, value: Moment) -> int:
-    """A point in time in microseconds since the epoch."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise InvalidOption(f"{name} has no time zone: {value}; write it like datetime.now(UTC)")
-        return round(value.timestamp() * SECOND)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOption(f"{name} must be a datetime, or microseconds since the epoch, not {value!r}")
-    return value
-
-
-def check_target(what: str, topic: str) -> None:
-    """Raise `InvalidMessage` for a topic to which nothing can be published."""
-    if not isinstance(topic, str):
-        raise InvalidMessage(f"a {what} must be a text, not {topic!r}; nothing was stored")
-    _check_text(what, topic)
-
-
-@lru_cache(maxsize=4096)
-def _check_text(what: str, topic: str) -> None:
-    check_topic(topic)
-    if not _WILD.isdisjoint(topic.split(".")):
-        raise InvalidMessage(f"{what} {topic!r} holds a wildcard, which is for subscribing; nothing was stored")
-
-
-def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
-    for name, value in (headers or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(f"headers are texts, but {name!r} is {value!r}; nothing was stored")
-    return headers or {}
-
-
-def _priority(value: Priority | str) -> Priority:
+def read_priority(value: Priority | int | str) -> Priority:
+    """A priority by its name or number."""
     if type(value) is Priority:
         return value
     try:

@@ -1,22 +1,27 @@
-"""BaseDelivery to `call`: one private channel per bus, and whoever waits for which message."""
+"""Replies to `call`: one private channel per bus, and whoever waits for which message."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from concurrent.futures import Future
+from typing import Final
 
 from remuda.bus.broker_api import Broker
+from remuda.bus.errors import HandlerFailed
 from remuda.bus.publishing import headers as names
 from remuda.model.errors import BrokerClosed
 from remuda.model.message import Message
 
+REPLY_TOPIC: Final = "remuda-reply."
+"""What the topics of callers begin with; only they are told of failures without asking."""
+
 
 class ReplyListener:
-    """Receives answers and hands each to the call that it belongs to."""
+    """Receives replies and hands each to the call that it belongs to."""
 
     def __init__(self, broker: Broker) -> None:
-        self.topic = f"remuda-reply.{uuid.uuid4().hex}"
+        self.topic = f"{REPLY_TOPIC}{uuid.uuid4().hex}"
         self._waiting: dict[str, Future[Message]] = {}
         self._guard = threading.Lock()
         options = {"persistence": "memory", "auto_destroy": "no-consumers", "acknowledge": "none"}
@@ -41,7 +46,7 @@ class ReplyListener:
             waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if future.set_running_or_notify_cancel():
-                future.set_exception(BrokerClosed("the bus was closed before the answer came"))
+                future.set_exception(BrokerClosed("the bus was closed before the reply came"))
 
     def _run(self) -> None:
         for delivery in self._channel:
@@ -50,4 +55,19 @@ class ReplyListener:
                     future = self._waiting.pop(message.headers.get(names.CORRELATION, ""), None)
                 # Whoever called may have stopped waiting in this very moment.
                 if future is not None and future.set_running_or_notify_cancel():
-                    future.set_result(message)
+                    _resolve(future, message)
+
+
+def _resolve(future: Future[Message], message: Message) -> None:
+    reason = message.headers.get(names.EXCEPTION)
+    if reason is None:
+        future.set_result(message)
+        return
+    failed = HandlerFailed(
+        reason,
+        error_type=message.headers.get(names.ERROR_TYPE, ""),
+        detail=message.body.decode("utf-8", "replace") or None,
+        queue=message.headers.get(names.GROUP, ""),
+        message_id=message.headers.get(names.CORRELATION, ""),
+    )
+    future.set_exception(failed)

@@ -25,13 +25,23 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Stretches each interval by a random part of itself up to this."""
     threshold: int | None = None
     """After this many attempts the threshold callback fires, once."""
+    retry_on: tuple[type[BaseException], ...] = ()
+    """Only these errors are tried again; all of them where none is named."""
+    give_up_on: tuple[type[BaseException], ...] = ()
+    """These errors are never tried again."""
 
     def __post_init__(self) -> None:
         for name in ("max_retries", "min_interval", "jitter"):
             if getattr(self, name) < 0:
-                raise InvalidOption(f"{name} of a retry policy is zero or more, not {getattr(self, name)!r}")
+                raise InvalidOption(f"{name} of a retry policy must be zero or more, not {getattr(self, name)!r}")
         if any(interval < 0 for interval in self.intervals):
-            raise InvalidOption(f"the intervals of a retry policy are zero or more, not {self.intervals!r}")
+            raise InvalidOption(f"the intervals of a retry policy must be zero or more, not {self.intervals!r}")
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether this error is worth another attempt."""
+        if self.give_up_on and isinstance(error, self.give_up_on):
+            return False
+        return not self.retry_on or isinstance(error, self.retry_on)
 
     def after(self, attempt: int) -> int | None:
         """The wait after the failure of attempt n, which counts from 1; None when it was the last."""
@@ -78,8 +88,9 @@ def exponential(
 RetrySpec = RetryPolicy | Sequence[Duration] | int | str | None
 
 
-def policy(spec: RetrySpec) -> RetryPolicy | None:
-    """A policy as people write it: a list of waits, a number of retries, a name, or None for the configured one."""
+def policy(spec: RetrySpec) -> RetryPolicy | int | None:
+    """A policy as people write it: a list of waits, a name, or a policy. A number of retries stays a number, and None
+    stays None: the rest is then as configured."""
     if spec is None or isinstance(spec, RetryPolicy):
         return spec
     if isinstance(spec, str):
@@ -91,7 +102,20 @@ def policy(spec: RetrySpec) -> RetryPolicy | None:
         return named[spec]
     if isinstance(spec, int):
         if isinstance(spec, bool) or spec < 0:
-            raise InvalidOption(f"a number of retries is zero or more, not {spec}")
-        return msgspec.structs.replace(DEFAULT, max_retries=spec)
+            raise InvalidOption(f"a number of retries must be zero or more, not {spec}")
+        return spec
+    if not isinstance(spec, Sequence):
+        raise InvalidOption(f"retry must be a list of waits, a number of retries, a name or a policy, not {spec!r}")
     waits = tuple(micros(wait) for wait in spec)
     return RetryPolicy(max_retries=len(waits), intervals=waits)
+
+
+def error_types(name: str, types: object) -> tuple[type[BaseException], ...] | None:
+    """Exception types as people write them: one, or several."""
+    if types is None:
+        return None
+    listed = tuple(types) if isinstance(types, list | tuple | set | frozenset) else (types,)
+    for one in listed:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise InvalidOption(f"{name} must name exception types, like ConnectionError; not {one!r}")
+    return listed

@@ -18,89 +18,27 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from remuda.bus.handlers.handler import ExecutorKind, HandlerOptions
-from remuda.bus.settings.retry import DEFAULT, RetryPolicy
-from remuda.model.durations import MILLISECOND, SECOND, micros
+from remuda.bus.settings.properties import PROPERTIES
+from remuda.bus.settings.retry import RetryPolicy
 from remuda.model.errors import InvalidOption
 
 _PREFIX: Final = "REMUDA_"
-
-
-class Property(msgspec.Struct, frozen=True):
-    """One setting: how it is read, what it is by default, and whether a queue may have its own."""
-
-    read: Callable[[Any], Any]
-    default: Any
-    per_queue: bool = True
+_FILE, _CODE, _ENVIRONMENT = 1, 2, 3
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A value and where it came from."""
+    """A value and where it came from; of two sources that name the same thing, the higher rank wins."""
 
     value: Any
     source: str
-
-
-def _whole(minimum: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        try:
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-        if number is None or isinstance(value, bool) or (isinstance(value, float) and value != number):
-            raise InvalidOption(f"must be a whole number, not {value!r}")
-        if number < minimum:
-            raise InvalidOption(f"must be at least {minimum}, not {value!r}")
-        return number
-
-    return read
-
-
-def _intervals(value: Any) -> tuple[int, ...]:
-    entries = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
-    return tuple(micros(entry, SECOND) for entry in entries)
-
-
-def _executor(value: Any) -> ExecutorKind:
-    try:
-        return ExecutorKind(value)
-    except ValueError:
-        raise InvalidOption(f"must be one of {', '.join(ExecutorKind)}; not {value!r}") from None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidOption(f"must be a text, not {value!r}")
-    return value
-
-
-def _duration(unit: int, *, least: int = 0) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        length = micros(value, unit)
-        if length < least:
-            raise InvalidOption(f"must be longer than zero, not {value!r}")
-        return length
-
-    return read
-
-
-PROPERTIES: Final[dict[str, Property]] = {
-    "message.retry.max": Property(_whole(0), 5),
-    "message.retry.intervals": Property(_intervals, DEFAULT.intervals),
-    "message.retry.min.interval": Property(_duration(MILLISECOND), DEFAULT.min_interval, per_queue=False),
-    "message.retry.check.interval": Property(_duration(SECOND), 60 * SECOND, per_queue=False),
-    "message.queue.size": Property(_whole(0), 500),
-    "message.failover": Property(_text, None),
-    "message.threads": Property(_whole(1), 1),
-    "message.timeout": Property(_duration(SECOND, least=1), None),
-    "message.executor": Property(_executor, None),
-}
+    rank: int = 0
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +51,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     executor: ExecutorKind | None
     queue_size: int
     batch: int | None = None
+    unique: bool = False
 
 
 class Settings:
@@ -134,7 +73,7 @@ class Settings:
         if file is not None or path.exists():
             settings.read_file(path)
         for name, value in (properties or {}).items():
-            settings.put(name, value, "code")
+            settings.put(name, value, "code", _CODE)
         settings.read_environment(os.environ if environment is None else environment)
         return settings
 
@@ -146,7 +85,7 @@ class Settings:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidOption(f"the settings file {path} is not valid TOML: {error}") from error
         for name, value in _flatten(tables):
-            self.put(name, value, str(path))
+            self.put(name, value, str(path), _FILE)
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
         names = {name.upper().replace(".", "_"): name for name in PROPERTIES}
@@ -155,10 +94,10 @@ class Settings:
                 continue
             known, _, queue = variable.removeprefix(_PREFIX).partition("__")
             if known not in names:
-                raise InvalidOption(f"the environment variable {variable} is no setting{_hint(known, list(names))}")
-            self.put(names[known] + (f".{queue}" if queue else ""), value, variable)
+                raise InvalidOption(f"the environment variable {variable} is not a setting{_hint(known, list(names))}")
+            self.put(names[known] + (f".{queue}" if queue else ""), value, variable, _ENVIRONMENT)
 
-    def put(self, name: str, value: Any, source: str) -> None:
+    def put(self, name: str, value: Any, source: str, rank: int = _ENVIRONMENT + 1) -> None:
         """Take one setting, or refuse it with its name."""
         known = property_of(name)
         if known is None:
@@ -170,7 +109,7 @@ class Settings:
         if name == "message.failover":
             raise InvalidOption(f"{source}: message.failover needs a queue: message.failover.<queueId>")
         try:
-            self._values[name] = Setting(PROPERTIES[known].read(value), source)
+            self._values[name] = Setting(PROPERTIES[known].read(value), source, rank)
         except InvalidOption as error:
             raise InvalidOption(f"{source}: {name} {error}") from None
 
@@ -180,7 +119,8 @@ class Settings:
 
     def own(self, name: str, queue: str) -> Setting | None:
         """A queue's own value."""
-        return self._values.get(f"{name}.{queue}") or self._values.get(f"{name}.{_shell_name(queue)}")
+        found = [self._values.get(f"{name}.{written}") for written in (queue, _shell_name(queue))]
+        return max((one for one in found if one is not None), key=lambda one: one.rank, default=None)
 
     def unknown_queues(self, queues: Iterable[str]) -> set[str]:
         """Queues that some setting names, and that are none of these."""
@@ -196,19 +136,20 @@ class Settings:
             return own.value if own is not None else said if said is not None else self.get(name).value
 
         return QueueSettings(
-            retry=self._retry(queue, options.retry),
+            retry=self._retry(queue, options),
             timeout=pick("message.timeout", options.timeout),
             failover=pick("message.failover", options.failover),
             threads=pick("message.threads", options.threads),
             executor=pick("message.executor", options.executor),
             queue_size=pick("message.queue.size", options.queue_size),
             batch=options.batch,
+            unique=options.unique,
         )
 
     def effective(self, queues: Mapping[str, HandlerOptions]) -> list[tuple[str, Any, str]]:
         """Every setting in force, with its source, for people to read."""
         rows = [
-            (name, self.get(name).value, self.get(name).source) for name in PROPERTIES if name != "message.failover"
+            (name, self._in_force(name), self.get(name).source) for name in PROPERTIES if name != "message.failover"
         ]
         for queue, options in queues.items():
             chosen = self.for_queue(queue, options)
@@ -225,21 +166,38 @@ class Settings:
                     rows.append((f"{name}.{queue}", value, own.source if own is not None else "handler"))
         return rows
 
-    def _retry(self, queue: str, said: RetryPolicy | None) -> RetryPolicy:
-        policy = said or RetryPolicy(
-            max_retries=self.get("message.retry.max").value,
-            intervals=self.get("message.retry.intervals").value,
-            min_interval=self.get("message.retry.min.interval").value,
-        )
+    def _in_force(self, name: str) -> Any:
+        """A general value as it works out: no interval is shorter than the shortest allowed."""
+        value = self.get(name).value
+        if name != "message.retry.intervals":
+            return value
+        least = self.get("message.retry.min.interval").value
+        return tuple(max(interval, least) for interval in value)
+
+    def _retry(self, queue: str, options: HandlerOptions) -> RetryPolicy:
+        """The handler's policy, or the configured one; a queue's own settings win over both."""
+        written = options.retry
         changes: dict[str, Any] = {}
+        if isinstance(written, RetryPolicy):
+            policy = written
+            if self.get("message.retry.min.interval").source != "default":
+                changes["min_interval"] = self.get("message.retry.min.interval").value
+        else:
+            policy = RetryPolicy(
+                max_retries=self.get("message.retry.max").value if written is None else written,
+                intervals=self.get("message.retry.intervals").value,
+                min_interval=self.get("message.retry.min.interval").value,
+            )
         for name, field in (("message.retry.max", "max_retries"), ("message.retry.intervals", "intervals")):
             own = self.own(name, queue)
             if own is not None:
                 changes[field] = own.value
-        if said is not None and self.get("message.retry.min.interval").source != "default":
-            changes["min_interval"] = self.get("message.retry.min.interval").value
         if "max_retries" in changes and policy.threshold == policy.max_retries + 1:
             changes["threshold"] = changes["max_retries"] + 1
+        if options.retry_on is not None:
+            changes["retry_on"] = options.retry_on
+        if options.give_up_on is not None:
+            changes["give_up_on"] = options.give_up_on
         return msgspec.structs.replace(policy, **changes)
 
     def _source_of(self, name: str, queue: str) -> Setting | None:

@@ -10,7 +10,7 @@ from remuda.bus.broker_api import Outcome
 from remuda.bus.execution.active_delivery import DeliveryState, FinishedCalls
 from remuda.bus.execution.processes import shared_progress as shared
 from remuda.bus.execution.processes.shared_progress import SharedProgress
-from remuda.bus.handlers.call_result import DONE, CallResult
+from remuda.bus.handlers.result import DONE, CallResult
 from remuda.model.durations import SECOND, text
 
 _NANO: Final = 1_000_000_000
@@ -83,5 +83,5 @@ class CallDeadline:
         if self.broken is None:
             return None
         if self.broken == tracker.began:
-            return CallResult(Outcome.NEGATIVE, f"timed out after {text(self._timeout)}; its process was killed")
+            return CallResult(Outcome.NACK, f"timed out after {text(self._timeout)}; its process was killed")
         return CallResult(Outcome.RELEASE, "its process was killed for the call before it")

@@ -1,4 +1,4 @@
-"""The other side of a process crew: runs handlers in a process that may crash without taking anyone along."""
+"""The other side of a pool of processes: runs handlers in a process that may crash without taking anyone along."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from remuda.bus.broker_api import BaseDelivery, Sending
+from remuda.bus.broker_api import BaseDelivery, in_hand
 from remuda.bus.execution.processes import shared_progress as shared
+from remuda.bus.execution.processes.parent import ParentConnection, set_parent
 from remuda.bus.execution.processes.shared_progress import SharedProgress
-from remuda.bus.handlers import call_result
-from remuda.bus.handlers.call import Call
-from remuda.bus.handlers.call_result import DONE, CallResult
+from remuda.bus.handlers import result as results
+from remuda.bus.handlers.call import HandlerCall
 from remuda.bus.handlers.dispatcher import Dispatcher
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.bus.handlers.result import DONE, CallResult
+from remuda.model.errors import InvalidOption
 from remuda.model.messages import Messages
 
-# What the child says by the line: a word, the number of the round that it is about, and an result, if any.
+# What the child says: a word, the number of the batch that it is about, and a result, if any.
 READY: Final = "ready"
 TOLD: Final = "told"
-"""A call finished with this result, for which the shared has no room."""
+"""A call finished with this result, for which the shared memory has no room."""
 CLOSED: Final = "closed"
-"""The answer to a recall: from now on no call begins in this round."""
+"""The answer to a recall: from now on no call begins in this batch."""
 OVER: Final = "over"
-"""The last word of a round."""
+"""The last word of a batch."""
+
+
+STOP: Final = -1
+"""In place of a batch's number, from the parent: the bus is asked to stop."""
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Messages to handle, with their attempts. The shared says what became of each row."""
+    """Messages to handle, with their attempts. The shared memory says what became of each row."""
 
     number: int
     messages: Messages
@@ -41,7 +46,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Pipes(msgspec.Struct, frozen=True):
-    """The child's ends: for rounds and what is said of them, for recalls, for what handlers ask."""
+    """The child's ends: for batches and what is said of them, for recalls, for what handlers ask."""
 
     link: Connection
     recalls: Connection
@@ -52,48 +57,20 @@ class Pipes(msgspec.Struct, frozen=True):
             end.close()
 
 
-class ParentConnection:
-    """The way to the parent, which owns the broker. Any thread of the child may use it."""
-
-    def __init__(self, link: Connection) -> None:
-        self._link = link
-        self._guard = threading.Lock()
-        self._process = os.getpid()
-
-    def publish(self, messages: Messages) -> list[str]:
-        """Have the parent publish, and give the ids."""
-        if os.getpid() != self._process:
-            raise RemudaError("a fork of a handler's process cannot publish; let the handler itself do it")
-        with self._guard:
-            self._link.send(messages)
-            answer = self._link.recv()
-        if isinstance(answer, BaseException):
-            raise answer
-        assert isinstance(answer, list)
-        return answer
-
-
-_line: ParentConnection | None = None
-
-
-def line() -> ParentConnection | None:
-    """The way to the parent, in a process that has one."""
-    return _line
-
-
 class BatchDelivery(BaseDelivery[NoReturn]):
-    """The messages of a round as a delivery, whose answers are not given here."""
+    """The messages of a batch as a delivery, whose answers are not given here."""
 
-    def __init__(self, round: Batch) -> None:
-        runs = [(row, 1) for row in range(len(round.messages))]
-        super().__init__(Sending("", "", None, runs, round.attempts, 0), round.messages)
+    def __init__(self, batch: Batch) -> None:
+        runs = [(row, 1) for row in range(len(batch.messages))]
+        super().__init__(in_hand(runs, batch.attempts), batch.messages, _settled_by_parent)
 
-    def _settle(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("the parent settles what was handled here")
+
+def _settled_by_parent(*_: Any) -> NoReturn:
+    raise NotImplementedError("the parent settles what was handled here")
 
 
 class CallServer:
-    """Works through one round after the other. A recall closes the round, from another thread, while a handler runs."""
+    """Works through one batch after the other. A recall closes the batch, from another thread, while a handler runs."""
 
     def __init__(self, pipes: Pipes, shared: SharedProgress, dispatcher: Dispatcher) -> None:
         self._link = pipes.link
@@ -103,20 +80,20 @@ class CallServer:
         self._process = os.getpid()
         self._guard = threading.Lock()
         self._open: int | None = None
-        """The round in which calls may begin."""
+        """The batch in which calls may begin."""
 
     def serve(self) -> NoReturn:
         threading.Thread(target=self._hear_recalls, name="remuda-parent", daemon=True).start()
         self._say(READY)
         while True:
-            round: Batch = pickle.loads(self._link.recv_bytes())
+            batch: Batch = pickle.loads(self._link.recv_bytes())
             with self._guard:
-                self._open = round.number
-            self._work_through(round)
-            self._say(OVER, round.number)
+                self._open = batch.number
+            self._work_through(batch)
+            self._say(OVER, batch.number)
 
-    def _work_through(self, round: Batch) -> None:
-        for rows, call in self._calls(round):
+    def _work_through(self, batch: Batch) -> None:
+        for rows, call in self._calls(batch):
             with self._guard:
                 if self._open is None:
                     return
@@ -125,33 +102,34 @@ class CallServer:
             if finished is DONE:
                 self._shared.mark(rows, shared.DONE)
             else:
-                self._tell(round.number, rows, finished)
+                self._tell(batch.number, rows, finished)
 
-    def _calls(self, round: Batch) -> Iterable[tuple[list[int], Call | CallResult]]:
-        calls = self._dispatcher.calls(BatchDelivery(round))
+    def _calls(self, batch: Batch) -> Iterable[tuple[list[int], HandlerCall | CallResult]]:
+        calls = self._dispatcher.calls(BatchDelivery(batch))
         if not self._dispatcher.takes_lists:
             return calls
         # Bodies for a list are decoded before its call begins. Whatever crashes in there counts as an attempt of all,
         # and next time each has a call of its own.
-        everything = range(len(round.messages))
+        everything = range(len(batch.messages))
         self._shared.begin(everything)
         made = list(calls)
         self._shared.mark(everything, shared.WAITING)
         return made
 
-    def _run(self, call: Call) -> CallResult:
+    def _run(self, call: HandlerCall) -> CallResult:
         try:
             return call.run()
         except BaseException as error:
             if os.getpid() != self._process:
                 os._exit(1)
-            return call_result.of_error(error)
+            return results.of_error(error)
 
     def _tell(self, number: int, rows: list[int], finished: CallResult) -> None:
         try:
-            text = pickle.dumps((rows, finished))
+            text = pickle.dumps((rows, msgspec.structs.replace(finished, error=None)))
         except Exception as error:
-            text = pickle.dumps((rows, call_result.of_error(error)))
+            failed = msgspec.structs.replace(results.of_error(error), error=None)
+            text = pickle.dumps((rows, failed))
         if not self._shared.write(text):
             self._say(TOLD, number, text)
         self._shared.mark(rows, shared.TOLD)
@@ -164,6 +142,9 @@ class CallServer:
         try:
             while True:
                 number: int = self._recalls.recv()
+                if number == STOP:
+                    self._dispatcher.stop.set()
+                    continue
                 with self._guard:
                     known = self._open == number
                     if known:
@@ -177,8 +158,7 @@ class CallServer:
 
 def main(pipes: Pipes, memory: Any, size: int, dispatcher: Dispatcher) -> None:
     """Serve one parent until it hangs up."""
-    global _line
-    _line = ParentConnection(pipes.asking)
+    set_parent(ParentConnection(pipes.asking))
     # The terminal's interrupt is for the parent, which stops its children in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

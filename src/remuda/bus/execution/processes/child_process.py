@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.bus.execution.processes import child_main as child
+from remuda.bus.execution.processes import child_main
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.model.errors import RemudaError
@@ -57,8 +57,8 @@ class ChildProcess:
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._link, selectors.EVENT_READ)
         self._ready.register(self._asked, selectors.EVENT_READ)
-        ends = child.Pipes(link, recalled, asking)
-        self._process = context.Process(target=child.main, args=(ends, memory, size, dispatcher), daemon=True)
+        ends = child_main.Pipes(link, recalled, asking)
+        self._process = context.Process(target=child_main.main, args=(ends, memory, size, dispatcher), daemon=True)
         try:
             self._process.start()
             ends.close()
@@ -76,7 +76,7 @@ class ChildProcess:
         self._round += 1
         self.shared.wipe(len(messages))
         try:
-            self._link.send_bytes(_encoded(child.Batch(self._round, messages, attempts)))
+            self._link.send_bytes(_encoded(child_main.Batch(self._round, messages, attempts)))
         except OSError:
             return False
         return True
@@ -85,6 +85,11 @@ class ChildProcess:
         """Let no more calls of this round begin; the process says when that is so."""
         with suppress(OSError):
             self._recalls.send(self._round)
+
+    def request_stop(self) -> None:
+        """Let handlers know that the bus is asked to stop."""
+        with suppress(OSError):
+            self._recalls.send(child_main.STOP)
 
     def listen(self, timeout: float) -> tuple[str, bytes] | None:
         """What the process says next of this round; None if it is silent for so long. Handlers are served."""
@@ -165,7 +170,7 @@ _HINT: Final = (
 )
 
 
-def _encoded(round: child.Batch) -> bytes:
+def _encoded(round: child_main.Batch) -> bytes:
     try:
         return pickle.dumps(round, pickle.HIGHEST_PROTOCOL)
     except Exception:

@@ -1,4 +1,4 @@
-"""A crew of processes: code that can crash the interpreter costs one attempt of one message."""
+"""A pool of processes: code that can crash the interpreter costs one attempt of one message."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from remuda.bus.execution.active_delivery import LINGER, RENEW, DeliveryState
 from remuda.bus.execution.processes import child_main
 from remuda.bus.execution.processes.batch_tracker import BatchTracker, CallDeadline
 from remuda.bus.execution.processes.child_process import ChildProcess, ProcessCrashed, ProcessNotStarted
-from remuda.bus.execution.processor import POLL, QueueProcessor, join_all, report_trouble, run_until_stopped
-from remuda.bus.handlers.call_result import CallResult
+from remuda.bus.execution.processor import QueueProcessor
+from remuda.bus.execution.worker_pool import POLL, join_all, report_trouble, run_until_stopped
+from remuda.bus.handlers.result import DONE, CallResult
 from remuda.model.errors import BrokerClosed, RemudaError
 from remuda.model.messages import Messages
 
@@ -34,26 +35,30 @@ class ProcessWorkerPool:
         self.publish = publish
         self.stopping = threading.Event()
         self.abandoned = False
-        self._feeders = [_Feeder(self) for _ in range(processor.settings.threads)]
+        self._workers = [ProcessWorker(self) for _ in range(processor.settings.threads)]
 
     def start(self) -> None:
-        for feeder in self._feeders:
-            feeder.thread.start()
+        for worker in self._workers:
+            worker.thread.start()
 
     def stop(self) -> None:
         self.stopping.set()
+        for worker in self._workers:
+            worker.request_stop()
 
     def join(self, timeout: float) -> bool:
-        return join_all([feeder.thread for feeder in self._feeders], timeout)
+        return join_all([worker.thread for worker in self._workers], timeout)
 
     def abandon(self) -> None:
         self.abandoned = True
-        for feeder in self._feeders:
-            feeder.kill()
+        for worker in self._workers:
+            worker.kill()
         self.join(1.0)
 
 
-class _Feeder:
+class ProcessWorker:
+    """A thread that takes messages and has them handled in a process."""
+
     def __init__(self, pool: ProcessWorkerPool) -> None:
         self._pool = pool
         self._processor = pool.processor
@@ -62,6 +67,11 @@ class _Feeder:
         self._child: ChildProcess | None = None
         self._failures = 0
         self.thread = threading.Thread(target=self._run, name=f"remuda-{pool.processor.queue}", daemon=True)
+
+    def request_stop(self) -> None:
+        """Set the stop token of the handler that runs in the process."""
+        if (child := self._child) is not None:
+            child.request_stop()
 
     def kill(self) -> None:
         """End the process, from any thread."""
@@ -72,10 +82,10 @@ class _Feeder:
         try:
             run_until_stopped(self._processor, self._pool.stopping, self._step)
         finally:
-            self._dismiss()
+            self._end_child()
 
     def _step(self) -> bool:
-        child = self._hire()
+        child = self._ready_child()
         if child is None:
             return True
         child.attend()
@@ -87,11 +97,11 @@ class _Feeder:
                 time.sleep(pause)
         return True
 
-    def _hire(self) -> ChildProcess | None:
-        """A process that is ready; None, after a pause, if there is none to be had."""
+    def _ready_child(self) -> ChildProcess | None:
+        """A process that is ready; None, after a pause, if none starts."""
         if self._child is not None and self._child.is_alive():
             return self._child
-        self._dismiss()
+        self._end_child()
         processor, pool = self._processor, self._pool
         try:
             self._child = ChildProcess(processor.dispatcher, self._most, pool.publish, pool.stopping)
@@ -105,13 +115,17 @@ class _Feeder:
         self._failures = 0
         return self._child
 
-    def _dismiss(self) -> None:
+    def _end_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.close()
 
     def _handle(self, child: ChildProcess, delivery: Delivery) -> bool:
         """Have the process work through a delivery, and settle it; whether all went well."""
+        gate = self._processor.dispatcher.gate
+        if gate is not None and not gate(delivery[0]):
+            self._settle(delivery, DeliveryState([(list(range(len(delivery))), DONE)], [], []))
+            return True
         tracker = BatchTracker(child.shared, len(delivery))
         limit = CallDeadline(self._processor.settings.timeout)
         state: DeliveryState | None = None
@@ -120,10 +134,10 @@ class _Feeder:
                 self._await(child, delivery, tracker, limit)
             except ProcessCrashed as crash:
                 state = self._charge(tracker, limit, crash)
-                self._dismiss()
+                self._end_child()
             except BaseException:
                 # The process is at work, and nobody would hear of it.
-                self._dismiss()
+                self._end_child()
                 raise
         return self._settle(delivery, tracker.take() if state is None else state)
 
@@ -159,14 +173,14 @@ class _Feeder:
         if self._pool.abandoned:
             result = CallResult(Outcome.RELEASE, "stopped before it finished")
         else:
-            result = limit.result_of_kill(tracker) or CallResult(Outcome.NEGATIVE, str(crash))
+            result = limit.result_of_kill(tracker) or CallResult(Outcome.NACK, str(crash))
         finished = [*state.finished, (lost, result)] if lost else state.finished
         return DeliveryState(finished, [], [row for row in state.waiting if row not in lost])
 
     def _settle(self, delivery: Delivery, state: DeliveryState) -> bool:
         if state.finished or state.waiting:
-            self._processor.conclude(delivery, state.finished, state.waiting, self._pool.stopping)
-        return all(result.outcome is Outcome.ACKNOWLEDGE for _, result in state.finished)
+            self._processor.settle(delivery, state.finished, state.waiting, self._pool.stopping)
+        return all(result.outcome is Outcome.ACK for _, result in state.finished)
 
     def _renew(self, delivery: Delivery) -> None:
         try:

@@ -10,7 +10,6 @@ import msgspec
 
 from remuda.core import snapshot
 from remuda.core.core import Core
-from remuda.core.info import QueueInfo, describe
 from remuda.core.queue import Queue
 from remuda.log.disk import AppendFile, DirectoryDisk
 from remuda.log.log import Log
@@ -19,6 +18,7 @@ from remuda.model.errors import InvalidOption, NotFound, StorageError
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Message
 from remuda.model.records import Event, Events
+from remuda.model.results import QueueInfo
 from remuda.model.state import State
 
 _ATTEMPTS: Final = 20
@@ -29,7 +29,7 @@ KINDS: Final = ("waiting", "delayed", "in-flight", "dead", "invalid", "not-inter
 _PARKED: Final = {State.DEAD: "dead", State.INVALID: "invalid", State.NOT_INTERESTED: "not-interested"}
 
 
-class Whereabouts(NamedTuple):
+class Placement(NamedTuple):
     """Neighbouring messages of a queue that are in the same place for the same reason."""
 
     kind: str
@@ -45,11 +45,11 @@ class Row(NamedTuple):
     """One message of a queue."""
 
     offset: int
-    where: Whereabouts
+    where: Placement
     message: Message
 
 
-class Tale(NamedTuple):
+class MessageHistory(NamedTuple):
     """Everything the log tells of one message."""
 
     document: Document
@@ -57,7 +57,7 @@ class Tale(NamedTuple):
     events: list[tuple[int, Event]]
 
 
-class Look:
+class DirectoryView:
     """The queues that a log makes, read from its files."""
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +73,7 @@ class Look:
                     ) from error
 
     def _read(self, path: Path) -> None:
-        self._log, recovery = Log.open(_Untouched(path))
+        self._log, recovery = Log.open(_ReadOnlyDisk(path))
         self._core = Core(Snowflakes(0))
         self._holders: dict[str, dict[str, tuple[int, int]]] = {}
         if recovery.snapshot is not None:
@@ -84,6 +84,17 @@ class Look:
                 for event in record.rows:
                     if event.state is State.FETCHED and event.consumer:
                         self._holders.setdefault(event.queue, {})[event.consumer] = (event.first, event.count)
+        self.report = recovery.report
+        self.report.found = dict(self._core.found)
+
+    def unreadable(self) -> Iterator[tuple[str, int, int]]:
+        """Messages that a queue holds and the log cannot give: the queue, the first and the last offset."""
+        for name, queue in sorted(self._core.queues.items()):
+            for first, count in queue.live():
+                for start in range(first, first + count, _CHUNK):
+                    wanted = (start, min(_CHUNK, first + count - start))
+                    for missing, size in self._log.fetch([wanted]).missing:
+                        yield name, missing, missing + size - 1
 
     def queues(self) -> list[QueueInfo]:
         """All queues by name. Their consumers are those that hold messages now."""
@@ -91,7 +102,7 @@ class Look:
 
     def rows(self, queue: str, kinds: tuple[str, ...] = KINDS, limit: int | None = None) -> Iterator[Row]:
         """Messages that wait, are held or have ended without success, the oldest of each kind first."""
-        for where in _whereabouts(self._queue(queue), kinds):
+        for where in _placements(self._queue(queue), kinds):
             for first in range(where.first, where.first + where.size, _CHUNK):
                 wanted = min(_CHUNK, where.first + where.size - first)
                 if limit is not None:
@@ -104,14 +115,14 @@ class Look:
                 for offset, message in zip(offsets, found.messages, strict=True):
                     yield Row(offset, self._explained(queue, where, offset), message)
 
-    def message(self, message: str | int) -> Tale:
+    def message(self, message: str | int) -> MessageHistory:
         """One message's whole life, by its id or its offset."""
         offset = message if isinstance(message, int) else self._log.find_id(message)
         found = None if offset is None else self._log.record_of(offset)
         if offset is None or found is None:
             raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
         events = self._log.events_of(offset)
-        return Tale(document(offset, *found, events), found[1], events)
+        return MessageHistory(document(offset, *found, events), found[1], events)
 
     def _queue(self, name: str) -> Queue:
         if name not in self._core.queues:
@@ -119,7 +130,7 @@ class Look:
             raise NotFound(f"there is no queue {name!r}; the queues are: {known}")
         return self._core.queues[name]
 
-    def _explained(self, queue: str, where: Whereabouts, offset: int) -> Whereabouts:
+    def _explained(self, queue: str, where: Placement, offset: int) -> Placement:
         """With the reason of a failed attempt, which the queue itself does not keep."""
         if where.kind != "delayed" or not where.attempts:
             return where
@@ -129,7 +140,7 @@ class Look:
     def _info(self, queue: Queue) -> QueueInfo:
         holders = self._holders.get(queue.name, {})
         held = tuple(name for name, run in holders.items() if any(True for _ in queue.flights.find(*run)))
-        return msgspec.structs.replace(describe(queue), consumers=held)
+        return msgspec.structs.replace(self._core.info(queue.name), consumers=held)
 
 
 def check_kind(kind: str | None) -> tuple[str, ...]:
@@ -141,26 +152,24 @@ def check_kind(kind: str | None) -> tuple[str, ...]:
     return (kind,)
 
 
-def _whereabouts(queue: Queue, kinds: tuple[str, ...]) -> Iterator[Whereabouts]:
+def _placements(queue: Queue, kinds: tuple[str, ...]) -> Iterator[Placement]:
     if "in-flight" in kinds:
         for piece in queue.flights:
-            yield Whereabouts("in-flight", piece.first, piece.count, piece.attempt, time=piece.time or None)
+            yield Placement("in-flight", piece.first, piece.count, piece.attempt, time=piece.time or None)
     if "waiting" in kinds:
-        for lane in queue.lanes():
-            for first, count, _ in lane.runs():
-                yield Whereabouts("waiting", first, count, queue.attempts.get(first, 0))
+        for _, _, level in queue.ready.levels():
+            for first, count, _ in level.runs():
+                yield Placement("waiting", first, count, queue.attempts.get(first, 0))
     if "delayed" in kinds:
         for piece in queue.delayed:
             attempts = queue.attempts.get(piece.first, piece.attempt)
-            yield Whereabouts(
-                "delayed", piece.first, piece.count, attempts, piece.reason, piece.due, piece.time or None
-            )
+            yield Placement("delayed", piece.first, piece.count, attempts, piece.reason, piece.due, piece.time or None)
     for piece in queue.parked:
         if (kind := _PARKED[piece.state]) in kinds:
-            yield Whereabouts(kind, piece.first, piece.count, piece.attempt, piece.reason, time=piece.time)
+            yield Placement(kind, piece.first, piece.count, piece.attempt, piece.reason, time=piece.time)
 
 
-class _Untouched(DirectoryDisk):
+class _ReadOnlyDisk(DirectoryDisk):
     """A directory that is only read: nothing is locked, cut or swept."""
 
     def __init__(self, path: Path) -> None:
@@ -173,10 +182,10 @@ class _Untouched(DirectoryDisk):
         pass
 
     def open_append(self, name: str, position: int = 0) -> AppendFile:  # type: ignore[override]
-        return _Nowhere()
+        return _NoFile()
 
 
-class _Nowhere:
+class _NoFile:
     def write(self, data: bytes) -> None:
         pass
 

@@ -1,0 +1,94 @@
+"""Values that handlers ask for by type, made for each message: functions, coroutines, or generators that clean up."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+import msgspec
+
+from remuda.bus.handlers.context import Context
+from remuda.bus.handlers.signature import BY_TYPE
+from remuda.model.errors import InvalidOption
+
+_END: Final = object()
+
+
+class Provider(msgspec.Struct, frozen=True):
+    """What makes a value; `takes_context` says whether it wants to see the message."""
+
+    function: Callable[..., Any]
+    takes_context: bool
+    is_async: bool
+
+    def make(self, context: Context) -> Any:
+        return self.function(context) if self.takes_context else self.function()
+
+
+class Providers:
+    """The providers of one bus, by the type that they make."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[Any, Provider] = {}
+
+    def __contains__(self, wanted: Any) -> bool:
+        return wanted in self._by_type
+
+    def add(self, wanted: Any, function: Callable[..., Any]) -> None:
+        name = getattr(function, "__qualname__", repr(function))
+        if wanted in BY_TYPE:
+            raise InvalidOption(f"{wanted.__name__} is filled in by the bus itself; {name} cannot provide it")
+        if not callable(function):
+            raise InvalidOption(f"a provider must be a function, not {function!r}")
+        parameters = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+        if len(parameters) > 1:
+            raise InvalidOption(f"provider {name} may take the message's Context and nothing else")
+        is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        self._by_type[wanted] = Provider(function, bool(parameters), is_async)
+
+    def get(self, wanted: Any) -> Provider | None:
+        return self._by_type.get(wanted)
+
+    def begin(self, wanted: Any, context: Context, opened: list[Any]) -> Generator[Any, Any, Any]:
+        """Steps that make one value; generators that must be ended later are added to `opened`."""
+        provider = self._by_type[wanted]
+        made = provider.make(context)
+        if inspect.isasyncgen(made):
+            opened.append(made)
+            return (yield made.__anext__())
+        if inspect.isgenerator(made):
+            opened.append(made)
+            return next(made)
+        return (yield made)
+
+
+def end_all(opened: list[Any], error: BaseException | None) -> Generator[Any, Any, None]:
+    """Steps that end the generators, the last first, each of which sees the handler's error if there was one."""
+    failure = error
+    while opened:
+        made = opened.pop()
+        try:
+            if inspect.isasyncgen(made):
+                yield from _end_async(made, failure)
+            elif failure is None:
+                next(made, _END)
+            else:
+                made.throw(failure)
+        except StopIteration:
+            continue
+        except BaseException as raised:
+            if raised is not failure:
+                failure = raised
+    if failure is not None and failure is not error:
+        raise failure
+
+
+def _end_async(made: Any, failure: BaseException | None) -> Generator[Any, Any, None]:
+    try:
+        if failure is None:
+            yield made.__anext__()
+        else:
+            yield made.athrow(failure)
+    except StopAsyncIteration:
+        return

@@ -1,0 +1,174 @@
+"""All handlers of a bus, checked as they come in."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict, TypeVar
+
+from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_interactive
+from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
+from remuda.bus.settings.retry import RetrySpec, error_types, policy
+from remuda.model.durations import Duration, micros
+from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.options import read_enum
+from remuda.model.topics import check_topic
+
+_log = logging.getLogger("remuda.bus")
+
+F = TypeVar("F", bound=Callable[..., Any])
+ErrorTypes = type[BaseException] | tuple[type[BaseException], ...] | list[type[BaseException]]
+
+
+class RuleKwargs(TypedDict, total=False):
+    """The rules a handler runs under."""
+
+    retry: RetrySpec
+    retry_on: ErrorTypes | None
+    give_up_on: ErrorTypes | None
+    timeout: Duration | None
+    failover: str | None
+    threads: int | None
+    executor: ExecutorKind | str | None
+    keep_result: bool
+
+
+class SubscribeKwargs(RuleKwargs, total=False):
+    """Options of `subscribe` and `handles`."""
+
+    queue: str | None
+    group: str | None
+    batch: int | None
+    unique: bool
+
+
+class HandlerRegistry:
+    """Handlers by the order in which they came."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Handler] = []
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(self.handlers)
+
+    def add(self, handler: Handler) -> None:
+        if handler.queue in SYSTEM_QUEUES:
+            raise InvalidOption(f"the queue {handler.queue} is the bus's own; give {handler.id} another")
+        self._replace_redefined(handler)
+        for other in self.handlers:
+            if other.queue != handler.queue:
+                continue
+            if other.id == handler.id == handler.queue and other.function != handler.function:
+                raise InvalidOption(
+                    f"two handlers are called {handler.id} and would compete for one queue; give one of them another, "
+                    "or both a group if that is meant"
+                )
+            if other.options != handler.options:
+                raise InvalidOption(
+                    f"handlers {other.id} and {handler.id} share the queue {handler.queue} but differ in their "
+                    "options; give them the same, or another group"
+                )
+            if handler.signature.batch and other.function != handler.function:
+                raise InvalidOption(
+                    f"handlers {other.id} and {handler.id} take lists and cannot share the queue {handler.queue}: "
+                    "a list may hold messages for both"
+                )
+        self.handlers.append(handler)
+
+    def taking(self, topic: str) -> list[Handler]:
+        """One handler of each queue that takes this topic."""
+        chosen: dict[str, Handler] = {}
+        for handler in self.handlers:
+            if handler.takes(topic):
+                chosen.setdefault(handler.queue, handler)
+        return list(chosen.values())
+
+    def _replace_redefined(self, handler: Handler) -> None:
+        """A cell of a notebook that is run again defines its handler again: the new one takes the old one's place."""
+        function = handler.function
+        if not is_interactive(getattr(function, "__module__", "")):
+            return
+        redefined = [
+            other
+            for other in self.handlers
+            if other.function is not function
+            and getattr(other.function, "__module__", None) == function.__module__
+            and getattr(other.function, "__qualname__", None) == function.__qualname__
+        ]
+        if redefined:
+            self.handlers = [other for other in self.handlers if other not in redefined]
+            _log.info("%s was defined again and replaces the handler before it", handler.id)
+
+
+def read_options(given: Mapping[str, Any]) -> HandlerOptions:
+    """Options as an application writes them, checked."""
+    timeout, executor = given.get("timeout"), given.get("executor")
+    if timeout is not None and not micros(timeout):
+        raise InvalidOption(f"timeout must be longer than zero, not {timeout!r}")
+    failover = given.get("failover")
+    if failover is not None and (not isinstance(failover, str) or not failover):
+        raise InvalidOption(f"failover must name a queue, not {failover!r}")
+    return HandlerOptions(
+        retry=policy(given.get("retry")),
+        retry_on=error_types("retry_on", given.get("retry_on")),
+        give_up_on=error_types("give_up_on", given.get("give_up_on")),
+        timeout=None if timeout is None else micros(timeout),
+        failover=failover,
+        threads=_at_least_one("threads", given.get("threads")),
+        executor=None if executor is None else read_enum("executor", executor, ExecutorKind),
+        batch=_at_least_one("batch", given.get("batch")),
+        unique=_flag("unique", given.get("unique", False)),
+        keep_result=_flag("keep_result", given.get("keep_result", False)),
+    )
+
+
+def check_queue(queue: str | None, group: str | None) -> str | None:
+    """The queue that handlers share or have for themselves, if one is named."""
+    for name, value in (("queue", queue), ("group", group)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise InvalidOption(f"{name} must be the name of a queue, not {value!r}")
+    if queue is not None and group is not None and queue != group:
+        raise InvalidOption(
+            f"a group is a queue that handlers share: give queue={queue!r} or group={group!r}, not both"
+        )
+    return queue or group
+
+
+def check_topics(topics: tuple[str, ...]) -> None:
+    if not topics:
+        raise InvalidOption("subscribe needs at least one topic")
+    for topic in topics:
+        if not isinstance(topic, str):
+            raise InvalidOption(
+                f"a topic must be a text, not {topic!r}; the decorator is written @bus.subscribe('topic')"
+            )
+        try:
+            check_topic(topic)
+        except InvalidMessage as error:
+            raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
+
+
+def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple[str, ...], SubscribeKwargs]]:
+    """The methods of an object that `handles` has marked, static and class methods included."""
+    kind = instance if isinstance(instance, type) else type(instance)
+    for name in dir(kind):
+        raw = inspect.getattr_static(kind, name, None)
+        inner = raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+        marks = [*getattr(inner, "__remuda_handles__", ())]
+        if raw is not inner:
+            marks += [mark for mark in getattr(raw, "__remuda_handles__", ()) if mark not in marks]
+        for topics, options in marks:
+            yield getattr(instance, name), topics, options
+
+
+def _at_least_one(name: str, value: int | None) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InvalidOption(f"{name} must be at least 1, not {value!r}")
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} must be True or False, not {value!r}")
+    return value

@@ -1,0 +1,135 @@
+"""How a call of a handler ended, in terms that can cross a process boundary."""
+
+from __future__ import annotations
+
+import traceback
+from types import CodeType, TracebackType
+from typing import Final
+
+import msgspec
+
+from remuda.bus.broker_api import Outcome
+from remuda.bus.handlers.exceptions import HandlerDecision, HandlerTimeout, NotInterested, NotNow, Reject, Retry
+from remuda.bus.publishing.bodies import Undecodable
+from remuda.bus.publishing.reply import Reply
+from remuda.bus.settings.retry import RetryPolicy
+
+_REASON_LIMIT: Final = 500
+_DETAIL_LIMIT: Final = 8_000
+_STACKS_KEPT: Final = 256
+
+
+class CallResult(msgspec.Struct, frozen=True):
+    """`outcome` says what to tell the queue; NEGATIVE is a failure, for which the failure policy decides."""
+
+    outcome: Outcome
+    reason: str | None = None
+    detail: str | None = None
+    delay: int = 0
+    replies: tuple[Reply, ...] = ()
+    rows: tuple[int, ...] = ()
+    """For each reply, the number of the message of the call that it answers."""
+    final: bool = False
+    """Whether another attempt would be in vain."""
+    error: BaseException | None = None
+    """For logs; it does not leave its process."""
+    error_type: str = ""
+
+
+DONE: Final = CallResult(Outcome.ACK)
+
+
+def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResult:
+    """The result of a call that raised."""
+    text = _text(error)
+    name = type(error).__name__
+    match error:
+        case Retry():
+            return CallResult(Outcome.RETRY, text, delay=error.after, error_type=name)
+        case NotNow():
+            return CallResult(Outcome.RELEASE, text, delay=error.after, error_type=name)
+        case Reject():
+            return CallResult(Outcome.INVALID, text, error_type=name)
+        case NotInterested():
+            return CallResult(Outcome.NOT_INTERESTED, text, error_type=name)
+        case HandlerDecision():
+            return CallResult(Outcome.DEAD, text, error_type=name)
+        case Undecodable():
+            return CallResult(Outcome.INVALID, f"undecodable: {text}", error_type=name)
+        case HandlerTimeout():
+            return CallResult(Outcome.NACK, text or "timed out", error_type=name)
+    final = retry is not None and not retry.retries(error)
+    # A log may be a file or a terminal that cannot hold such a text either.
+    logged = error if _is_storable(_full_text(error)) else None
+    return CallResult(Outcome.NACK, f"{name}: {text}", _traceback(error), final=final, error=logged, error_type=name)
+
+
+def unstorable_reply(error: Exception) -> CallResult:
+    """The handler ended well, but what it wants to send cannot be stored: running it again would not change that."""
+    return CallResult(
+        Outcome.DEAD,
+        f"the reply cannot be stored: {type(error).__name__}: {_text(error)}",
+        error_type=type(error).__name__,
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the handler on, without the way to it; all of it where it never got there."""
+    trace = error.__traceback__
+    inner = trace
+    while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith("remuda."):
+        inner = inner.tb_next
+    trace = inner or trace
+    if (
+        error.__cause__ is None
+        and error.__context__ is None
+        and not isinstance(error, BaseExceptionGroup | SyntaxError)
+    ):
+        lines = _stack(trace)
+        if not getattr(error, "__notes__", None):
+            name = type(error).__qualname__
+            if type(error).__module__ not in ("builtins", "__main__"):
+                name = f"{type(error).__module__}.{name}"
+            text = _full_text(error)
+            return storable(f"{lines}{name}: {text}\n" if text else f"{lines}{name}\n")[-_DETAIL_LIMIT:]
+    return storable("".join(traceback.format_exception(type(error), error, trace)))[-_DETAIL_LIMIT:]
+
+
+_stacks: dict[tuple[tuple[CodeType, int, int], ...], str] = {}
+
+
+def _stack(trace: TracebackType | None) -> str:
+    """A traceback's frames as text. Messages tend to fail at the same place, so it is made once for each."""
+    frames = []
+    at = trace
+    while at is not None:
+        frames.append((at.tb_frame.f_code, at.tb_lineno, at.tb_lasti))
+        at = at.tb_next
+    key = tuple(frames)
+    known = _stacks.get(key)
+    if known is None:
+        known = "Traceback (most recent call last):\n" + "".join(traceback.format_tb(trace))
+        if len(_stacks) >= _STACKS_KEPT:
+            _stacks.clear()
+        _stacks[key] = known
+    return known
+
+
+def _text(error: BaseException) -> str:
+    return storable(_full_text(error))[:_REASON_LIMIT]
+
+
+def _full_text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "its text is unknown, since its __str__ fails"
+
+
+def storable(text: str) -> str:
+    """The text without what UTF-8 cannot hold."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_storable(text: str) -> bool:
+    return storable(text) == text

@@ -1,0 +1,101 @@
+"""How to call a handler: which parameter takes the body, as what type, and which are filled by type."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Container
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from remuda.bus.handlers.context import Attempt, Context, Headers, Response, StopToken
+from remuda.bus.publishing import bodies
+from remuda.model.errors import InvalidOption
+from remuda.model.message import Message
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a handler's parameters want."""
+
+    body: str | None
+    body_type: Any
+    batch: bool
+    by_type: dict[str, Any]
+
+
+BY_TYPE: Final[dict[Any, Callable[[Context], Any]]] = {
+    Context: lambda context: context,
+    Message: lambda context: context.message,
+    Headers: lambda context: context.headers,
+    Attempt: lambda context: context.attempt,
+    Response: lambda context: context.response,
+    StopToken: lambda context: context.stop,
+    logging.Logger: lambda context: context.logger,
+    logging.LoggerAdapter: lambda context: context.logger,
+}
+"""What every handler can ask for."""
+
+
+def read_signature(function: Callable[..., Any], *, batch: bool, provided: Container[Any] = ()) -> Signature:
+    """Read a handler's signature once, so that one that cannot be called is refused where it is written.
+
+    `provided` are the types that providers and middleware fill in.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    required: list[str] = []
+    optional: list[str] = []
+    by_type: dict[str, Any] = {}
+    wanted_types = _parameter_types(function, name)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidOption(f"handler {name} takes {parameter.name} by position only; handlers are called by name")
+        wanted = wanted_types[parameter.name]
+        base = get_origin(wanted) or wanted
+        if base in BY_TYPE:
+            by_type[parameter.name] = base
+        elif _is_in(wanted, provided):
+            by_type[parameter.name] = wanted
+        elif parameter.default is parameter.empty:
+            required.append(parameter.name)
+        else:
+            optional.append(parameter.name)
+    if len(required) > 1:
+        raise InvalidOption(
+            f"handler {name} has {len(required)} parameters for one body: {', '.join(required)}. Take the body in one "
+            "of them; the others need a default, or a provider for their type that is registered before the handler"
+        )
+    body = next(iter(required or optional), None)
+    body_type = Any if body is None else wanted_types[body]
+    if batch:
+        if body is None or (get_origin(body_type) or body_type) is not list:
+            raise InvalidOption(
+                f"handler {name} has a batch size, so its body must be annotated as a list, like list[Order]"
+            )
+        body_type = (*get_args(body_type), Any)[0]
+    try:
+        bodies.check_wanted(body_type)
+    except TypeError as error:
+        raise InvalidOption(f"handler {name} wants {body} as {body_type}, which no body can become: {error}") from error
+    return Signature(body, body_type, batch, by_type)
+
+
+def _parameter_types(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        hints = get_type_hints(function)
+    except Exception as error:
+        raise InvalidOption(f"the annotations of handler {name} cannot be read: {error}") from error
+    found = {}
+    for parameter in inspect.signature(function).parameters:
+        wanted = hints.get(parameter, Any)
+        found[parameter] = Any if wanted is object else wanted
+    return found
+
+
+def _is_in(wanted: Any, types: Container[Any]) -> bool:
+    try:
+        return wanted in types
+    except TypeError:
+        return False

@@ -1,0 +1,71 @@
+"""What is checked of every message, whether an application publishes it or a handler's reply becomes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+from remuda.model.durations import SECOND
+from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.topics import check_topic
+
+Moment = int | datetime
+"""Microseconds since the epoch, or a datetime with a time zone."""
+
+_WILD: Final = frozenset({"*", "#"})
+
+
+def check_target(what: str, topic: str) -> None:
+    """Raise `InvalidMessage` for a topic to which nothing can be published."""
+    if type(topic) is not str and not isinstance(topic, str):
+        raise InvalidMessage(f"a {what} must be a text, not {topic!r}; nothing was stored")
+    _check_text(what, topic)
+
+
+@lru_cache(maxsize=4096)
+def _check_text(what: str, topic: str) -> None:
+    check_storable(what, topic)
+    check_topic(topic)
+    if not _WILD.isdisjoint(topic.split(".")):
+        raise InvalidMessage(f"{what} {topic!r} holds a wildcard, which is for subscribing; nothing was stored")
+
+
+def check_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The headers, or `InvalidMessage` for one that is not a text that can be stored."""
+    if not headers:
+        return {}
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage(f"headers must be a mapping of texts, not {headers!r}; nothing was stored")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessage(f"headers are texts, but {name!r} is {value!r}; nothing was stored")
+        check_storable("header", name)
+        check_storable(f"header {name!r}", value)
+    return headers
+
+
+def check_storable(what: str, text: str | None) -> None:
+    """Raise `InvalidMessage` for a text that UTF-8 cannot hold."""
+    if text is None or (type(text) is str and text.isascii()):
+        return
+    if not isinstance(text, str):
+        raise InvalidMessage(f"{what} must be a text, not {text!r}; nothing was stored")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(
+            f"{what} holds a lone surrogate, which cannot be stored: {text!r}; nothing was stored"
+        ) from None
+
+
+def moment(name: str, value: Moment) -> int:
+    """A point in time in microseconds since the epoch."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidOption(f"{name} has no time zone: {value}; write it like datetime.now(UTC)")
+        return round(value.timestamp() * SECOND)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOption(f"{name} must be a datetime, or microseconds since the epoch, not {value!r}")
+    return value

@@ -1,0 +1,130 @@
+"""What became of a message, by its id (B20): its status, its result or its error, and its end before it is handled."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import msgspec
+
+from remuda.bus.broker_api import Broker, end_message
+from remuda.bus.errors import HandlerFailed, NoResult, ResultNotReady
+from remuda.bus.publishing import bodies
+from remuda.bus.publishing.results import result_id
+from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
+from remuda.model.document import Document, QueueView
+from remuda.model.errors import NotFound
+from remuda.model.state import LIVE, PARKED, State
+
+_LOOK: Final = 0.02
+_WORDS: Final = {
+    State.QUEUED: "waiting", State.FETCHED: "running", State.RETRY: "waiting for a retry", State.SUCCESS: "done",
+    State.COMPLETED: "done", State.KICKED: "done", State.DEAD: "dead", State.INVALID: "invalid",
+    State.NOT_INTERESTED: "not interested", State.UNCHANGED: "unchanged", State.LOGGED: "logged",
+}  # fmt: skip
+
+
+class QueueStatus(msgspec.Struct, frozen=True):
+    """How a message stands in one queue."""
+
+    queue: str
+    state: State
+    word: str
+    """The state in a word: waiting, running, done, dead …"""
+    attempts: int
+    reason: str | None
+    detail: str | None
+    """The traceback of the last failure."""
+
+
+class MessageStatus(msgspec.Struct, frozen=True):
+    """How a message stands, in all queues that got it."""
+
+    id: str
+    topic: str
+    created: int
+    queues: dict[str, QueueStatus]
+
+    @property
+    def done(self) -> bool:
+        """Whether every queue has handled it with success."""
+        return bool(self.queues) and all(view.word == "done" for view in self.queues.values())
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without success in some queue."""
+        return any(view.state in PARKED for view in self.queues.values())
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return not any(view.state in LIVE for view in self.queues.values())
+
+    @property
+    def word(self) -> str:
+        """The state of the queue that is furthest from its end."""
+        views = list(self.queues.values())
+        live = [view for view in views if view.state in LIVE]
+        return (live or [view for view in views if view.state in PARKED] or views)[0].word if views else "logged"
+
+
+def status_of(document: Document) -> MessageStatus:
+    views = {
+        view.queue: QueueStatus(
+            view.queue, view.state, _WORDS[view.state], view.attempts, view.reason, view.detail
+        )
+        for view in document.queues
+        if view.queue not in SYSTEM_QUEUES or len(document.queues) == 1
+    }  # fmt: skip
+    return MessageStatus(document.message.id, document.message.name, document.created, views)
+
+
+def cancel(broker: Broker, message_id: str, who: str | None) -> bool:
+    """End a message wherever it still waits; whether it did somewhere. What is being handled goes on."""
+    document = broker.message(message_id)
+    waiting = [view.queue for view in document.queues if view.state in (State.QUEUED, State.RETRY)]
+    ended = [end_message(broker, queue, document.offset, "cancelled", who) for queue in waiting]
+    return any(ended)
+
+
+def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, timeout: float) -> Any:
+    """The result of a message that was handled; raises the error of one that failed for good."""
+    deadline = time.monotonic() + timeout
+    while True:
+        document = broker.message(message_id)
+        view = _chosen(document, queue)
+        if view is not None and view.state in PARKED:
+            raise _failure(view, message_id)
+        if view is not None and view.state not in LIVE:
+            try:
+                kept = broker.message(result_id(view.queue, message_id)).message
+            except NotFound:
+                raise NoResult(
+                    f"message {message_id} was handled in {view.queue}, but its result was not kept; "
+                    "publish it with keep_result=True"
+                ) from None
+            return bodies.decode(kept.body, kept.mime_type, wanted)
+        if time.monotonic() >= deadline:
+            raise ResultNotReady(f"message {message_id} has not been handled yet; it is kept and still will be")
+        time.sleep(_LOOK)
+
+
+def _chosen(document: Document, queue: str | None) -> QueueView | None:
+    views = [view for view in document.queues if view.queue == queue or queue is None]
+    if queue is not None and not views:
+        raise NotFound(f"message {document.message.id} is not in the queue {queue}")
+    live = [view for view in views if view.state in LIVE]
+    # A message that failed over is gone from its first queue; the last one to get it answers for it.
+    return next(reversed(live or views), None)
+
+
+def _failure(view: QueueView, message_id: str) -> HandlerFailed:
+    reason = view.reason or "failed"
+    kind, separator, _ = reason.partition(": ")
+    return HandlerFailed(
+        reason,
+        error_type=kind if separator and kind.isidentifier() else "",
+        detail=view.detail,
+        queue=view.queue,
+        message_id=message_id,
+    )

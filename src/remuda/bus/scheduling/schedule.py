@@ -1,0 +1,90 @@
+"""One schedule: when it runs, and what becomes of times that were missed.
+
+Each run is a message of its own, delayed until it is due, whose id is made from the schedule's name and that time. When
+a run begins, the next one is published; a second publish of the same run is a duplicate, whoever makes it. So the chain
+goes on over restarts, and several processes that share a broker run each time once.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from remuda.bus.scheduling.cron import Cron
+from remuda.model.durations import SECOND, Duration, micros, text
+from remuda.model.errors import InvalidOption
+
+TOPIC: Final = "remuda-schedule."
+NAME: Final = "remuda-schedule"
+"""The header that says which schedule a message is a run of."""
+RULE: Final = "remuda-schedule-rule"
+LAST: Final = "remuda-schedule-last"
+"""The header that says when the run before was due."""
+_TOLERANCE: Final = 60 * SECOND
+
+
+class CatchUp(StrEnum):
+    """What becomes of times at which nothing ran."""
+
+    ONCE = "once"
+    """They are made up for by one run."""
+    ALL = "all"
+    """Each of them runs, one after the other."""
+    SKIP = "skip"
+    """They are left out."""
+
+
+class Every(msgspec.Struct, frozen=True):
+    """Times that lie a fixed interval apart, the same in every process."""
+
+    interval: int
+
+    @classmethod
+    def read(cls, interval: Duration) -> Every:
+        length = micros(interval)
+        if length < SECOND:
+            raise InvalidOption(f"a schedule cannot run more often than once a second, not every {interval!r}")
+        return cls(length)
+
+    def next_after(self, time: int) -> int | None:
+        return (time // self.interval + 1) * self.interval
+
+    def __str__(self) -> str:
+        return f"every {text(self.interval)}"
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A name, a rule, and what to do about times that were missed."""
+
+    name: str
+    queue: str
+    rule: Every | Cron
+    catch_up: CatchUp
+
+    @property
+    def topic(self) -> str:
+        return topic_of(self.name)
+
+    def run_id(self, due: int) -> str:
+        return f"schedule:{self.name}:{due}"
+
+    def next_after(self, due: int, now: int) -> int:
+        """When the run after the one that was due then comes."""
+        start = due if self.catch_up is CatchUp.ALL else max(due, now)
+        following = self.rule.next_after(start)
+        assert following is not None
+        return following
+
+    def is_missed(self, due: int, now: int) -> bool:
+        """Whether a run comes so late that it is to be left out."""
+        if self.catch_up is not CatchUp.SKIP:
+            return False
+        following = self.rule.next_after(due)
+        return now > due + _TOLERANCE or (following is not None and now >= following)
+
+
+def topic_of(name: str) -> str:
+    """The topic of a schedule's runs."""
+    return TOPIC + name

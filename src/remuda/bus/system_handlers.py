@@ -1,0 +1,63 @@
+"""What the bus does with the messages of its own queues."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from remuda.bus.handlers.context import Context
+from remuda.bus.handlers.exceptions import Dead, Reject
+from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions
+from remuda.bus.handlers.signature import read_signature
+from remuda.bus.publishing import headers as names
+from remuda.bus.publishing.results import RESULTS
+from remuda.bus.publishing.system_queues import CALLBACKS, UNROUTED
+from remuda.bus.settings.retry import RetryPolicy
+from remuda.model.durations import MINUTE, SECOND
+
+if TYPE_CHECKING:
+    from remuda.bus.bus import Bus
+
+_log = logging.getLogger("remuda.bus")
+_TOPICS_TOLD: Final = 1000
+_RETRIES: Final = RetryPolicy(max_retries=50, intervals=(SECOND, 5 * SECOND, 30 * SECOND, MINUTE))
+
+
+def system_handlers(bus: Bus) -> Iterator[Handler]:
+    """The handlers of the bus's own queues. They never reply: a callback of their messages is not meant for them."""
+    told: set[str] = set()
+
+    def route_anew(context: Context) -> None:
+        message = context.message
+        if names.INVALID in message.headers:
+            raise Reject(message.headers[names.INVALID])
+        queues = {handler.queue for handler in bus.handlers if handler.takes(message.name)}
+        if not queues:
+            _tell_once(told, message.name)
+            raise Dead(f"nobody is subscribed to {message.name}")
+        # To each queue by name: routed by topic, it would come back here if one of them was removed meanwhile.
+        for queue in sorted(queues):
+            bus.broker.publish(msgspec.structs.replace(message, created=0), queue=queue)
+
+    def publish_reply(context: Context) -> None:
+        bus.publish_messages([msgspec.structs.replace(context.message, created=0)])
+
+    def keep_result(context: Context) -> None:
+        """It is in the log, which is where it is looked for."""
+
+    functions: list[tuple[str, Callable[..., Any]]] = [
+        (UNROUTED, route_anew), (CALLBACKS, publish_reply), (RESULTS, keep_result),
+    ]  # fmt: skip
+    for queue, function in functions:
+        options = HandlerOptions(retry=_RETRIES, threads=1, executor=ExecutorKind.THREADS)
+        signature = read_signature(function, batch=False)
+        yield Handler(queue, queue, ("#",), function, options, signature, replies=False)
+
+
+def _tell_once(told: set[str], topic: str) -> None:
+    if topic not in told and len(told) < _TOPICS_TOLD:
+        told.add(topic)
+        _log.warning("nobody is subscribed to %s; its messages are kept in %s", topic, UNROUTED)

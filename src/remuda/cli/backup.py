@@ -1,0 +1,40 @@
+"""`remuda backup`: a consistent copy of a directory, also while a broker writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def backup(
+    directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A new or empty directory.")],
+    copy: Annotated[bool, typer.Option("--copy", help="Copy sealed files, also where links would do.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Copy a directory as it is at one moment, beside a running broker. To restore it, open the copy."""
+    from remuda.cli import output
+    from remuda.cli.target import directory_of
+    from remuda.log.backup import backup as copy_directory
+
+    made = copy_directory(directory_of(directory), target, link=not copy)
+    report = made.report
+    if as_json:
+        output.json(
+            {
+                "path": str(made.path), "files": made.files, "bytes": made.bytes, "linked": made.linked,
+                "messages": report.messages, "events": report.events, "next_offset": report.next_offset,
+                "whole": report.clean, "findings": report.findings,
+            }
+        )  # fmt: skip
+    else:
+        typer.echo(
+            f"{output.count(made.files, 'file')}, {made.bytes} bytes copied to {made.path}, up to offset "
+            f"{report.next_offset}; {made.linked} of them are links"
+        )
+        for finding in report.findings:
+            typer.echo(f"{finding.file}: {finding.text}")
+        typer.echo("the copy is whole" if report.clean else "the directory is damaged, and its copy is as it is")
+    if not report.clean:
+        raise typer.Exit(1)

@@ -1,0 +1,41 @@
+"""`remuda check`: the whole truth about a directory. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def check(
+    directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Read every file of a directory and say what can be read and what is missing. Exits 1 if anything is."""
+    from remuda.cli import output
+    from remuda.cli.directory_view import DirectoryView
+    from remuda.cli.target import directory_of
+    from remuda.core import snapshot
+    from remuda.log.check import Finding
+    from remuda.log.check import check as check_files
+    from remuda.log.disk import DirectoryDisk
+
+    path = directory_of(directory)
+    report = check_files(DirectoryDisk(path, create=False), snapshot.readable)
+    look = DirectoryView(path)
+    for name, count in look.report.found.items():
+        report.findings.append(
+            Finding("tail", f"the creation of queue {name!r} is missing; {count} messages were found for it")
+        )
+    if look.report.state_lost:
+        report.findings.append(Finding("checkpoint", "none can be read; queues are made again from sealed files"))
+    for queue, first, last in look.unreadable():
+        text = f"queue {queue!r} holds messages {first} to {last}, which cannot be read"
+        report.findings.append(Finding("sealed", text, (first, last)))
+    if as_json:
+        output.json({"whole": report.clean, **{name: getattr(report, name) for name in report.__struct_fields__}})
+    else:
+        typer.echo(report.describe())
+        typer.echo("the directory is whole" if report.clean else output.count(len(report.findings), "finding"))
+    if not report.clean:
+        raise typer.Exit(1)

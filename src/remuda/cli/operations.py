@@ -1,0 +1,192 @@
+"""What an operator does to a queue: reprocess, clear, forget, cancel, move, pause, resume. All of it is logged with
+who did it."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from remuda.bus.bus import Bus
+
+Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
+Queue = Annotated[str, typer.Argument(help="The queue's name.")]
+Who = Annotated[str | None, typer.Option(help="Who does it; your login name without it.")]
+Reason = Annotated[str | None, typer.Option(help="Only those whose reason holds this text.")]
+Since = Annotated[str | None, typer.Option(help="Only those that ended at or after this time, or 10m ago.")]
+Until = Annotated[str | None, typer.Option(help="Only those that ended before this time.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def reprocess(
+    directory: Directory,
+    queue: Queue,
+    reason: Reason = None,
+    since: Since = None,
+    until: Until = None,
+    dead_only: Annotated[bool, typer.Option("--dead-only", help="Leave alone what waits for a retry.")] = False,
+    who: Who = None,
+) -> None:
+    """Send messages that failed back to their queue, with a fresh count of attempts: dead, invalid and unwanted ones,
+    and those that wait for a retry."""
+    from remuda.cli import output
+
+    with _bus(directory) as bus:
+        number = bus.reprocess(
+            queue, waiting=not dead_only, reason=reason, since=_point(since), until=_point(until), who=who or _login()
+        )
+    typer.echo(f"{output.count(number, 'message')} back in {queue}")
+
+
+def clear(
+    directory: Directory,
+    queue: Queue,
+    topic: Annotated[str | None, typer.Option(help="Only those with this topic.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only those whose last failure holds this text.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only those published at or after this time, or 10m ago.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only those published before this time.")] = None,
+    yes: Yes = False,
+    who: Who = None,
+) -> None:
+    """End everything that waits in a queue, or what fits the filters. It counts as dead and can be reprocessed."""
+    from remuda.cli import output
+
+    with _bus(directory) as bus:
+        info = bus.broker.queue(queue)
+        some = any((topic, reason, since, until))
+        waiting = output.count(info.waiting + info.delayed, "waiting message")
+        question = f"Clear those of {waiting} in {queue} that fit?" if some else f"Clear {waiting} from {queue}?"
+        _confirm(question, yes)
+        number = bus.clear(
+            queue, topic=topic, reason=reason, since=_point(since), until=_point(until), who=who or _login()
+        )
+    typer.echo(f"{output.count(number, 'message')} cleared from {queue}")
+
+
+def forget(
+    directory: Directory,
+    queue: Queue,
+    reason: Reason = None,
+    since: Since = None,
+    until: Until = None,
+    yes: Yes = False,
+    who: Who = None,
+) -> None:
+    """Let dead letters go for good: they cannot be reprocessed any more."""
+    from remuda.cli import output
+
+    with _bus(directory) as bus:
+        info = bus.broker.queue(queue)
+        dead = output.count(info.dead + info.invalid + info.not_interested, "dead letter")
+        _confirm(f"Forget up to {dead} of {queue} for good?", yes)
+        number = bus.forget(queue, reason=reason, since=_point(since), until=_point(until), who=who or _login())
+    typer.echo(f"{output.count(number, 'dead letter')} of {queue} forgotten")
+
+
+def cancel(
+    directory: Directory,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
+    who: Who = None,
+) -> None:
+    """Cancel a message that waits, for its turn, its time or a retry."""
+    with _bus(directory) as bus:
+        cancelled = bus.cancel(id, who=who or _login())
+        word = "" if cancelled else bus.status(id).word
+    if not cancelled:
+        typer.echo(f"{id} was not cancelled: it is {word}")
+        raise typer.Exit(1)
+    typer.echo(f"{id} is cancelled")
+
+
+def move(
+    directory: Directory,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The queue that holds the messages.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The queue that gets them.")],
+    who: Who = None,
+) -> None:
+    """Move what waits in one queue to another, for example after a handler was renamed."""
+    from remuda.bus.broker_api import move_waiting
+    from remuda.cli import output
+    from remuda.model.errors import InvalidOption
+
+    if source == target:
+        raise InvalidOption(f"{source} is both where messages come from and where they go; name two queues")
+    with _bus(directory) as bus:
+        bus.broker.queue(target)
+        number = move_waiting(bus.broker, source, target, who or _login())
+        left = bus.broker.queue(source).delayed
+    typer.echo(f"{output.count(number, 'message')} moved from {source} to {target}")
+    if left:
+        typer.echo(f"{output.count(left, 'message')} of {source} wait for their time; move them when they are due")
+
+
+def pause(
+    directory: Directory,
+    queue: Queue,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Take in nothing either: publishers are refused.")] = False,
+    only_publishers: Annotated[
+        bool, typer.Option("--only-publishers", help="Refuse publishers, and let handlers go on.")
+    ] = False,
+    who: Who = None,
+) -> None:
+    """Stop delivering messages of a queue until it is resumed. It still takes messages in, unless told to refuse."""
+    from remuda.model.errors import InvalidOption
+
+    if refuse and only_publishers:
+        raise InvalidOption("give --refuse or --only-publishers, not both")
+    status = "paused" if refuse else "only-consume" if only_publishers else "only-publish"
+    what = {
+        "paused": "is paused and refuses publishers",
+        "only-consume": "refuses publishers",
+        "only-publish": "is paused; it still takes messages in",
+    }[status]
+    with _bus(directory) as bus:
+        bus.broker.set_status(queue, status, who=who or _login())
+    typer.echo(f"{queue} {what}; to go on: remuda resume {directory} {queue}")
+
+
+def resume(directory: Directory, queue: Queue, who: Who = None) -> None:
+    """Let a paused queue go on."""
+    with _bus(directory) as bus:
+        bus.broker.set_status(queue, "running", who=who or _login())
+    typer.echo(f"{queue} is running")
+
+
+@contextmanager
+def _bus(target: str) -> Iterator[Bus]:
+    """A bus without handlers on the target's directory, so that nothing is declared or changed but what is asked."""
+    from remuda.bus.broker_api import open_broker
+    from remuda.bus.bus import Bus
+    from remuda.bus.settings.settings import Settings
+    from remuda.cli.target import directory_of
+
+    path = directory_of(target)
+    bus = Bus(path, settings=Settings())
+    bus._broker = open_broker(path, clock=bus._clock)
+    try:
+        yield bus
+    finally:
+        bus.close()
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if not yes and not typer.confirm(question, err=True):
+        typer.echo("nothing was changed")
+        raise typer.Exit(1)
+
+
+def _point(text: str | None) -> int | None:
+    from remuda.cli.times import point
+
+    return None if text is None else point(text)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "command line"

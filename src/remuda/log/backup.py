@@ -1,0 +1,176 @@
+"""A consistent copy of a directory, taken beside the broker that writes it (L9)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from remuda.log import checkpoint as checkpoints
+from remuda.log import spool
+from remuda.log.check import CheckReport, check
+from remuda.log.directory import MARKER, DirectoryDisk
+from remuda.log.recovery import closed_and_last
+from remuda.log.segments import HEADER_BYTES, TailSegment, list_files
+from remuda.log.system import sync_folder
+from remuda.log.walk import Walk
+from remuda.model.errors import InvalidOption, StorageError
+
+_ATTEMPTS: Final = 20
+_CHUNK: Final = 4 << 20
+
+
+class Backup(NamedTuple):
+    """What was copied."""
+
+    path: Path
+    files: int
+    bytes: int
+    linked: int
+    """Files that share their room with the original, which never changes them."""
+    report: CheckReport
+    """What a check of the copy found."""
+
+
+def backup(source: str | os.PathLike[str], target: str | os.PathLike[str], *, link: bool = True) -> Backup:
+    """Copy a directory to a new one: the log up to a moment, with all that a broker needs to go on from there.
+
+    Sealed files are linked where the file system can do it. The copy is checked before it becomes a directory of
+    Remuda's.
+    """
+    origin, path = Path(source), Path(target)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InvalidOption(f"{str(path)!r} exists and is not an empty directory; give one that is new or empty")
+    if origin.resolve() in (path.resolve(), *path.resolve().parents):
+        raise InvalidOption(f"{str(path)!r} lies in the directory that is copied; give another place")
+    disk = DirectoryDisk(origin, create=False)
+    if not (origin / MARKER).exists():
+        raise StorageError(f"{str(origin)!r} is not a directory of Remuda's: it has no {MARKER}; nothing was copied")
+    for attempt in range(_ATTEMPTS):
+        copy = _Copy(disk, origin, path, link)
+        try:
+            return copy.take()
+        except FileNotFoundError as error:
+            # The writer sealed or removed a file in the meantime: begin anew.
+            _empty(path)
+            if attempt == _ATTEMPTS - 1:
+                raise StorageError(f"the files change faster than they can be copied: {error}; try again") from error
+        except BaseException:
+            _empty(path)
+            raise
+    raise AssertionError
+
+
+class _Copy:
+    def __init__(self, disk: DirectoryDisk, origin: Path, path: Path, link: bool) -> None:
+        self._disk = disk
+        self._origin = origin
+        self._path = path
+        self._link = link
+        self._files = self._bytes = self._linked = 0
+
+    def take(self) -> Backup:
+        target = DirectoryDisk(self._path)
+        # What waits in the spool, then checkpoints, then the tail: what is taken from one to the next in the meantime
+        # is then in both, and known to be the same; the other way round it might be in neither.
+        self._copy_spool()
+        for sequence in checkpoints.sequences(self._disk):
+            name = checkpoints.name_of(sequence)
+            with contextlib.suppress(FileNotFoundError):  # an old one, replaced meanwhile
+                self._write(target, name, self._disk.read(name))
+        tail = list_files(self._disk.list()).tail
+        for segment in closed_and_last(self._disk, tail):
+            self._copy_segment(segment)
+        for name in self._disk.list():
+            if name.startswith(("sealed/", "index/")) and not name.endswith(".tmp"):
+                self._copy_sealed(name)
+        for folder in ("tail", "sealed", "index", "checkpoint"):
+            if (self._path / folder).is_dir():
+                sync_folder(self._path / folder)
+        report = check(target)
+        # With its marker it becomes a directory that a broker opens.
+        self._write(target, MARKER, self._disk.read(MARKER))
+        sync_folder(self._path)
+        sync_folder(self._path.parent)
+        return Backup(self._path, self._files, self._bytes, self._linked, report)
+
+    def _copy_segment(self, segment: TailSegment) -> None:
+        """A segment up to its last whole frame now. All but the newest take no more, so theirs is the end."""
+        name = segment.name
+        size = self._disk.size(name)
+        end = HEADER_BYTES
+        walk = Walk()
+        for found in walk.records(self._disk, segment, HEADER_BYTES, size, bodies=False):
+            end = found.end
+        # Damage is copied as it is, so that the copy tells of it too.
+        end = max([end, *(hole.end for hole in walk.holes)])
+        self._stream(name, min(end, size))
+
+    def _copy_sealed(self, name: str) -> None:
+        path = self._path / name
+        self._folder(path.parent)
+        source = self._origin / name
+        if self._link:
+            try:
+                os.link(source, path)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                self._link = False  # another disk, or one without links
+            else:
+                self._files += 1
+                self._linked += 1
+                self._bytes += path.stat().st_size
+                return
+        self._stream(name, self._disk.size(name))
+
+    def _stream(self, name: str, size: int) -> None:
+        path = self._path / name
+        self._folder(path.parent)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            for start in range(0, size, _CHUNK):
+                file.write(self._disk.read(name, start, min(_CHUNK, size - start)))
+            file.flush()
+            os.fsync(file.fileno())
+        self._files += 1
+        self._bytes += size
+
+    def _copy_spool(self) -> None:
+        for batch in spool.waiting(self._origin / spool.SPOOL):
+            folder = self._path / spool.SPOOL / batch.path.name
+            try:
+                for part in batch.parts():
+                    self._folder(folder)
+                    shutil.copyfile(part, folder / part.name)
+                    with (folder / part.name).open("rb") as file:
+                        os.fsync(file.fileno())
+                    self._files += 1
+                    self._bytes += (folder / part.name).stat().st_size
+            except FileNotFoundError:
+                shutil.rmtree(folder, ignore_errors=True)  # taken in meanwhile: its rows are in the log
+                continue
+            if folder.is_dir():
+                sync_folder(folder)
+                sync_folder(folder.parent)
+
+    def _write(self, target: DirectoryDisk, name: str, data: bytes) -> None:
+        target.write_atomic(name, data)
+        self._files += 1
+        self._bytes += len(data)
+
+    def _folder(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _empty(path: Path) -> None:
+    """Leave nothing of a copy that failed."""
+    if not (path / MARKER).exists():
+        with contextlib.suppress(OSError):
+            for entry in path.iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink()

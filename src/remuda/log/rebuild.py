@@ -1,0 +1,49 @@
+"""The records of sealed files, for a log that has lost all its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from remuda.log.disk import Disk
+from remuda.log.reader import neighbours
+from remuda.log.sealed import EventTable, MessageTable, Table
+from remuda.log.segments import MESSAGES_TABLE, Counters, Files, SealedFile
+from remuda.log.tables import to_appended, to_events
+from remuda.log.walk import Damage
+from remuda.model.records import Record
+
+
+def sealed_records(disk: Disk, files: Files, before: Counters, damages: list[Damage]) -> Iterator[Record]:
+    """Messages and events from before the tail. All messages come first: an event tells of them by offset, and finds
+    them whatever came in between. What cannot be read is added to `damages`."""
+    for file in files.messages:
+        for batch in readable_batches(disk, MessageTable(disk, file), before.offset, damages):
+            for part in neighbours(batch):
+                yield to_appended(part)
+    for file in files.events:
+        for batch in readable_batches(disk, EventTable(disk, file), before.position, damages):
+            yield from to_events(batch)
+
+
+def readable_batches(disk: Disk, table: Table, before: int, damages: list[Damage]) -> Iterator[pa.RecordBatch]:
+    """The row groups of a file that begin before a number; what cannot be read is added to `damages`."""
+    if not table.readable:
+        damages.append(unreadable(disk, table.file, range(table.file.first, table.file.last + 1)))
+        return
+    for group in table.groups(0, before):
+        batch = table.batch(group)
+        if batch is None:
+            first, count = table.bounds(group)
+            damages.append(unreadable(disk, table.file, range(first, first + count)))
+        else:
+            yield batch
+
+
+def unreadable(disk: Disk, file: SealedFile, numbers: range) -> Damage:
+    """A part of a sealed file is lost, with the rows at these numbers that had not been collected."""
+    size = disk.size(file.name)
+    if file.table == MESSAGES_TABLE:
+        return Damage(file.name, 0, size, messages=numbers)
+    return Damage(file.name, 0, size, events=numbers)

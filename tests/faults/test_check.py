@@ -1,0 +1,175 @@
+"""L9: `remuda check` tells the whole truth, and `remuda backup` copies a directory beside its running broker."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from remuda import Message, open_broker
+from remuda.cli.app import app
+from remuda.log import spool
+from remuda.log.backup import backup
+from remuda.log.check import check
+from remuda.log.disk import DirectoryDisk
+from remuda.model.errors import InvalidOption, StorageError
+
+pytestmark = pytest.mark.faults
+
+
+def make(path: Path) -> None:
+    """A directory with sealed files, a tail, checkpoints, an index and a spool."""
+    with open_broker(path, sync="os", segment_bytes=1 << 16) as broker:
+        broker.create_queue("q", type="pull")
+        for number in range(30):
+            broker.publish([Message("q", b"%d " % n + b"x" * 1000) for n in range(10 * number, 10 * number + 10)])
+        delivery = broker.pull("q", 100)
+        assert delivery is not None
+        delivery.ack()
+        for _ in range(3):
+            broker.checkpoint()
+        broker.host.upkeep.seal()
+        broker.publish([Message("q", b"%d " % n) for n in range(300, 400)])
+    place = spool.prepare(str(path))
+    rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"spooled"}], spool.SPOOL_SCHEMA)
+    spool.lay(place, "app", 1, [spool.stage(place, [rows])[0]])
+
+
+def run(*words: object) -> tuple[int, dict[str, Any]]:
+    result = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert result.stdout, result.exception
+    return result.exit_code, msgspec.json.decode(result.stdout)
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_l9_a_whole_directory_is_called_whole_and_left_as_it_was(tmp_path: Path) -> None:
+    make(tmp_path)
+    before = contents(tmp_path)
+    code, told = run("check", tmp_path)
+    assert (code, told["whole"], told["findings"]) == (0, True, [])
+    assert (told["messages"], told["next_offset"], told["spooled_batches"]) == (400, 400, 1)
+    assert told["sealed_files"] >= 4
+    assert contents(tmp_path) == before
+    plain = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert "the directory is whole" in plain.stdout
+
+
+def test_l9_every_kind_of_damage_is_found(tmp_path: Path) -> None:
+    make(tmp_path / "whole")
+    rng = random.Random(3)
+    found: dict[str, int] = {}
+    files = [file for file in sorted((tmp_path / "whole").rglob("*")) if file.is_file()]
+    for file in files:
+        name = file.relative_to(tmp_path / "whole")
+        if name.name in ("lock", "begun.map", "remuda.json"):
+            continue
+        data = file.read_bytes()
+        written = len(data.rstrip(b"\0"))
+        if not written:
+            continue
+        for harm in ("flip", "cut", "gone"):
+            if harm == "flip":
+                at = rng.randrange(written)
+                file.write_bytes(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
+            elif harm == "cut":
+                file.write_bytes(data[: rng.randrange(written)])
+            else:
+                file.unlink()
+            report = check(DirectoryDisk(tmp_path / "whole", create=False))
+            code, told = run("check", tmp_path / "whole")
+            file.write_bytes(data)
+            if harm == "gone" and name.parts[0] in ("checkpoint", "spool", "index"):
+                continue  # an older checkpoint or the sealed file does as well; an empty batch holds nothing
+            if harm == "gone" and told["whole"]:
+                # Only a file of which no queue needs anything may go unnoticed: it may have been collected.
+                assert name.name.startswith("events-") or "messages-00000000000000000000" in name.name, name
+                continue
+            assert code == 1, (name, harm)
+            assert told["findings"], (name, harm)
+            assert harm == "gone" or not report.clean
+            found[name.parts[0]] = found.get(name.parts[0], 0) + 1
+    assert set(found) == {"tail", "sealed", "checkpoint", "spool", "index"}
+    assert run("check", tmp_path / "whole")[0] == 0
+
+
+def test_l9_a_backup_beside_a_running_broker_is_restored(tmp_path: Path) -> None:
+    source, stop = tmp_path / "log", threading.Event()
+    accepted: list[int] = []
+    settled: set[int] = set()
+    with open_broker(source, sync="os", segment_bytes=1 << 16, checkpoint_bytes=1 << 14) as broker:
+        broker.create_queue("q", type="pull")
+
+        def work() -> None:
+            number = 0
+            while not stop.is_set():
+                broker.publish([Message("q", b"%d " % n + b"x" * 400) for n in range(number, number + 20)])
+                accepted.extend(range(number, number + 20))
+                number += 20
+                delivery = broker.pull("q", 7)
+                assert delivery is not None
+                delivery.ack()
+                settled.update(int(body.split()[0]) for body in delivery.bodies)
+                if number % 400 == 0:
+                    broker.checkpoint()
+                    broker.host.upkeep.seal()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for number in range(8):
+                while len(accepted) < 500 * (number + 1) and thread.is_alive():
+                    stop.wait(0.01)
+                known, done = list(accepted), set(settled)
+                made = backup(source, tmp_path / f"copy-{number}", link=bool(number % 2))
+                assert made.report.clean, made.report.describe()
+                later, later_done = len(accepted), set(settled)
+                with open_broker(made.path, sync="os") as copy:
+                    assert copy.recovery.clean, copy.recovery.describe()
+                    held: list[int] = []
+                    while (delivery := copy.pull("q", 5000)) is not None:
+                        held += [int(body.split()[0]) for body in delivery.bodies]
+                    assert len(held) == len(set(held))
+                    assert set(known) - later_done <= set(held), "everything accepted before is in it"
+                    assert not set(held) & done, "nothing settled before comes back"
+                    assert max(held) < later + 20
+        finally:
+            stop.set()
+            thread.join()
+        assert thread.is_alive() is False
+    with open_broker(source, sync="os") as broker:
+        assert broker.recovery.clean
+
+
+def test_l9_a_backup_of_a_closed_directory_and_its_spool(tmp_path: Path) -> None:
+    make(tmp_path / "log")
+    code, told = run("backup", tmp_path / "log", tmp_path / "copy")
+    assert (code, told["whole"], told["messages"]) == (0, True, 400)
+    assert told["linked"] > 0
+    assert len(spool.waiting(tmp_path / "copy" / "spool")) == 1
+    assert run("check", tmp_path / "copy")[0] == 0
+    for target in (tmp_path / "copy", tmp_path / "log" / "below"):
+        with pytest.raises(InvalidOption):
+            backup(tmp_path / "log", target)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(StorageError, match="not a directory of Remuda's"):
+        backup(tmp_path / "nothing", tmp_path / "new")
+
+
+def test_l9_a_backup_of_a_damaged_directory_says_so(tmp_path: Path) -> None:
+    make(tmp_path / "log")
+    tail = sorted(file for file in (tmp_path / "log" / "tail").iterdir() if file.read_bytes().strip(b"\0"))[0]
+    data = bytearray(tail.read_bytes())
+    data[100] ^= 1
+    tail.write_bytes(bytes(data))
+    code, told = run("backup", tmp_path / "log", tmp_path / "copy")
+    assert (code, told["whole"]) == (1, False)
+    assert run("check", tmp_path / "copy")[0] == 1
