@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from remuda.core import queue as queue_module
-from remuda.core.credit import WINDOW, Consumer
+from remuda.core.credit import WINDOW, Consumer, room
 from remuda.model.commands import EndUnreadable, HandOver, Renew, SetCredit
 from remuda.model.options import Status
 from remuda.model.settlement import Outcome
@@ -93,7 +93,6 @@ def test_the_next_consumer_is_found_without_a_scan(monkeypatch: pytest.MonkeyPat
         asked += 1
         return room(consumer, waits)
 
-    room = queue_module.room
     monkeypatch.setattr(queue_module, "room", counted)
     for number in range(500):
         bench.publish("a")
