@@ -72,7 +72,7 @@ class Bench:
     def publish(self, *bodies: str, name: str = "q", **columns: Any) -> Any:
         return self.publish_to({}, *bodies, name=name, **columns)
 
-    def publish_to(self, where: dict[str, Any], *bodies: str, name: str = "q", **columns: Any) -> Any:
+    def publish_to(self, where: dict[str, Any], *bodies: str, name: str | list[str] = "q", **columns: Any) -> Any:
         """Publish to a queue, through an exchange or under options."""
         return self.do(Publish(Messages(bodies=[body.encode() for body in bodies], name=name, **columns), **where))
 

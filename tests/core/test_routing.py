@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from remuda.core.compacter import Compacter, history_key
 from remuda.core.routing import Routing
-from remuda.model.commands import DeclareExchange, RemoveExchange
+from remuda.model.commands import Bind, DeclareExchange, RemoveExchange, Unbind
 from remuda.model.errors import Conflict, NotFound
 from remuda.model.message import CORRELATION
+from remuda.model.options import Status
 from remuda.model.records import Appended
 from remuda.model.routing import Binding, ExchangeKind
-from tests.core.kit import Bench
+from remuda.model.topics import has_prefix, matches
+from tests.core.kit import PULL, Bench
 
 
 def test_t1_one_copy_per_root_whatever_the_number_of_topics() -> None:
@@ -124,3 +128,92 @@ def test_q18_what_is_wrong_with_a_router_is_said() -> None:
         route(bench, "a")
     with pytest.raises(NotFound):
         bench.do(RemoveExchange("r"))
+
+
+def test_q18_a_distributed_message_is_stored_once() -> None:
+    bench = routed(ExchangeKind.DISTRIBUTE, Binding(queue="x"), Binding(queue="y"), Binding(queue="z"))
+    bench.declare("z", {**PULL, "message_limit": 1})
+    (record,) = route(bench, "a", "b")
+    assert record.queues == [("x", "y", "z"), ("x", "y")]
+    assert bench.sizes() == {"x": 2, "y": 2, "z": 1}
+
+
+def test_q18_round_robin_skips_who_refuses_and_goes_on_behind() -> None:
+    bench = routed(ExchangeKind.ROUND_ROBIN, Binding(queue="x"), Binding(queue="y"), Binding(queue="z"))
+    bench.declare("y", PULL)
+    bench.set_status(Status.PAUSED, "y")
+    route(bench, *"abcd")
+    assert bench.sizes() == {"y": 0, "x": 2, "z": 2}
+
+
+@pytest.mark.parametrize("kind", [ExchangeKind.DISTRIBUTE, ExchangeKind.ROUND_ROBIN])
+def test_q18_a_router_may_lead_to_an_exchange(kind: ExchangeKind) -> None:
+    bench = routed(kind, Binding(exchange="x"))
+    bench.do(DeclareExchange("x", ExchangeKind.DIRECT, (Binding(queue="here", key="orig"),)))
+    route(bench, "a")
+    assert bench.sizes() == {"here": 1}
+
+
+def test_q18_a_binding_may_get_another_priority() -> None:
+    bench = routed(ExchangeKind.FIRST, Binding(queue="x", priority=2), Binding(queue="y", priority=1))
+    bench.do(Bind("r", Binding(queue="y", priority=3)))
+    route(bench, "a")
+    assert bench.sizes() == {"y": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "binding", "names"),
+    [
+        (ExchangeKind.DIRECT, Binding(queue="x", key="a.b"), {"a.b"}),
+        (ExchangeKind.FANOUT, Binding(queue="x", key="a.b"), {"a", "a.b", "b.b.c"}),
+        (ExchangeKind.TOPIC, Binding(queue="x", key="*.b.#"), {"a.b", "b.b.c"}),
+        (ExchangeKind.HEADERS, Binding(queue="x", arguments={"colour": "red"}), {"a.b"}),
+        (ExchangeKind.HEADERS, Binding(queue="x", arguments={"colour": "red", "size": "1"}), set()),
+        (ExchangeKind.HEADERS, Binding(queue="x", arguments={"x-match": "any", "colour": "red", "size": "1"}), {"a.b"}),
+    ],
+)
+def test_q18_exchanges_by_kind(kind: ExchangeKind, binding: Binding, names: set[str]) -> None:
+    """What no binding takes is in the log, in no queue, and its producer is told."""
+    bench = routed(kind, binding)
+    for name in ("a", "a.b", "b.b.c"):
+        headers = {"colour": "red"} if name == "a.b" else {}
+        receipt = bench.publish_to({"exchange": "r"}, "m", name=name, headers=headers)
+        assert receipt.unroutable == (() if name in names else (0,))
+        assert bench.appended[-1].queues == (("x",) if name in names else ())
+    bench.do(Unbind("r", binding))
+    assert bench.publish_to({"exchange": "r"}, "m", name="a.b").unroutable == (0,)
+
+
+def test_q18_from_exchange_to_exchange_each_queue_gets_one_and_circles_end() -> None:
+    bench = routed(ExchangeKind.FANOUT, Binding(exchange="s"), Binding(queue="x"))
+    bench.do(DeclareExchange("s", ExchangeKind.TOPIC, (Binding(queue="x", key="a.#"), Binding(queue="y", key="a.*"))))
+    bench.do(Bind("s", Binding(exchange="r", key="#")))
+    bench.publish_to({"exchange": "r"}, "1", "2", name=["a.b", "c"])
+    assert bench.sizes() == {"x": 2, "y": 1}
+
+
+WORD = st.sampled_from(["a", "b", "*", "#"])
+TOPIC = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=5).map(".".join)
+
+
+@settings(max_examples=400, derandomize=True, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(WORD, min_size=1, max_size=5).map(".".join)), max_size=12),
+    st.lists(TOPIC, min_size=1, max_size=4),
+    st.sets(st.integers(0, 11)),
+)
+def test_t2_channels_are_those_that_the_plain_rule_finds(
+    channels: list[tuple[bool, str]], topics: list[str], closed: set[int]
+) -> None:
+    routing = Routing()
+    wanted = set()
+    for number, (by_prefix, text) in enumerate(channels):
+        prefix = text.replace("#", "a").replace("*", "b")
+        routing.open_channel(str(number), [prefix] if by_prefix else [], [] if by_prefix else [text])
+        if number not in closed and any(has_prefix(one, prefix) if by_prefix else matches(text, one) for one in topics):
+            wanted.add(str(number))
+    for number in closed:
+        routing.close_channel(str(number))
+    found = routing.channels(tuple(topics))
+    assert set(found) == wanted
+    assert list(found) == sorted(found, key=int)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
+
+import msgspec
+
 from remuda.core import snapshot
 from remuda.core.core import Core
+from remuda.core.ready import NEVER
 from remuda.model.commands import DeclareExchange
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Priority
 from remuda.model.options import Status
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome
-from tests.core.kit import Bench
+from tests.core.kit import NOW, Bench
 from tests.core.naive import state_of
 
 
@@ -69,3 +74,47 @@ def test_q5_delays_and_deadlines_come_due_after_loading() -> None:
     assert (delayed, fresh.info("q").delayed) == (2, 0)
     fresh.tick(bench.now + 101_000_000)
     assert fresh.info("q").waiting == 0
+
+
+def test_l4_a_snapshot_of_the_first_version_is_read() -> None:
+    """Three lines of waiting messages, and a flag for high priority."""
+
+    def lines(*runs: tuple[int, int]) -> bytes:
+        return array("q", [number for first, count in runs for number in (first, count, NEVER)]).tobytes()
+
+    options = {"type": "pull", "unique_ids": True}
+    lanes = [lines((4, 1)), lines((1, 1)), lines((5, 2))]
+    flights = [[0, 1, "F", NEVER, True, 2, 7, 0, False, None, NOW]]
+    delayed = [[2, 1, "R", NEVER, False, 1, -1, NOW + 5, True, None, 0]]
+    parked = [[3, 1, "E", NEVER, True, 0, -1, 0, False, "given up", NOW]]
+    queue = [
+        "q",
+        options,
+        "running",
+        lanes,
+        flights,
+        delayed,
+        parked,
+        {1: 1},
+        {1: "x", 3: "x"},
+        {},
+        {"Q": 7},
+        [True, True],
+    ]
+    routers = {"r": ["first", [["q", None, 2]]]}
+    old = msgspec.msgpack.encode([7, 20, 99, [queue], routers, {b"k": b"v"}, {0: NOW}, {"app": [3, 1, False, {}]}])
+    core = Core(Snowflakes(1))
+    snapshot.load(core, old)
+    found = core.queues["q"]
+    assert [(*level[:2], list(level[2].runs())) for level in found.ready.levels()] == [
+        (1, False, [(4, 1, NEVER)]),
+        (0, True, [(1, 1, NEVER)]),
+        (0, False, [(5, 2, NEVER)]),
+    ]
+    assert [(one.priority, one.attempt, one.redelivered) for one in found.flights] == [(1, 2, True)]
+    assert [(one.front, one.due, one.redelivered) for one in found.delayed] == [(True, NOW + 5, True)]
+    assert [(one.state, one.reason, one.priority) for one in found.parked] == [("E", "given up", 1)]
+    assert (found.attempts, found.offset_of, core.recorder.next_position) == ({1: 1}, {"x": 1}, 20)
+    assert core.routing.exchanges["r"].bindings == (Binding(queue="q", priority=2),)
+    assert core.spool.progress("app", 3).rows == 1
+    assert state_of(loaded(core)) == state_of(core)

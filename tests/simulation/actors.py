@@ -36,7 +36,7 @@ from remuda.model.commands import (
     Unbind,
     Unsubscribe,
 )
-from remuda.model.durations import MILLISECOND, SECOND
+from remuda.model.durations import HOUR, MILLISECOND, SECOND
 from remuda.model.errors import ConsumersFull, DiskFull
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
@@ -297,8 +297,8 @@ class Actors:
         self._names += 1
         puller = f"p{self._names}"
         count = self.random.choice((1, 1, 3, 10))
-        newest = self.random.random() < 0.2
-        wait = self.random.choice((0, 0, 200 * MILLISECOND, 20 * SECOND))
+        newest = self.random.random() < (0.05 if sim.scenario.plain else 0.2)
+        wait = self.random.choice((0, 0, 200 * MILLISECOND, HOUR if sim.scenario.plain else 20 * SECOND))
         after = self.random.choice(("none",) * 12 + ("all", "priority", "regular"))
         if newest:
             sim.model.newest_pullers.add(puller)

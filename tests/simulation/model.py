@@ -355,6 +355,7 @@ class Model:
         queue.counts[target] += 1
         if entry is None:
             entry = queue.entries[offset] = Entry("L", event.priority)
+            queue.ended.pop(offset, None)
         if source == "F" and not step.replays:
             self._check_reason_to_land(queue, offset, entry, target, step)
             self._check_attempt(queue, offset, entry, event, step)

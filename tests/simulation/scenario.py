@@ -83,6 +83,8 @@ class Scenario:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.features = Features(*(random.random() < 0.5 for _ in Features.__dataclass_fields__))
+        self.plain = random.random() < 0.3
+        """Whether queues have few rules and are mostly pulled from, which is where the core takes short cuts."""
         self.sync = random.choice((Sync.ALWAYS, Sync.ALWAYS, Sync.OS))
         self.broker = BrokerOptions(
             sync=self.sync,
@@ -100,9 +102,11 @@ class Scenario:
         self.steps = random.choice((40, 80, 80, 160))
         kept = [(name, weight) for name, weight in ACTIONS if name in ALWAYS_ON or random.random() < 0.75]
         self._actions = [name for name, _ in kept]
-        self._weights = [weight for _, weight in kept]
+        rare = {"subscribe", "declare", "configure", "set_status", "declare_exchange", "remove_queue", "clear"}
+        factors = {**dict.fromkeys(rare, 0.1), "pull": 6} if self.plain else {}
+        self._weights = [weight * factors.get(name, 1) for name, weight in kept]
         self._published = 0
-        self.opening = ["declare"] * random.randint(0, 6) + ["subscribe"] * random.randint(0, 8)
+        self.opening = ["declare"] * random.randint(0, 6) + ["subscribe"] * (0 if self.plain else random.randint(0, 8))
         """What is done first, so that there is someone to deliver to."""
 
     def action(self) -> str:
@@ -114,6 +118,9 @@ class Scenario:
         random, features = self.random, self.features
         some = self._chance
         kind = random.choice((QueueType.ROUND_ROBIN, QueueType.ROUND_ROBIN, QueueType.PUSH, QueueType.PULL))
+        if self.plain and random.random() < 0.9:
+            acknowledge = random.choice((Acknowledge.WAIT, Acknowledge.JUST_REQUEST))
+            return QueueOptions(type=kind, acknowledge=acknowledge, acknowledge_timeout=random.choice((SECOND, HOUR)))
         values: dict[str, Any] = {
             "type": kind,
             "acknowledge": random.choice(
@@ -171,12 +178,14 @@ class Scenario:
 
     def name(self) -> str:
         """A queue or channel, which may exist."""
+        if self.plain:
+            return self.random.choice((ROOTS[0], ROOTS[0], ROOTS[1]))
         return self.random.choice((*ROOTS, *ROOTS, "rest", "late", DEAD_LETTERS, "channel-a", "channel-b"))
 
     # Messages
 
     def batch(self, now: int) -> list[Message]:
-        if self.random.random() < 0.3:
+        if self.random.random() < (0.8 if self.plain else 0.2):
             return [Message(self.topic(), b"%d" % self.random.randrange(1000), priority=self.priority())]
         count = self.random.choice((1, 1, 1, 2, 3, 5, 12, 50))
         shared = self.message(now) if self.random.random() < 0.5 else None
@@ -207,7 +216,7 @@ class Scenario:
         return self.random.randrange(32) if self.features.priorities else 10
 
     def topic(self) -> str:
-        root = self.random.choice(ROOTS)
+        root = self.random.choice(ROOTS[:2] if self.plain else ROOTS)
         return root if self.random.random() < 0.6 else f"{root}.{self.random.choice(WORDS)}"
 
     def _numbered(self, message: Message) -> Message:

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
-from remuda.core.lane import NEVER, Lane, Run
-from remuda.core.ledger import Ledger
-from remuda.core.settling import Verdict
 
-from remuda.core import admission, settling
-from remuda.core.queue import Queue
+from remuda.core import admission, delivering
+from remuda.core.queue import Lease, Queue
+from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
+from remuda.core.recorder import Recorder
+from remuda.core.registry import Registry
 from remuda.log.log import Log
 from remuda.log.tail import TailWriter
 from remuda.model.options import LimitExceeded
 from remuda.model.records import Event
+from remuda.model.settlement import Settlement
 from remuda.model.state import State
 from tests.simulation.disk import Content, CrashKind, SimulatedDisk
 from tests.simulation.runner import Failure, play
@@ -62,26 +64,26 @@ def test_a_log_that_does_not_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_acknowledgement_that_is_not_logged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """L1."""
-    logged = Ledger.event
+    logged = Recorder.event
 
-    def forgetful(self: Ledger, queue: Queue, source: State, event: Event, *rest: Any, **more: Any) -> None:
+    def forgetful(self: Recorder, queue: Queue, source: State, event: Event, *rest: Any, **more: Any) -> None:
         if event.state is State.COMPLETED:
             queue.evolve(event, self.now, 0)
         else:
             logged(self, queue, source, event, *rest, **more)
 
-    monkeypatch.setattr(Ledger, "event", forgetful)
+    monkeypatch.setattr(Recorder, "event", forgetful)
     assert "differs from its records" in found()
 
 
 def test_a_queue_that_delivers_expired_messages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q5."""
 
-    def keep_all(self: Lane, now: int) -> list[Run]:
+    def keep_all(self: ReadyMessages, now: int) -> list[ReadyRun]:
         self.soonest = NEVER
         return []
 
-    monkeypatch.setattr(Lane, "expire", keep_all)
+    monkeypatch.setattr(ReadyMessages, "expire", keep_all)
     assert "Q5" in found()
 
 
@@ -91,13 +93,13 @@ def test_a_late_answer_that_settles_is_found(monkeypatch: pytest.MonkeyPatch) ->
     def held(queue: Queue, lease: Any, runs: Sequence[tuple[int, int]]) -> Any:
         return [piece for first, count in runs for piece in queue.flights.find(first, count)]
 
-    def settle(ledger: Ledger, queue: Queue, token: int, verdict: Verdict, runs: Any) -> Any:
+    def settle(registry: Registry, queue: Queue, token: int, settlement: Settlement, runs: Any) -> int:
         lease = queue.leases.get(token) or next(iter(queue.leases.values()), None)
-        return [] if lease is None else original(ledger, queue, lease.token, verdict, runs)
+        return 0 if lease is None else original(registry, queue, lease.token, settlement, runs)
 
-    original = settling.settle
-    monkeypatch.setattr(settling, "_held", held)
-    monkeypatch.setattr(settling, "settle", settle)
+    original = delivering.settle
+    monkeypatch.setattr(delivering, "_held", held)
+    monkeypatch.setattr(delivering, "settle", settle)
     assert re.search("Q3|for no reason", found())
 
 
@@ -115,8 +117,54 @@ def test_a_limit_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_queue_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q15."""
-    monkeypatch.setattr(Queue, "lanes", lambda self: (self.normal, self.returned, self.high))
+    take = ReadyMessages.take
+
+    def backwards(self: ReadyMessages, count: int) -> list[ReadyRun]:
+        self._order.reverse()
+        try:
+            return take(self, count)
+        finally:
+            self._order.reverse()
+
+    monkeypatch.setattr(ReadyMessages, "take", backwards)
     assert "Q15" in found()
+
+
+def test_credit_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q2."""
+
+    def keep(self: Queue, lease: Lease, names: Sequence[str], count: int) -> None:
+        pass
+
+    monkeypatch.setattr(Queue, "give_back", keep)
+    assert "are free while" in found()
+
+
+def test_a_move_that_also_parks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q5, B7."""
+    end = Queue._end
+
+    def park(self: Queue, event: Event, time: int, lifted: Any) -> None:
+        end(self, msgspec.structs.replace(event, to=None), time, lifted)
+
+    monkeypatch.setattr(Queue, "_end", park)
+    assert "differs from its records" in found()
+
+
+def test_a_hand_over_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q2."""
+
+    def forget(self: Queue, lease: Lease, name: str) -> None:
+        lease.taken.add(name)
+
+    monkeypatch.setattr(Queue, "handed_over", forget)
+    assert re.search("are free while|were handed over", found())
+
+
+def test_shared_credit_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q2."""
+    monkeypatch.setattr(Registry, "_spread_credit", lambda self, queue: None)
+    assert "are free while" in found()
 
 
 def test_sealing_before_a_checkpoint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

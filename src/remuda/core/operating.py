@@ -113,9 +113,10 @@ class Operating:
 
     def resume(self, begun: Begun) -> None:
         """After a restart: nobody holds a delivery any more, and memory queues have lost their messages (Q17)."""
+        for queue in self._registry.queues.values():
+            queue.had_consumers = False  # those of before are gone with their process, not gone for good
         for queue in list(self._registry.queues.values()):
             _resume(self._registry, queue, begun)
-            queue.had_consumers = False  # those of before are gone with their process, not gone for good
             self._registry.after(queue)
 
 

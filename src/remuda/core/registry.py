@@ -386,7 +386,7 @@ class Registry:
         self._touched[name] = None
 
     def after(self, queue: Queue) -> None:
-        """What may follow any change of a queue, and of those it touched: deliveries, its end, the next time to look."""
+        """What may follow any change of a queue, and of those it touched: deliveries, its end, the next look."""
         self._touched[queue.name] = None
         self.settle_down()
 
