@@ -19,7 +19,7 @@ from remuda.index import Query, open_index
 from tests.index.kit import caught_up, every
 from tests.index.naive import Naive
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]  # a server starts in them too
 ROOT = Path(__file__).resolve().parents[2]
 
 

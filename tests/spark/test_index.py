@@ -23,6 +23,8 @@ from tests.spark.samples import broker_at, play, seal
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.timeout(300)  # a server starts in them too
+
 
 @pytest.mark.parametrize("kind", ["sqlite", "opensearch"])
 def test_index_is_filled_in_bulk(
