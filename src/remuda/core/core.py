@@ -28,7 +28,7 @@ from remuda.model.commands import Command
 from remuda.model.filters import MessageFilter
 from remuda.model.ids import Snowflakes
 from remuda.model.options import QueueOptions
-from remuda.model.records import Record
+from remuda.model.records import CREATED, QueueChange, Record
 from remuda.model.results import ParkedMessage, QueueInfo
 
 
@@ -137,4 +137,8 @@ class Core:
         recanted = self.spool.recant(self.recorder.now)
         if recanted is not None:
             self.recorder.change(recanted)
+        for name in self.found:
+            # Noted now, so that the next start finds the queue as this one leaves it.
+            queue = self.queues[name]
+            self.recorder.change(QueueChange(CREATED, name, self.recorder.now, queue.options, queue.status))
         self.operating.resume(begun)

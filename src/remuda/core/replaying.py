@@ -100,7 +100,14 @@ class Replaying:
         registry = self._registry
         queue = registry.queues.get(change.queue)
         if change.action == CREATED and change.options is not None:
-            registry.open(change.queue, change.options, change.status or Status.RUNNING)
+            if queue is not None and change.queue in self.found:
+                # What an earlier start made again, and noted then, behind the messages found in it.
+                registry.apply_options(queue, change.options)
+                queue.status = change.status or Status.RUNNING
+                queue.note_rules()
+                del self.found[change.queue]
+            else:
+                registry.open(change.queue, change.options, change.status or Status.RUNNING)
         elif change.action == CONFIGURED and change.options is not None:
             self._find(change.queue, 0)
             registry.apply_options(registry.queues[change.queue], change.options)
