@@ -20,3 +20,4 @@ def test_all_clients_are_measured(row: str, rabbit: RabbitNode, monkeypatch: pyt
     assert result.remuda > 0
     assert set(result.peers) == {"pika", "pika-select", "aio-pika"}
     assert all(result.peers.values())
+    assert all(result.settings["cpu_us_per_message"].values())
