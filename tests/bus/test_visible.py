@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
@@ -124,6 +124,18 @@ class TestDocuments:
             assert test.message(message).queues[0].reason == "busy"
             test.advance("5s")
             assert test.message(message).queues[0].reason is None
+
+
+def test_results_have_the_type_that_was_asked_for(bus: Bus) -> None:
+    """B1: for people, and for mypy, which checks this file."""
+    bus.subscribe("x", queue="x")(lambda body: body)
+    with running(bus):
+        assert_type(bus.call("x", 1, result=int), int)
+        assert_type(bus.result(bus.publish("x", 1, keep_result=True), int, timeout="20s"), int)
+    with pytest.raises(TypeError, match="delays"):
+        bus.publish_many("x", [], delays="1s")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="timeuot"):
+        bus.subscribe("x", timeuot="1s")  # type: ignore[call-arg]
 
 
 def test_cap_times_are_understood() -> None:
