@@ -75,6 +75,8 @@ class Upkeep:
                 drop_settled(self._host.engine.log, _Kept(self._host, 0))
                 return
             for sealed in seal(self._host.engine.log):
+                if sealed.failure is not None:
+                    _log.error("%s could not be sealed and will be tried again: %s", sealed.segment, sealed.failure)
                 for damage in sealed.damages:
                     _log.error("while sealing: %s", damage.describe())
 
@@ -94,6 +96,8 @@ class Upkeep:
             self.seal()
         with self._turn:
             gone: Collected = collect(host.engine.log, _Kept(host, options.success_retention))
+        for failure in gone.failures:
+            _log.error("retention could not look through a file: %s", failure)
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)
         if forgotten or gone.messages or gone.events:
             _log.info(
