@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,9 +28,8 @@ def take_in_on_a_failing_disk(path: Path, failing: str) -> list[spool.SpoolBatch
         rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"row"}], spool.SPOOL_SCHEMA)
         place = spool.prepare(str(path))
         spool.lay(place, "app", 1, [spool.stage(place, [rows])[0]])
-        with pytest.raises(StorageError):
+        with contextlib.suppress(StorageError):
             Intake(host).run()
-            raise StorageError("as if the batch had been taken in")
         return spool.waiting(place)
     finally:
         setattr(disk, f"{failing}_error", None)
