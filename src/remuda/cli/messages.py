@@ -59,7 +59,7 @@ def message(
         return
     for name, value in _head(tale).items():
         if value not in (None, {}, ""):
-            typer.echo(f"{name:10} {_shown(value)}")
+            typer.echo(f"{name:10} {say.safe(_shown(value))}")
     created = tale.document.created
     say.table(
         ["time", "after", "queue", "what happened"],
@@ -68,7 +68,7 @@ def message(
     )
     for view in tale.document.queues:
         if view.detail:
-            typer.echo(f"in {view.queue}:\n{view.detail.rstrip()}")
+            typer.echo(f"in {say.safe(view.queue)}:\n{say.safe(view.detail.rstrip(), lines=True)}")
 
 
 def _cells(row: Row) -> list[object]:
