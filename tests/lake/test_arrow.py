@@ -61,7 +61,7 @@ def test_a_reader_in_mid_read_is_not_disturbed(tmp_path: Path) -> None:
         while (delivery := subscription.receive(0.3)) is not None:
             delivery.ack()
         subscription.close()
-        broker.host.sync()
+        broker.runtime.sync()
         publish(broker, 400, "filler")
         seal(broker)
         assert broker.collect().messages
