@@ -32,7 +32,7 @@ class RecentSearcher:
         below = None if query.cursor is None else read_cursor(query.cursor)
         rows: list[MessageRow] = []
         more = False
-        for brief, queue, copy in self._recent.newest(None if below is None else below[0]):
+        for brief, queue, copy in self._recent.newest(query.queue, None if below is None else below[0]):
             if below is not None and (brief.offset, queue) == below:
                 continue
             if below is not None and brief.offset == below[0] and queue < below[1]:

@@ -33,7 +33,7 @@ from remuda.model.state import PARKED, State
 from remuda.server.http.grouping import Failure, grouped
 from remuda.server.http.masks import masked, unmasked
 from remuda.server.http.rates import Rates, Sample
-from remuda.server.http.recent import WINDOW, Recent
+from remuda.server.http.recent import PACE, WINDOW, Recent
 from remuda.server.http.search import RecentSearcher, Searcher, excerpt, row_of
 from remuda.server.http.values import (
     Group,
@@ -107,7 +107,7 @@ class MessagingService:
             try:
                 broker = self.bus.broker
                 recent = Recent(broker.spectate(), self._window)
-                recent.catch_up()
+                recent.catch_up(self._window)
             except (BrokerClosed, StorageError) as error:
                 raise Unavailable(f"the broker cannot be opened: {error}") from error
             self._broker, self._recent = broker, recent
@@ -161,7 +161,7 @@ class MessagingService:
 
     def refresh(self) -> None:
         """Read the log on now, for an answer that shows what was just done."""
-        self._ask(lambda broker: self.recent.catch_up())
+        self._ask(lambda broker: self.recent.catch_up(2 * PACE))
 
     # Queues
 
