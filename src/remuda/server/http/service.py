@@ -25,7 +25,7 @@ from remuda.core.operators import Selection
 from remuda.core.receipts import Receipt
 from remuda.core.settling import Verdict
 from remuda.model.durations import SECOND, Duration, micros, text
-from remuda.model.errors import BrokerClosed, InvalidOption, NotFound, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, DiskFull, InvalidOption, NotFound, RemudaError, StorageError
 from remuda.model.message import CORRELATION, Message, Priority
 from remuda.model.messages import Messages, cell
 from remuda.model.options import QueueOptions
@@ -94,6 +94,8 @@ class MessagingService:
         broker = self._open()
         try:
             return verb(broker)
+        except DiskFull:
+            raise
         except (BrokerClosed, StorageError) as error:
             with self._lock:
                 if self._broker is broker:
@@ -203,8 +205,8 @@ class MessagingService:
         return declared.created
 
     def configure(self, name: str, changes: Mapping[str, Any], who: str) -> dict[str, Any]:
-        if "who" in changes:
-            raise InvalidOption("unknown queue option 'who'")
+        for option in changes.keys() - set(QueueOptions.__struct_fields__):
+            QueueOptions.parse({option: None})  # which says what is wrong with the name
         _audit.info("%s configures queue %s: %s", who, name, dict(changes))
         return options_of(self._ask(lambda broker: broker.configure_queue(name, who=who, **changes)))
 
