@@ -115,13 +115,15 @@ class Recent:
                 self._begun = True
                 self._begin(end)
             before = self.offset + self.position
-            for record in self._spectator.messages(self.offset):
+            # A reader that stands at the end would read the newest frame again, however long it is.
+            for record in self._spectator.messages(self.offset) if end > self.offset else ():
                 self._take(record)
                 self.offset = record.first + len(record)
                 limit -= len(record)
                 if limit <= 0:
                     break
-            self._play_to(last)
+            if last > self.position:
+                self._play_to(last)
             self._evict()
             return self.offset + self.position - before
 

@@ -113,5 +113,9 @@ def _fits(query: Query, brief: Brief, queue: str, copy: Copy) -> bool:
 
 
 def _holds(brief: Brief, text: str) -> bool:
+    if text.isascii() and brief.excerpt.isascii():  # a quick look first, since most bodies do not hold the words
+        lowered = brief.excerpt.lower()
+        if not all(word.encode() in lowered for word in _WORD.findall(text.lower())):
+            return False
     held = set(_WORD.findall(brief.excerpt.decode("utf-8", "replace").casefold()))
     return all(word in held for word in _WORD.findall(text.casefold()))

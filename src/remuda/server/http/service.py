@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,7 @@ from remuda.core.info import QueueInfo
 from remuda.core.operators import Selection
 from remuda.core.receipts import Receipt
 from remuda.core.settling import Verdict
+from remuda.log.reader import Reader
 from remuda.model.durations import SECOND, Duration, micros, text
 from remuda.model.errors import BrokerClosed, DiskFull, InvalidOption, NotFound, RemudaError, StorageError
 from remuda.model.message import CORRELATION, Message, Priority
@@ -33,7 +35,7 @@ from remuda.model.state import PARKED, State
 from remuda.server.http.grouping import Failure, grouped
 from remuda.server.http.masks import masked, unmasked
 from remuda.server.http.rates import Rates, Sample
-from remuda.server.http.recent import PACE, WINDOW, Recent
+from remuda.server.http.recent import PACE, WINDOW, Brief, Recent
 from remuda.server.http.search import RecentSearcher, Searcher, excerpt, row_of
 from remuda.server.http.values import (
     Group,
@@ -80,6 +82,8 @@ class MessagingService:
         self._given_searcher = searcher
         self._broker: Broker | None = None
         self._recent: Recent | None = None
+        self._reader: Reader | None = None
+        self._reading = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -112,7 +116,8 @@ class MessagingService:
                 recent.catch_up(self._window)
             except (BrokerClosed, StorageError) as error:
                 raise Unavailable(f"the broker cannot be opened: {error}") from error
-            self._broker, self._recent = broker, recent
+            # One reader for all: a new one would have to learn first where things are.
+            self._broker, self._recent, self._reader = broker, recent, broker.spectate().reader
             self._stop = threading.Event()
             arguments = (broker, recent, self._stop)
             self._thread = threading.Thread(target=self._follow, args=arguments, name="remuda-http", daemon=True)
@@ -123,6 +128,7 @@ class MessagingService:
         sample_at = 0.0
         while not stop.wait(_LOG_POLL if sample_at else 0):
             try:
+                broker.spectate()  # which has all that happened so far in the log
                 grown = recent.catch_up()
                 if time.monotonic() >= sample_at:
                     began = time.monotonic()
@@ -163,7 +169,8 @@ class MessagingService:
 
     def refresh(self) -> None:
         """Read the log on now, for an answer that shows what was just done."""
-        self._ask(lambda broker: self.recent.catch_up(2 * PACE))
+        self._ask(lambda broker: broker.spectate())  # which has all that happened so far in the log
+        self.recent.catch_up(2 * PACE)
 
     # Queues
 
@@ -273,34 +280,18 @@ class MessagingService:
     def parked(self, queue: str, chosen: Selection, limit: int) -> list[MessageRow]:
         """Dead letters, the newest first, however long ago they ended."""
         found = self._ask(lambda broker: broker.parked(queue, chosen, limit))
+        recent = self.recent
+        briefs = {one.offset: recent.brief(one.offset) for one in found}
+        older = self._messages_at(offset for offset, brief in briefs.items() if brief is None)
         rows = []
         for one in found:
-            brief = self.recent.brief(one.offset)
+            brief = briefs[one.offset]
+            if brief is None and one.offset in older:
+                brief = Brief(one.offset, older[one.offset], (queue,))
             if brief is not None:
-                row = row_of(brief, queue, self.recent.copy(queue, one.offset))
-            else:
-                row = self._row(one.offset, queue)
-            rows.append(msgspec.structs.replace(row, state=one.state, reason=one.reason, modified=one.time))
+                row = row_of(brief, queue, recent.copy(queue, one.offset))
+                rows.append(msgspec.structs.replace(row, state=one.state, reason=one.reason, modified=one.time))
         return rows
-
-    def _row(self, offset: int, queue: str) -> MessageRow:
-        message = self._message_at(offset)
-        if message is None:
-            return MessageRow(offset, "", "", queue, State.DEAD, 0, 0)
-        return MessageRow(
-            offset=offset,
-            id=message.id,
-            topic=message.name,
-            queue=queue,
-            state=State.DEAD,
-            created=message.created,
-            modified=message.created,
-            object=message.object,
-            key=message.key,
-            mime_type=message.mime_type,
-            size=len(message.body),
-            excerpt=excerpt(message.body, len(message.body)),
-        )
 
     def move(self, queue: str, to: str, chosen: Selection | None, who: str, limit: int = 100_000) -> int:
         """Send messages to another queue: dead letters that are chosen, or without a choice all that wait.
@@ -318,8 +309,10 @@ class MessagingService:
         parked = self._ask(lambda broker: broker.parked(queue, chosen, limit))
         for start in range(0, len(parked), _MOVED_AT_ONCE):
             offsets, messages = [], []
-            for one in parked[start : start + _MOVED_AT_ONCE]:
-                message = self._message_at(one.offset)
+            part = parked[start : start + _MOVED_AT_ONCE]
+            known = self._messages_at(one.offset for one in part)
+            for one in part:
+                message = known.get(one.offset)
                 if message is not None:
                     offsets.append(one.offset)
                     headers = {**message.headers, names.USER: message.headers.get(names.USER, who)}
@@ -374,7 +367,7 @@ class MessagingService:
                 caused += [row_of(brief, queue, self.recent.copy(queue, offset)) for queue in queues]
         return Life(
             plain,
-            list(_timeline(document.created, found, document, self._events_of(document.offset, document.created))),
+            list(_timeline(document.created, found, document, self._events_of(document.offset))),
             found.headers.get(CORRELATION),
             caused,
         )
@@ -393,25 +386,34 @@ class MessagingService:
         """A message as it was published, secrets and all: for sending it again."""
         return self._ask(lambda broker: broker.message(message)).message
 
-    def _message_at(self, offset: int) -> Message | None:
-        for record in self.recent_reader().messages(offset, offset + 1):
-            found: Message = record.messages[0]
-            return found
-        return None
+    def _messages_at(self, offsets: Iterable[int]) -> dict[int, Message]:
+        """Messages of the log by offset; those that were collected are left out."""
+        found: dict[int, Message] = {}
+        with self._log() as reader:
+            for first, count in chosen_offsets(offsets).offsets or ():
+                for record in reader.messages(first, first + count):
+                    found.update((record.first + row, message) for row, message in enumerate(record.messages))
+        return found
 
-    def recent_reader(self) -> Any:
-        return self._ask(lambda broker: broker.spectate()).reader
+    @contextmanager
+    def _log(self) -> Iterator[Reader]:
+        """The log with all that happened so far, for one at a time."""
+        self._ask(lambda broker: broker.spectate())
+        with self._reading:
+            reader = self._reader
+            if reader is None:
+                raise Unavailable("the broker was closed meanwhile")
+            yield reader
 
-    def _events_of(self, offset: int, created: int) -> list[dict[str, Any]]:
-        reader = self.recent_reader()
-        start = reader.position_at(created)
-
+    def _events_of(self, offset: int) -> list[dict[str, Any]]:
         def may_tell(table: Any, group: int) -> bool:
             firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
             return firsts is None or counts is None or bool(firsts[0] <= offset < firsts[1] + counts[1])
 
         found: list[dict[str, Any]] = []
-        for batch in reader.event_batches(start, wanted=may_tell):
+        with self._log() as reader:
+            batches = list(reader.event_batches(wanted=may_tell))
+        for batch in batches:
             firsts, counts = batch.column("first"), batch.column("count")
             told = pc.and_(pc.less_equal(firsts, offset), pc.greater(pc.add(firsts, counts), offset))
             chosen = batch.filter(told)
@@ -509,22 +511,24 @@ class MessagingService:
 
     def end(self) -> tuple[int, int]:
         """The next offset and the next position."""
-        end: tuple[int, int] = self.recent_reader().end()
-        return end
+        with self._log() as reader:
+            return reader.end()
 
     def log_messages(self, start: int, limit: int) -> list[dict[str, Any]]:
         """Messages of the log from an offset on, without their bodies' ends."""
         found = []
-        reader = self.recent_reader()
-        for record in _from(reader.messages, start, limit):
+        with self._log() as reader:
+            records = _from(reader.messages, start, limit)
+        for record in records:
             for row, message in enumerate(record.messages):
+                queues: tuple[str, ...] = cell(record.queues, row)
                 found.append(
                     {
                         "offset": record.first + row,
                         "time": message.created,
                         "id": message.id,
                         "topic": message.name,
-                        "queues": list(cell(record.queues, row)),
+                        "queues": list(queues),
                         "object": message.object,
                         "key": message.key,
                         "mimeType": message.mime_type,
@@ -538,8 +542,9 @@ class MessagingService:
     def log_events(self, start: int, limit: int) -> list[dict[str, Any]]:
         """Events of the log from a position on."""
         found = []
-        reader = self.recent_reader()
-        for record in _from(reader.events, start, limit):
+        with self._log() as reader:
+            records = _from(reader.events, start, limit)
+        for record in records:
             for row, event in enumerate(record.rows):
                 entry = {
                     "position": record.first + row,
@@ -556,9 +561,8 @@ class MessagingService:
         return found
 
     def offset_at(self, moment: int, events: bool) -> int:
-        reader = self.recent_reader()
-        number: int = reader.position_at(moment) if events else reader.offset_at(moment)
-        return number
+        with self._log() as reader:
+            return reader.position_at(moment) if events else reader.offset_at(moment)
 
     def latency(self, queue: str | None) -> dict[int, list[int]]:
         return self.recent.latency(queue)
@@ -589,7 +593,7 @@ def _move_waiting(broker: Broker, queue: str, to: str, who: str, limit: int) -> 
     return moved
 
 
-def _from(read: Callable[..., Iterator[T]], start: int, limit: int) -> Iterator[T]:
+def _from(read: Callable[..., Iterator[T]], start: int, limit: int) -> list[T]:
     """Records with numbers from `start` on; where those were collected, from the first one that is left."""
     records = list(read(start, start + limit))
     if not records:
@@ -597,7 +601,7 @@ def _from(read: Callable[..., Iterator[T]], start: int, limit: int) -> Iterator[
         if following is not None:
             first: int = following.first  # type: ignore[attr-defined]
             records = list(read(first, first + limit))
-    yield from records
+    return records
 
 
 def chosen_offsets(offsets: Iterable[int], states: frozenset[State] = PARKED) -> Selection:
