@@ -19,6 +19,7 @@ from benchmarks import page
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
+from benchmarks.http.rows import HTTP_ROWS
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
@@ -80,6 +81,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **BIG_ROWS,
         **INDEX_ROWS,
         **SPARK_ROWS,
+        **HTTP_ROWS,
     }
 
 
@@ -90,13 +92,16 @@ def row_names() -> list[str]:
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result)]
-    broker = [result for result in results if not is_bus(result) and not is_spark(result)]
+    http = [result for result in results if result.name in HTTP_ROWS]
+    broker = [result for result in results if not is_bus(result) and not is_spark(result) and result not in http]
     if broker:
         console.print(broker_table(broker))
     if bus:
         console.print(bus_table(bus))
     if spark:
         console.print(spark_table(spark))
+    for result in http:
+        console.print(f"{result.name:22} {result.remuda:>12,.1f} {result.unit:12} {result.settings}")
     console.print(findings_table(findings({result.name: result for result in results})))
 
 

@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from remuda import Message, open_broker
-from remuda.broker.threads import EmbeddedBroker
 from remuda.broker.engine import Engine
 from remuda.broker.extensions import Extensions
+
+from remuda import Message, open_broker
 from remuda.broker.options import BrokerOptions
+from remuda.broker.threads import EmbeddedBroker
 from remuda.log.check import check
 from remuda.log.disk import DirectoryDisk, MemoryDisk
 from remuda.log.recovery import RecoveryReport

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
 from remuda.broker.host import Host
 from remuda.broker.intake import Intake
+
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.log import spool
 from remuda.model.errors import StorageError

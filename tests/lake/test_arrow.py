@@ -34,7 +34,8 @@ def test_duckdb_and_polars_take_it_as_it_is(tmp_path: Path) -> None:
         assert list((tmp_path / "sealed").iterdir())
         for extra in (5, 7):
             publish(broker, extra, "fresh")
-            end, positions = broker.spectate().reader.end()
+            ends = broker.spectate().log.ends()
+            end, positions = ends.next_offset, ends.next_position
             assert ask('select count(*), max("offset") + 1 from messages', messages) == [(end, end)]
             assert polars.DataFrame(messages).height == end
             assert pa.table(events).num_rows == positions

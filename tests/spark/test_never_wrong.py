@@ -235,7 +235,7 @@ def test_p2_an_app_id_with_another_checkpoint_is_refused(spark: SparkSession, tm
     with pytest.raises(StreamingQueryException, match=r"appId 'copy' belongs to another query.*choose a new appId"):
         copying.run(tmp_path / "two", appId="copy")
     with broker_at(tmp_path / "target") as broker:
-        Intake(broker.host).run()
+        Intake(broker.runtime).run()
         found = [body for record in broker.spectate().messages() for body in record.messages.bodies]
     assert numbers(found) == list(range(400))
 
