@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remuda import Message, open_broker
-from remuda.cli import main, say
+from remuda.cli import main, output
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u2066\r\nnext\x9b31m\u200b"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
@@ -58,6 +58,6 @@ def test_an_error_is_shown_safely_too(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_what_is_safe_is_left_as_it_is() -> None:
-    assert say.safe("größer → 日本語 ✓") == "größer → 日本語 ✓"
-    assert say.safe("a\tb\nc\x1b") == "a\\tb\\nc\\x1b"
-    assert say.safe("a\nb", lines=True) == "a\nb"
+    assert output.safe("größer → 日本語 ✓") == "größer → 日本語 ✓"
+    assert output.safe("a\tb\nc\x1b") == "a\\tb\\nc\\x1b"
+    assert output.safe("a\nb", lines=True) == "a\nb"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from remuda.broker.intake import Intake
+from remuda.broker.embedded.intake import Intake
 from typer.testing import CliRunner
 
 from remuda.model.errors import Conflict, InvalidOption, NotFound
