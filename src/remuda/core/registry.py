@@ -371,7 +371,8 @@ class Registry:
         for piece in queue.due_ranges(now):
             self._come_due(queue, piece)
         delivering.expire(self, queue)
-        queue.ended_waiters(now)
+        for tag in queue.ended_waiters(now):
+            self.recorder.close(tag)
         self.after(queue)
 
     def _come_due(self, queue: Queue, piece: MessageRange) -> None:
