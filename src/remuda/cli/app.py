@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from remuda.cli import config, log, messages, operate, publish, queues, report, run
+from remuda.lake import commands as lakes
 from remuda.spark import commands as pipelines
 
 app = typer.Typer(
@@ -29,5 +30,6 @@ app.command("pause")(operate.pause)
 app.command("resume")(operate.resume)
 app.command("report")(report.report)
 app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(lakes.app, name="lake")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)
