@@ -23,6 +23,7 @@ from remuda.cli import (
     search,
     worker,
 )
+from remuda.lake import commands as lakes
 from remuda.spark import commands as pipelines
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -79,5 +80,6 @@ app.command("backup")(backup.backup)
 app.command("search")(search.search)
 app.add_typer(index.app, name="index")
 app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(lakes.app, name="lake")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)
