@@ -61,7 +61,7 @@ def test_a_change_that_was_cut_short_stops_the_broker_until_it_is_opened_again(t
         patch.setattr(broker.runtime.engine.core.queues["jobs"].flights, "_blocks", None)
         with pytest.raises((TypeError, AttributeError)):
             broker.pull("jobs")
-    with pytest.raises(StorageError, match="open again"):
+    with pytest.raises(StorageError, match="open the broker again"):
         broker.publish(Message("jobs.one", b"refused"))
     broker.close()
     with open_broker(tmp_path / "data") as again:
