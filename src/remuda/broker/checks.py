@@ -360,7 +360,8 @@ def binding(router: str, given: Binding) -> Binding:
     kinds = [kind for kind in ("queue", "topic", "exchange") if getattr(given, kind) is not None]
     if len(kinds) != 1:
         raise InvalidOption(
-            f"a binding of router {shown(router)} must name either a queue, a topic or an exchange, not {shown(given)}"
+            f"a binding of router {shown(router)} must name either a queue or a topic or an exchange, "
+            f"not {shown(given)}"
         )
     kind = kinds[0]
     target = read_name(f"a binding's {kind}", getattr(given, kind))
