@@ -138,7 +138,8 @@ class Door:
         return self.run(self.port.pull("work", 2))
 
     def try_out(self, name: str, argument: str, value: Callable[[], Any], call: Callable[[Any], Any]) -> None:
-        result, refusal = None, None
+        result: Any = None
+        refusal: RemudaError | None = None
         try:
             result = self.run(call(value()))
         except RemudaError as error:
@@ -176,6 +177,11 @@ def loop() -> Iterator[LoopThread]:
 @pytest.fixture(params=["threads", "coroutines"])
 def door(request: pytest.FixtureRequest, tmp_path: Path, loop: LoopThread) -> Door:
     return Door(tmp_path / "broker", loop if request.param == "coroutines" else None)
+
+
+def two_rows(columns: dict[str, Any]) -> Messages:
+    given: dict[str, Any] = {"name": "work", "bodies": [b"", b""], **columns}
+    return Messages(**given)
 
 
 Call = Callable[..., Any]
@@ -252,9 +258,7 @@ for _field in (field.name for field in msgspec.structs.fields(Messages)):
         lambda d, **all: d.port.publish(Messages(**{"name": "work", "bodies": [b"", b""], **all})), {_field: None},
     )  # fmt: skip
     GOOD[f"publish Messages.[{_field}]"] = (
-        lambda d, **all: d.port.publish(
-            Messages(**{"name": "work", "bodies": [b"", b""], **{name: [value] * 2 for name, value in all.items()}})
-        ),
+        lambda d, **all: d.port.publish(two_rows({name: [value] * 2 for name, value in all.items()})),
         {_field: None},
     )
 for _field in (field.name for field in msgspec.structs.fields(Binding)):
@@ -389,9 +393,10 @@ def test_q9_a_wrong_answer_is_refused_and_the_delivery_is_still_held(
 @pytest.mark.parametrize("binding", [Binding(queue=5), Binding(topic=".x"), Binding(queue="a", key="#." * 5_000)])  # type: ignore[arg-type]
 def test_q18_a_wrong_binding_is_refused(broker: EmbeddedBroker, binding: Binding) -> None:
     broker.create_router("fan", "topic")
-    for verb in (lambda: broker.bind("fan", binding), lambda: broker.create_router("other", "topic", [binding])):
-        with pytest.raises(InvalidOption, match="binding"):
-            verb()
+    with pytest.raises(InvalidOption, match="binding"):
+        broker.bind("fan", binding)
+    with pytest.raises(InvalidOption, match="binding"):
+        broker.create_router("other", "topic", [binding])
     assert broker.routers()["fan"][1] == ()
 
 
@@ -429,7 +434,7 @@ def test_m2_a_list_of_topics_routes_like_a_tuple(broker: EmbeddedBroker) -> None
 @pytest.mark.parametrize("unit", [1, 1_000], ids=["seconds", "milliseconds"])
 @pytest.mark.parametrize("field", ["expires", "due"])
 def test_q5_times_in_another_unit_are_refused(broker: EmbeddedBroker, field: str, unit: int) -> None:
-    late = Message("work", b"1", **{field: int(time.time() * unit)})
+    late = msgspec.structs.replace(Message("work", b"1"), **{field: int(time.time() * unit)})
     with pytest.raises(InvalidMessage, match=f"{field}=.*microseconds since 1970"):
         broker.publish(late)
     with pytest.raises(InvalidMessage, match=f"row 1: {field}="):

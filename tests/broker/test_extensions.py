@@ -373,10 +373,10 @@ def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
         # With something to watch, the delivery takes the long way, over the outbox.
         broker.create_queue("orders", type="pull", commit_when="sent")
         loop = LoopThread()
+        ask: Callable[[], Any] = lambda: broker.pull("orders", timeout="1s")  # noqa: E731
         if coroutines:
-            asked = pool.submit(lambda: loop.run(broker.aio.pull("orders", timeout="200ms")))
-        else:
-            asked = pool.submit(broker.pull, "orders", timeout="200ms")
+            ask = lambda: loop.run(broker.aio.pull("orders", timeout="1s"))  # noqa: E731
+        asked = pool.submit(ask)
         eventually(lambda: broker.runtime.engine.core.queues["orders"].waiters)
         broker.publish(Message("orders", b"0"))
         delivery = asked.result(10)
