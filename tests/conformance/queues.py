@@ -130,7 +130,7 @@ class Options(Conformance):
             ({"limit_exceeded": "explode"}, "limit_exceeded must be one of reject-new, delete-oldest"),
             ({"commit_when": "later"}, "commit_when must be one of none, received, sent, acknowledged"),
             ({"persistence": "tape"}, "persistence must be one of persistent, memory"),
-            ({"expired_queue": 5}, "expired_queue must be a text, not 5"),
+            ({"expired_queue": 5}, "expired_queue must be 1 to 255 bytes of printable text, not 5"),
             ({"topics": "fruit"}, "topics must be a list of topics"),
             ({"confirmations": 2}, "confirmations=2 needs type='push'"),
         ],

@@ -404,7 +404,7 @@ def message_name(message: str | int) -> str | int:
     if isinstance(message, bool) or not isinstance(message, int):
         raise InvalidOption(f"a message is named by its id or its offset, not {shown(message)}")
     if not 0 <= message < 1 << 62:
-        raise NotFound(f"there is no message {shown(message)}; the first offset is 0")
+        raise NotFound(f"there is no message {shown(message)}; it may have been collected after its retention")
     return int(message)
 
 
