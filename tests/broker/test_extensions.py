@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from remuda.broker.embedded.extensions import Extensions, window_store
+from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.opening import open_broker
 from remuda.broker.threads import EmbeddedBroker
+from remuda.core.effects import Effects
 from remuda.core.extensions import Assignment, QueueView
 from remuda.core.strategies import by_type
 from remuda.model.errors import BrokerClosed, Refused, RemudaError
@@ -28,6 +33,7 @@ from tests.conformance.kit import (
     view,
     waiting_bodies,
 )
+from tests.conformance.threads_face import LoopThread
 
 
 class LastComerFirst:
@@ -222,3 +228,158 @@ def test_q20_a_handler_decides_over_missing_answers(guarded: EmbeddedBroker, gat
         eventually(lambda: broker.queue("orders").invalid == 1)
         assert (state_of(broker, receipt.id), view(broker, receipt.id).reason) == ("I", "no answer in time")
         assert gatekeeper.asked[-1] == "timed out"
+
+
+class Careless:
+    """A delivery handler that does what it is told, at one point of the way."""
+
+    def __init__(self, point: str, act: Callable[[], Any]) -> None:
+        self.point = point
+        self.act = act
+        self.told: list[tuple[str, Outcome]] = []
+
+    def received(self, queue: str, message: Message) -> Any:
+        return self.act() if self.point == "received" else None
+
+    def sending(self, queue: str, offset: int, consumers: tuple[str, ...]) -> Any:
+        return self.act() if self.point == "sending" and offset == 0 else None
+
+    def sent(self, queue: str, offset: int, consumers: tuple[str, ...]) -> Any:
+        return self.act() if self.point == "sent" else None
+
+    def answered(self, queue: str, offset: int, outcome: Outcome) -> Any:
+        self.told.append((queue, outcome))
+        return self.act() if self.point == "answered" else outcome
+
+    def timed_out(self, queue: str, offset: int) -> Any:
+        return self.act() if self.point == "timed_out" else Outcome.NACK
+
+
+def careless(point: str, act: Callable[[], Any]) -> tuple[EmbeddedBroker, Careless]:
+    handler = Careless(point, act)
+    broker = open_broker("memory://", extensions=Extensions(handler_for=lambda queue, options: handler))
+    return broker, handler
+
+
+POINTS = ["received", "sending", "sent", "answered", "timed_out"]
+
+
+def raising() -> Any:
+    raise ValueError("a mistake")
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("how", ["raises", "answers nonsense", "calls back"])
+def test_q20_a_handlers_mistake_costs_its_message_alone(point: str, how: str) -> None:
+    holder: list[EmbeddedBroker] = []
+    acts: dict[str, Callable[[], Any]] = {
+        "raises": raising,
+        "answers nonsense": lambda: 5,
+        "calls back": lambda: holder[0].message(0),
+    }
+    broker, handler = careless(point, acts[how])
+    holder.append(broker)
+    with broker:
+        broker.create_queue("orders", type="pull", acknowledge_timeout="20ms" if point == "timed_out" else "1m")
+        if point == "received":
+            with pytest.raises(Refused, match="received"):
+                broker.publish(numbered(1))
+        else:
+            broker.publish(numbered(2))
+            first = pulled(broker)
+            if point == "sending":
+                assert first.bodies == [b"1"]
+                assert "sending" in broker.parked("orders")[0].reason
+            if point == "timed_out":
+                eventually(lambda: broker.queue("orders").waiting == 2)
+            else:
+                assert first.ack() == 1
+        handler.point = "none"
+        broker.clear("orders")
+        broker.publish(numbered(1, start=7))
+        assert waiting_bodies(broker) == [b"7"]
+
+
+def test_q20_a_withheld_message_does_not_make_a_pull_miss_the_next() -> None:
+    broker, _ = careless("sending", lambda: "withheld")
+    with broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(2))
+        assert pulled(broker).bodies == [b"1"]
+
+
+def test_q20_m8_a_handler_hears_each_of_several_confirmations() -> None:
+    broker, handler = careless("none", raising)
+    with broker:
+        broker.create_queue("orders", type="push", confirmations=2)
+        anna, bert = broker.subscribe("orders"), broker.subscribe("orders")
+        broker.publish(numbered(1))
+        received(anna).ack()
+        received(bert).ack()
+        assert handler.told == [("orders", Outcome.ACK)] * 2
+
+
+class Hopeless:
+    """A strategy that answers nonsense."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self._answer = answer
+
+    def next(self, queue: QueueView) -> Any:
+        return self._answer()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        raising,
+        lambda: Assignment(("anna",), 0),
+        lambda: Assignment((), 1),
+        lambda: Assignment(("nobody",), 1),
+        lambda: 5,
+    ],
+)
+def test_q20_a_strategy_that_answers_nonsense_gives_way_to_the_usual_one(answer: Callable[[], Any]) -> None:
+    extensions = Extensions(strategy_for=lambda queue, options: Hopeless(answer))
+    with open_broker("memory://", extensions=extensions) as broker:
+        broker.create_queue("orders", type="round-robin")
+        with broker.subscribe("orders", consumer="anna") as subscription:
+            broker.publish(numbered(2))
+            assert bodies_of(subscription, 2) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("coroutines", [False, True])
+def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
+    coroutines: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delivery is decided and written, but lies in the inbox only after the pull has stopped waiting."""
+    let_out, timed_out = Runtime._let_out, threading.Event()
+    cancel_pull = Runtime.cancel_pull
+
+    def late(runtime: Runtime, effects: Effects) -> None:
+        if effects.dispatches:
+            assert timed_out.wait(5)
+        let_out(runtime, effects)
+
+    def cancel(runtime: Runtime, queue: str, tag: int) -> bool:
+        try:
+            return cancel_pull(runtime, queue, tag)
+        finally:
+            timed_out.set()
+
+    monkeypatch.setattr(Runtime, "_let_out", late)
+    monkeypatch.setattr(Runtime, "cancel_pull", cancel)
+    with open_broker("memory://") as broker, ThreadPoolExecutor(1) as pool:
+        # With something to watch, the delivery takes the long way, over the outbox.
+        broker.create_queue("orders", type="pull", commit_when="sent")
+        loop = LoopThread()
+        ask: Callable[[], Any] = lambda: broker.pull("orders", timeout="1s")  # noqa: E731
+        if coroutines:
+            ask = lambda: loop.run(broker.aio.pull("orders", timeout="1s"))  # noqa: E731
+        asked = pool.submit(ask)
+        eventually(lambda: broker.runtime.engine.core.queues["orders"].waiters)
+        broker.publish(Message("orders", b"0"))
+        delivery = asked.result(10)
+        loop.close()
+        assert delivery is not None
+        assert delivery.bodies == [b"0"]

@@ -74,6 +74,16 @@ class Push(Conformance):
         assert broker.queue("orders").in_flight == 3
         assert [delivery.ack() for delivery in held] == [1, 1, 1]
 
+    def test_q2_push_stays_paused_when_one_of_two_consumers_leaves(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="push", acknowledge="wait")
+        anna, bert = broker.subscribe("orders"), broker.subscribe("orders")
+        broker.publish(numbered(2))
+        first, _ = received(anna), received(bert)
+        bert.close()
+        assert anna.receive(MOMENT) is None
+        first.ack()
+        assert received(anna).bodies == [b"1"]
+
 
 class RoundRobin(Conformance):
     def test_q1_round_robin_gives_each_message_to_one_in_the_order_of_coming(self, broker: Broker) -> None:
@@ -139,6 +149,27 @@ class RoundRobin(Conformance):
             delivery = received(consumer)
             sizes.append(delivery.ack())
         assert sizes == [4, 4, 2]
+
+    def test_q2_credit_is_counted_in_messages_and_given_back_answer_by_answer(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="round-robin")
+        with broker.subscribe("orders", credit=2) as subscription:
+            broker.publish(numbered(4))
+            first, _ = received(subscription), received(subscription)
+            assert subscription.receive(MOMENT) is None
+            first.ack()
+            assert received(subscription).bodies == [b"2"]
+            assert subscription.receive(MOMENT) is None
+
+    def test_q2_a_group_shares_its_credit_over_two_queues(self, broker: Broker) -> None:
+        for name in ("orders", "mails"):
+            broker.create_queue(name, type="round-robin")
+        orders = broker.subscribe("orders", credit=1, group="both")
+        mails = broker.subscribe("mails", credit=1, group="both")
+        broker.publish([Message("orders", b"order"), Message("mails", b"mail")])
+        first = received(orders)
+        assert mails.receive(MOMENT) is None
+        first.ack()
+        assert received(mails).bodies == [b"mail"]
 
 
 class Pull(Conformance):
@@ -340,6 +371,12 @@ class Order(Conformance):
                 one.result()
         assert sorted(number for share in found for number in share) == list(range(200))
         assert all(share == sorted(share) for share in found)
+
+    def test_q15_32_priorities_each_first_in_first_out(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="pull")
+        levels = [7, 0, 31, 7, 15, 31, 0, 1]
+        broker.publish([Message("orders", b"%d.%d" % (level, at), priority=level) for at, level in enumerate(levels)])
+        assert waiting_bodies(broker) == [b"31.2", b"31.5", b"15.4", b"7.0", b"7.3", b"1.7", b"0.1", b"0.6"]
 
 
 class Pace(Conformance):

@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from remuda.broker.port import Broker
+from remuda.model.errors import InvalidOption
+from remuda.model.message import Message
 from remuda.model.notices import Notice, NoticeKind
 from tests.conformance.kit import Conformance, Notebook, bodies_of, eventually, numbered, pulled, received
 
@@ -126,3 +128,33 @@ class Events(Conformance):
             NoticeKind.CONSUMED,
             NoticeKind.ACKNOWLEDGED,
         ]
+
+    def test_q19_a_handler_that_ends_itself_ends_nobody_else(self, broker: Broker) -> None:
+        def leave(notice: Notice) -> None:
+            raise SystemExit
+
+        broker.on_notice(leave)
+        notebook = Notebook(broker)
+        broker.create_queue("orders", type="pull")
+        broker.publish(Message("orders", b"0"))
+        notebook.the(NoticeKind.PRODUCED, "orders")
+
+    def test_q19_a_coroutine_cannot_be_told(self, broker: Broker) -> None:
+        async def later(notice: Notice) -> None: ...
+
+        class Later:
+            async def __call__(self, notice: Notice) -> None: ...
+
+        for handler in (later, Later(), None):
+            with pytest.raises(InvalidOption, match="notice handler"):
+                broker.on_notice(handler)  # type: ignore[arg-type]
+
+    def test_q19_a_handler_can_be_taken_off(self, broker: Broker) -> None:
+        heard: list[Notice] = []
+        hear = heard.append
+        broker.on_notice(hear)
+        broker.off_notice(hear)
+        notebook = Notebook(broker)
+        broker.create_queue("orders", type="pull")
+        notebook.the(NoticeKind.QUEUE_CREATED, "orders")
+        assert heard == []

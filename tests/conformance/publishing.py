@@ -200,3 +200,22 @@ class Publishing(Conformance):
         assert receipt.accepted == 1
         assert isinstance(receipt.refusals[0], MessageTooLarge)
         assert broker.message(receipt.first).message.body == b"1"
+
+    def test_m2_priorities_have_names(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="pull")
+        broker.publish(Message("orders", b"normal", priority="normal"))  # type: ignore[arg-type]
+        broker.publish(Message("orders", b"high", priority="high"))  # type: ignore[arg-type]
+        broker.publish(Messages(name="orders", bodies=[b"a", b"b"], priority=["normal", "high"]))  # type: ignore[list-item]
+        assert waiting_bodies(broker) == [b"high", b"b", b"normal", b"a"]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"body": "text"}, {"name": 5}, {"priority": 32}, {"headers": {"n": 5}}, {"id": "x" * 256}, {"expires": 5}],
+        ids=lambda wrong: next(iter(wrong)),
+    )
+    def test_m2_a_failed_batch_names_the_row_and_stores_nothing(self, broker: Broker, wrong: dict[str, Any]) -> None:
+        broker.create_queue("orders", type="pull")
+        rows = [*numbered(2), Message(**{"name": "orders", "body": b"2", **wrong})]
+        with pytest.raises(InvalidMessage, match=f"row 2: .*{next(iter(wrong))}"):
+            broker.publish(rows)
+        assert waiting_bodies(broker) == []

@@ -130,7 +130,7 @@ class Options(Conformance):
             ({"limit_exceeded": "explode"}, "limit_exceeded must be one of reject-new, delete-oldest"),
             ({"commit_when": "later"}, "commit_when must be one of none, received, sent, acknowledged"),
             ({"persistence": "tape"}, "persistence must be one of persistent, memory"),
-            ({"expired_queue": 5}, "expired_queue must be a text, not 5"),
+            ({"expired_queue": 5}, "expired_queue must be 1 to 255 bytes of printable text, not 5"),
             ({"topics": "fruit"}, "topics must be a list of topics"),
             ({"confirmations": 2}, "confirmations=2 needs type='push'"),
         ],
@@ -298,6 +298,25 @@ class Creation(Conformance):
         ):
             with pytest.raises(NotFound, match="there is no queue 'orders'"):
                 attempt()
+
+    def test_q13_a_subscribers_options_survive_the_first_publish(self, broker: Broker) -> None:
+        with broker.subscribe("orders", options={"message_limit": 2}) as subscription:
+            assert subscription.differs == {}
+            broker.publish(Message("orders", b"0"))
+            assert broker.queue("orders").options.message_limit == 2
+
+    def test_q13_only_what_was_named_differs(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="push", message_limit=5, acknowledge_timeout="1m")
+        with broker.subscribe("orders", options={"message_limit": 7}) as subscription:
+            assert set(subscription.differs) == {"message_limit"}
+        assert set(broker.create_queue("orders", type="push", put_back="no").differs) == {"put_back"}
+        assert broker.publish(Message("orders", b"0"), options={"type": "push"}).differs == {}
+
+    def test_q13_a_queue_made_by_a_pull_can_be_pulled(self, broker: Broker) -> None:
+        assert broker.pull("orders") is None
+        assert broker.queue("orders").status is Status.NOT_INITIALIZED
+        broker.publish(Message("orders", b"0"))
+        assert pulled(broker).bodies == [b"0"]
 
 
 class Statuses(Conformance):
@@ -490,6 +509,16 @@ class AutoDestroy(Conformance):
         broker.remove_queue("orders")
         broker.publish(numbered(1, start=7), options={"type": "pull"})
         assert waiting_bodies(broker) == [b"7"]
+
+    def test_q10_a_closed_broker_keeps_queues_without_consumers(self, backend: Backend, broker: Broker) -> None:
+        broker.create_queue("orders", type="round-robin", auto_destroy="no-consumers")
+        subscription = broker.subscribe("orders")
+        broker.publish(numbered(2))
+        received(subscription)
+        broker = restarted(backend, broker)
+        assert broker.queue("orders").options.auto_destroy.value == "no-consumers"
+        with broker.subscribe("orders") as again:
+            assert sorted(bodies_of(again, 2)) == [b"0", b"1"]
 
 
 class Closing(Conformance):

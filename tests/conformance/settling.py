@@ -303,6 +303,28 @@ class Answers(Conformance):
             delivery.retry(after=-1)
         assert delivery.ack() == 1
 
+    def test_q9_an_answer_says_where_the_message_goes_back_to(self, broker: Broker) -> None:
+        broker.create_queue("mails", type="pull", put_back="regular")
+        broker.publish(numbered(3, "mails"))
+        pulled(broker, "mails").nack(front=True)
+        assert pulled(broker, "mails").bodies == [b"0"]
+        pulled(broker, "mails").nack(front=False)
+        assert waiting_bodies(broker, "mails") == [b"2", b"1"]
+
+    def test_q9_an_answer_says_whether_the_attempt_counts(self, broker: Broker) -> None:
+        broker.create_queue("mails", type="pull")
+        broker.publish(numbered(1, "mails"))
+        first = pulled(broker, "mails")
+        assert (first.attempts, first.redelivered) == ([1], [False])
+        first.release()
+        second = pulled(broker, "mails")
+        assert (second.attempts, second.redelivered) == ([1], [True])
+        second.nack(counted=False)
+        third = pulled(broker, "mails")
+        assert (third.attempts, third.redelivered) == ([1], [True])
+        third.release(counted=True)
+        assert pulled(broker, "mails").attempts == [2]
+
 
 class Commits(Conformance):
     """Q4: what a waiting producer is told, and when."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from remuda.broker.port import Broker
-from remuda.model.errors import Conflict, ConsumersFull, InvalidOption, NotFound
+from remuda.model.errors import Conflict, ConsumersFull, InvalidOption, NotFound, QueueFull
 from remuda.model.message import CORRELATION, Message
 from remuda.model.options import QueueOptions
-from remuda.model.routing import Binding
+from remuda.model.routing import Binding, ExchangeKind
 from tests.conformance.kit import (
     MOMENT,
     Backend,
@@ -357,3 +357,25 @@ class Routers(Conformance):
     def test_q18_an_unknown_kind_is_refused(self, broker: Broker) -> None:
         with pytest.raises(InvalidOption, match="kind must be one of distribute, round-robin, first"):
             broker.create_router("gate", "last", [Binding(queue="one")])
+
+    def test_q18_round_robin_skips_a_full_queue(self, broker: Broker) -> None:
+        broker.configure_queue("two", message_limit=1)
+        broker.create_router("gate", "round-robin", [Binding(queue=name) for name in ("one", "two", "three")])
+        assert broker.route("gate", numbered(6)).refusals == {}
+        assert self.sizes(broker) == [3, 1, 2]
+
+    @pytest.mark.parametrize("kind", ["distribute", "round-robin", "first"])
+    def test_q18_refusals_are_told(self, broker: Broker, kind: str) -> None:
+        broker.configure_queue("one", message_limit=1)
+        broker.create_router("gate", kind, [Binding(queue="one")])
+        receipt = broker.route("gate", numbered(3))
+        assert receipt.accepted == 1
+        assert {row: type(refusal) for row, refusal in receipt.refusals.items()} == {1: QueueFull, 2: QueueFull}
+
+    def test_q18_routers_can_be_listed_and_bound_one_by_one(self, broker: Broker) -> None:
+        broker.create_router("gate", "distribute", [Binding(queue="one")])
+        broker.bind("gate", Binding(queue="two"))
+        assert broker.routers() == {"gate": (ExchangeKind.DISTRIBUTE, (Binding(queue="one"), Binding(queue="two")))}
+        broker.unbind("gate", Binding(queue="one"))
+        broker.route("gate", numbered(1))
+        assert self.sizes(broker) == [0, 1, 0]

@@ -44,8 +44,8 @@ def test_m2_the_fields_of_a_message() -> None:
 @given(MESSAGES)
 def test_m1_columns_give_back_the_messages_they_were_made_of(rows: list[Message]) -> None:
     batch = Messages.of(rows)
-    batch.checked()
     assert list(batch) == rows
+    assert list(batch.checked()) == rows
     assert len(batch) == len(rows)
 
 

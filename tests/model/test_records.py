@@ -27,8 +27,8 @@ from remuda.model.state import State
         ),
         QueueChange(CREATED, "q", 5, QueueOptions.parse(type="pull", topics=["a"]), Status.NOT_INITIALIZED),
         QueueChange(CONFIGURED, "q", 5, QueueOptions(), who="ann"),
-        ExchangeChange("created", "r", 5, ExchangeKind.FIRST, (Binding("q", None, 3), Binding(None, "t"))),
-        ExchangeChange("removed", "r", 5),
+        ExchangeChange(CREATED, "r", 5, ExchangeKind.FIRST, (Binding("q", None, 3), Binding(None, "t"))),
+        ExchangeChange(CONFIGURED, "r", 5),
     ],
 )
 def test_records_round_trip(record: Record) -> None:

@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -31,22 +32,24 @@ from remuda.model.commands import (
     Subscribe,
     Unbind,
 )
-from remuda.model.durations import Duration, micros
-from remuda.model.errors import InvalidMessage, InvalidOption, PartlyRefused
+from remuda.model.durations import MICROSECOND, SECOND, Duration
+from remuda.model.errors import InvalidMessage, InvalidOption, NotFound, PartlyRefused
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
-from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions, Status, read_enum, read_options
+from remuda.model.messages import Column, Messages
+from remuda.model.options import QueueOptions, Status, read_duration, read_enum, read_options
 from remuda.model.results import Receipt
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
-from remuda.model.texts import read_count, read_flag, read_name, read_optional_text, read_text
+from remuda.model.texts import MAX_NAME_BYTES, read_count, read_flag, read_name, read_optional_text, read_text, shown
+from remuda.model.topics import root
 
 Publishable = Message | Messages | Sequence[Message]
 Options = QueueOptions | Mapping[str, Any] | None
 LANES: Final = ("all", "priority", "regular")
 CLEAR_AFTER: Final = ("none", *LANES)
+_IN_2001: Final = 10**15
 _FAILED: Final = PARKED | {State.RETRY}
 
 _numbers = itertools.count(1)
@@ -74,11 +77,15 @@ def as_batch(messages: Publishable) -> Messages:
 
 def _with_tuple(message: Message) -> Message:
     """A list of topics is as good as a tuple; in a batch it would be taken for a column."""
+    if type(message.id) is not str and message.id is not None and not isinstance(message.id, str):
+        raise InvalidMessage(f"id must be a text, not {shown(message.id)}; nothing was stored")
     if isinstance(message.topics, list):
-        return msgspec.structs.replace(message, topics=tuple(message.topics))
+        message = msgspec.structs.replace(message, topics=tuple(message.topics))
     for name in _SINGLE:
         if type(getattr(message, name)) is list:
-            raise InvalidMessage(f"{name} must be a single value, not {getattr(message, name)!r}; nothing was stored")
+            raise InvalidMessage(
+                f"{name} must be a single value, not {shown(getattr(message, name))}; nothing was stored"
+            )
     return message
 
 
@@ -86,9 +93,21 @@ _SINGLE: Final = tuple(name for name in Message.__struct_fields__ if name not in
 
 
 def publish(
-    messages: Publishable, queue: str | None, unbound: str | None, exchange: str | None, options: Options
+    messages: Publishable,
+    queue: str | None,
+    unbound: str | None,
+    exchange: str | None,
+    options: Options,
+    timeout: Duration | None = None,
 ) -> Publish:
+    """`timeout` is checked here and waited for by the caller."""
     batch = as_batch(messages)
+    if batch.expires is not None:
+        _check_unit("expires", batch.expires)
+    if batch.due is not None:
+        _check_unit("due", batch.due)
+    if timeout is not None:
+        read_duration("timeout", timeout)
     if queue is not None:
         queue = read_name("queue", queue)
     if unbound is not None:
@@ -96,6 +115,18 @@ def publish(
     if exchange is not None:
         exchange = read_name("router", exchange)
     return Publish(batch, queue, unbound, exchange, None if options is None else read_options(options))
+
+
+def _check_unit(name: str, column: Column[int | None]) -> None:
+    """Times before 2001 are seconds or milliseconds that somebody took for microseconds. A deadline that has just
+    passed is no mistake: a message may have been on its way for long."""
+    for row, value in enumerate(column if isinstance(column, list) else [column]):
+        if value is not None and value < _IN_2001:
+            where = f"row {row}: " if isinstance(column, list) else ""
+            raise InvalidMessage(
+                f"{where}{name}={value} lies long in the past; times are microseconds since 1970, "
+                f"such as time.time_ns() // 1000, not seconds or milliseconds. Nothing was stored"
+            )
 
 
 def report_refusals(receipt: Receipt) -> None:
@@ -122,7 +153,7 @@ def consumer_name(given: str | None) -> str:
         return f"{os.getpid()}-{threading.current_thread().name}-{next(_numbers)}"
     name = read_name("consumer", given)
     if ", " in name:
-        raise InvalidOption(f"consumer must be a text without ', ', not {given!r}")
+        raise InvalidOption(f"consumer must be a text without ', ', not {shown(given)}")
     return name
 
 
@@ -154,19 +185,27 @@ def subscribe(
     held = size if credit is None else read_count("credit", credit, 1)
     name = read_name("queue", queue)
     return Subscribe(
-        name, consumer_name(consumer), tag, size, held, read_optional_text("group", group), read_options(options)
+        name,
+        consumer_name(consumer),
+        tag,
+        size,
+        held,
+        None if group is None else read_name("group", group),
+        read_options(options),
     )
 
 
 def channel_options(topics: Iterable[str], options: Mapping[str, Any] | None) -> dict[str, Any]:
     """A channel is a queue that is fed by topic prefixes and belongs to one subscriber, unless it says otherwise."""
     if not isinstance(topics, Iterable) or isinstance(topics, bytes | Mapping):
-        raise InvalidOption(f"topics must be a list of topic prefixes, not {topics!r}")
+        raise InvalidOption(f"topics must be a list of topic prefixes, not {shown(topics)}")
     prefixes = [topics] if isinstance(topics, str) else list(topics)
+    for prefix in prefixes:
+        read_name("each of topics", prefix)
     if not prefixes:
         raise InvalidOption("a channel needs at least one topic prefix; '*' takes everything")
     if options is not None and not isinstance(options, Mapping):
-        raise InvalidOption(f"options must be a mapping of names to values, not {options!r}")
+        raise InvalidOption(f"options must be a mapping of names to values, not {shown(options)}")
     return {"type": "round-robin", "client_limit": 1, **(options or {}), "topics": prefixes}
 
 
@@ -175,13 +214,13 @@ def pull(
 ) -> Pull:
     if type(count) is not int or count < 1:
         count = read_count("count", count, 1)
-    if type(queue) is not str or not queue.isascii():
+    if type(queue) is not str or not queue.isascii() or not queue.isprintable() or not 0 < len(queue) < 256:
         queue = read_name("queue", queue)
     if newest is not False:
         newest = read_flag("newest", newest)
-    if clear_after != "none":
+    if type(clear_after) is not str or clear_after != "none":
         clear_after = _choice("clear_after", clear_after, CLEAR_AFTER)
-    wait = micros(timeout) if timeout or type(timeout) is not int else 0
+    wait = 0 if type(timeout) is int and not timeout else read_duration("timeout", timeout)
     return Pull(queue, puller_name(consumer), tag, count, newest, wait, clear_after)
 
 
@@ -204,7 +243,7 @@ def settlement(
     return Settlement(
         outcome,
         read_optional_text("reason", reason),
-        None if after is None else micros(after),
+        None if after is None else read_duration("after", after),
         consumer,
         detail=read_optional_text("detail", detail),
         to=None if to is None else read_name("to", to),
@@ -216,11 +255,11 @@ def settlement(
 def checked_settlement(given: Settlement, consumer: str) -> Settlement:
     """A settlement that a caller made itself."""
     if not isinstance(given, Settlement):
-        raise InvalidOption(f"an answer must be a Settlement, not {given!r}")
+        raise InvalidOption(f"an answer must be a Settlement, not {shown(given)}")
     outcome = read_enum("outcome", given.outcome, Outcome)
     if given.to is not None and outcome is not Outcome.DEAD:
         raise InvalidOption(f"only a message given up can go to another queue, not one answered {outcome.value}")
-    delay = None if given.delay is None else read_count("delay", given.delay)
+    delay = None if given.delay is None else read_duration("delay", given.delay, MICROSECOND)
     made = settlement(
         outcome, consumer, reason=given.reason, detail=given.detail, to=given.to, front=given.front,
         counted=given.counted,
@@ -275,7 +314,7 @@ def move(name: str, to: str, chosen: MessageFilter | None, who: str | None) -> M
     """Without a filter, all messages that wait."""
     source, target = read_name("queue", name), read_name("to", to)
     if source == target:
-        raise InvalidOption(f"messages of {name!r} cannot be moved to their own queue")
+        raise InvalidOption(f"messages of {shown(name)} cannot be moved to their own queue")
     wanted = MessageFilter(states=frozenset({State.QUEUED})) if chosen is None else message_filter(chosen)
     return Move(source, target, wanted, read_optional_text("who", who))
 
@@ -284,9 +323,9 @@ def message_filter(chosen: MessageFilter | None) -> MessageFilter:
     if chosen is None:
         return MessageFilter()
     if not isinstance(chosen, MessageFilter):
-        raise InvalidOption(f"a filter must be a MessageFilter, not {chosen!r}")
+        raise InvalidOption(f"a filter must be a MessageFilter, not {shown(chosen)}")
     if not isinstance(chosen.states, Iterable):
-        raise InvalidOption(f"states must be a set of states, not {chosen.states!r}")
+        raise InvalidOption(f"states must be a set of states, not {shown(chosen.states)}")
     return MessageFilter(
         states=frozenset(read_enum("states", state, State) for state in chosen.states),
         reason=read_optional_text("reason", chosen.reason),
@@ -298,7 +337,7 @@ def message_filter(chosen: MessageFilter | None) -> MessageFilter:
 
 def declare_exchange(name: str, kind: ExchangeKind | str, bindings: Iterable[Binding]) -> DeclareExchange:
     if isinstance(bindings, str | bytes | Mapping | Binding) or not isinstance(bindings, Iterable):
-        raise InvalidOption(f"bindings must be a list of Bindings, not {bindings!r}")
+        raise InvalidOption(f"bindings must be a list of Bindings, not {shown(bindings)}")
     targets = tuple(binding(name, one) for one in bindings)
     return DeclareExchange(read_name("router", name), read_enum("kind", kind, ExchangeKind), targets)
 
@@ -317,42 +356,77 @@ def unbind(name: str, target: Binding) -> Unbind:
 
 def binding(router: str, given: Binding) -> Binding:
     if not isinstance(given, Binding):
-        raise InvalidOption(f"a binding of router {router!r} must be a Binding, not {given!r}")
-    targets = [target for target in (given.queue, given.topic, given.exchange) if target is not None]
-    if len(targets) != 1:
+        raise InvalidOption(f"a binding of router {shown(router)} must be a Binding, not {shown(given)}")
+    kinds = [kind for kind in ("queue", "topic", "exchange") if getattr(given, kind) is not None]
+    if len(kinds) != 1:
         raise InvalidOption(
-            f"a binding of router {router!r} must name either a queue or a topic or an exchange, not {given!r}"
+            f"a binding of router {shown(router)} must name either a queue or a topic or an exchange, "
+            f"not {shown(given)}"
         )
-    for name in ("queue", "topic", "exchange"):
-        if getattr(given, name) is not None:
-            read_name(f"a binding's {name}", getattr(given, name))
-    read_text("a binding's key", given.key)
+    kind = kinds[0]
+    target = read_name(f"a binding's {kind}", getattr(given, kind))
+    if kind == "topic" and not root(target):
+        raise InvalidOption(f"a binding's topic {shown(target)} has no root before its first dot")
+    key = read_text("a binding's key", given.key)
+    if len(key.encode()) > MAX_NAME_BYTES:
+        raise InvalidOption(f"a binding's key {shown(key)} is longer than {MAX_NAME_BYTES} bytes")
     if isinstance(given.priority, bool) or not isinstance(given.priority, int) or abs(given.priority) >= 1 << 62:
-        raise InvalidOption(f"a binding's priority must be a whole number, not {given.priority!r}")
+        raise InvalidOption(f"a binding's priority must be a whole number, not {shown(given.priority)}")
     if not isinstance(given.arguments, Mapping):
-        raise InvalidOption(f"a binding's arguments must be a mapping, not {given.arguments!r}")
-    for argument, value in given.arguments.items():
-        read_text("the name of a binding's argument", argument)
-        if value is not None and not isinstance(value, str | int | float | bytes):
-            raise InvalidOption(f"a binding's argument {argument!r} must be a text or a number, not {value!r}")
-    return given
+        raise InvalidOption(f"a binding's arguments must be a mapping, not {shown(given.arguments)}")
+    arguments = {
+        read_text("the name of one of a binding's arguments", name): _argument(name, value)
+        for name, value in given.arguments.items()
+    }
+    return msgspec.structs.replace(given, key=key, arguments=arguments, **{kind: target})
+
+
+def _argument(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return read_text(f"a binding's argument {shown(name)}", value)
+    if value is None or isinstance(value, bool | bytes):
+        return value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return int(value)
+    if isinstance(value, float) and isfinite(value):
+        return float(value)
+    raise InvalidOption(
+        f"a binding's arguments must be texts, bytes, truths, or numbers of 64 bits: {shown(name)} is {shown(value)}"
+    )
 
 
 def message_name(message: str | int) -> str | int:
     """An id or an offset."""
-    if isinstance(message, bool) or not isinstance(message, str | int):
-        raise InvalidOption(f"a message is named by its id or its offset, not {message!r}")
-    return message
+    if isinstance(message, str):
+        if len(message) > MAX_NAME_BYTES:
+            raise NotFound(f"there is no message {shown(message)}; an id has at most {MAX_NAME_BYTES} bytes")
+        return read_text("the id of a message", message)
+    if isinstance(message, bool) or not isinstance(message, int):
+        raise InvalidOption(f"a message is named by its id or its offset, not {shown(message)}")
+    if not 0 <= message < 1 << 62:
+        raise NotFound(f"there is no message {shown(message)}; it may have been collected after its retention")
+    return int(message)
+
+
+def wait_seconds(timeout: Duration | None) -> float | None:
+    """How long to wait, in seconds; None is for ever."""
+    return None if timeout is None else read_duration("timeout", timeout) / SECOND
 
 
 def _runs(offsets: Any) -> tuple[tuple[int, int], ...]:
     try:
         return tuple((read_count("offsets", first), read_count("offsets", count, 1)) for first, count in offsets)
     except (TypeError, ValueError):
-        raise InvalidOption(f"offsets must be pairs of a first offset and a count, not {offsets!r}") from None
+        raise InvalidOption(f"offsets must be pairs of a first offset and a count, not {shown(offsets)}") from None
 
 
 def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
-        raise InvalidOption(f"{name} must be one of {', '.join(choices)}; not {value!r}")
+        raise InvalidOption(f"{name} must be one of {', '.join(choices)}; not {shown(value)}")
     return value
+
+
+def check_delivery(given: Any) -> None:
+    """Something that has a lease; whose it is, the queue knows."""
+    if not isinstance(getattr(given, "queue", None), str) or not hasattr(given, "lease"):
+        raise InvalidOption(f"delivery must be one that was received or pulled, not {shown(given)}")

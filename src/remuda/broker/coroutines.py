@@ -27,7 +27,7 @@ from remuda.model.options import QueueOptions, Status
 from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_name
+from remuda.model.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.runtime import Runtime
@@ -99,14 +99,15 @@ class AsyncEmbeddedBroker:
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        pending = self.runtime.submit(checks.publish(messages, queue, unbound, None, options))
+        read_flag("raise_refusals", raise_refusals)
+        pending = self.runtime.submit(checks.publish(messages, queue, unbound, None, options, timeout))
         receipt: Receipt = await self._finish(pending, timeout)
         if receipt.refusals and raise_refusals:
             checks.report_refusals(receipt)
         return receipt
 
     async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        command = checks.publish(messages, None, None, read_name("router", router), None)
+        command = checks.publish(messages, None, None, read_name("router", router), None, timeout)
         receipt: Receipt = await self._finish(self.runtime.submit(command), timeout)
         return receipt
 
@@ -169,6 +170,7 @@ class AsyncEmbeddedBroker:
             raise
 
     async def renew(self, delivery: AsyncDelivery) -> bool:
+        checks.check_delivery(delivery)
         if delivery.lease is None:
             return False
         renewed: bool = self.runtime.submit(Renew(delivery.queue, delivery.lease)).result
@@ -319,7 +321,7 @@ class AsyncEmbeddedSubscription:
 
     async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
-        wait = None if timeout is None else micros(timeout) / SECOND
+        wait = checks.wait_seconds(timeout)
         while (dispatch := await receive(self._inbox, wait)) is not None:
             taken = self._broker.runtime.hand_over(dispatch)
             if taken is None:

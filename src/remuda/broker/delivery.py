@@ -13,6 +13,7 @@ from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.settlement import Outcome, Settlement
+from remuda.model.texts import read_flag, shown
 
 R = TypeVar("R")
 Runs = list[tuple[int, int]]
@@ -82,6 +83,7 @@ class BaseDelivery(Generic[R]):
     def begin(self, rows: Iterable[int]) -> None:
         """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,
         with attempts of those alone; one that says nothing, with all of the delivery."""
+        rows = self._checked(rows)
         if self._begin is None:
             if self._track is None or self.lease is None or len(self.messages.bodies) == 1:
                 return
@@ -153,7 +155,7 @@ class BaseDelivery(Generic[R]):
         """Any answer, as a value. Without `wait` it may return before the answer is kept, which soon follows: a crash
         in between delivers the messages again."""
         checked = checks.checked_settlement(settlement, self.consumer)
-        return self._settle(self, checked, None if rows is None else self._runs_of(rows), wait)
+        return self._settle(self, checked, None if rows is None else self._runs_of(rows), read_flag("wait", wait))
 
     def _answer(
         self,
@@ -174,17 +176,22 @@ class BaseDelivery(Generic[R]):
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
         offsets = self.offsets
-        try:
-            chosen = sorted({offsets[row] for row in rows})
-        except (TypeError, IndexError):
-            raise InvalidOption(
-                f"rows must be numbers of messages in the delivery, which has {len(offsets)}, not {rows!r}"
-            ) from None
+        chosen = sorted({offsets[row] for row in self._checked(rows)})
         runs: Runs = []
         for _, block in groupby(enumerate(chosen), key=lambda item: item[1] - item[0]):
             members = [offset for _, offset in block]
             runs.append((members[0], len(members)))
         return runs
+
+    def _checked(self, rows: Iterable[int]) -> list[int]:
+        count = len(self.messages.bodies)
+        given = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str | bytes) else [None]
+        for row in given:
+            if type(row) is not int or not 0 <= row < count:
+                raise InvalidOption(
+                    f"rows must be numbers of messages in the delivery, which has {count}, not {shown(rows)}"
+                )
+        return given  # type: ignore[return-value]
 
 
 class Delivery(BaseDelivery[int]):

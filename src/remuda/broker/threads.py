@@ -23,7 +23,7 @@ from remuda.model.options import QueueOptions, Status
 from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_name
+from remuda.model.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
@@ -66,7 +66,8 @@ class EmbeddedBroker:
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        pending = self.runtime.submit(checks.publish(messages, queue, unbound, None, options))
+        read_flag("raise_refusals", raise_refusals)
+        pending = self.runtime.submit(checks.publish(messages, queue, unbound, None, options, timeout))
         if pending.ticket or pending.confirmed is not None:
             self._finish(pending, timeout)
         receipt: Receipt = pending.result
@@ -76,7 +77,8 @@ class EmbeddedBroker:
 
     def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
         receipt: Receipt = self._finish(
-            self.runtime.submit(checks.publish(messages, None, None, read_name("router", router), None)), timeout
+            self.runtime.submit(checks.publish(messages, None, None, read_name("router", router), None, timeout)),
+            timeout,
         )
         return receipt
 
@@ -130,6 +132,7 @@ class EmbeddedBroker:
         return None if found is None else self._deliver(found)
 
     def renew(self, delivery: Delivery) -> bool:
+        checks.check_delivery(delivery)
         if delivery.lease is None:
             return False
         renewed: bool = self.runtime.submit(Renew(delivery.queue, delivery.lease)).result
@@ -280,7 +283,7 @@ class EmbeddedSubscription:
 
     def receive(self, timeout: Duration | None = None) -> Delivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
-        wait = None if timeout is None else micros(timeout) / SECOND
+        wait = checks.wait_seconds(timeout)
         while (dispatch := self._inbox.get(wait)) is not None:
             taken = self._broker.runtime.hand_over(dispatch)
             delivery = None if taken is None else self._broker._deliver(taken)

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Final
 
 from remuda.model.errors import InvalidOption
+from remuda.model.texts import shown
 
 MICROSECOND: Final = 1
 MILLISECOND: Final = 1_000
@@ -38,14 +39,14 @@ def micros(value: Duration, unit: int = SECOND) -> int:
     else:
         result = round(value * unit)
     if result > _LONGEST:
-        raise InvalidOption(f"{value!r} is too long; the longest duration is about 100 years")
+        raise InvalidOption(f"{shown(value)} is too long; the longest duration is about 100 years")
     if result < 0:
-        raise InvalidOption(f"{value!r} is negative; a duration is zero or more")
+        raise InvalidOption(f"{shown(value)} is negative; a duration is zero or more")
     return result
 
 
 def _not_a_duration(value: object) -> InvalidOption:
-    return InvalidOption(f"{value!r} is not a duration; write it like 250ms, 30s, 5m, 4h or 1d")
+    return InvalidOption(f"{shown(value)} is not a duration; write it like 250ms, 30s, 5m, 4h or 1d")
 
 
 def text(duration: int) -> str:

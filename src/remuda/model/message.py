@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.model.errors import InvalidMessage
+from remuda.model.texts import shown
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
 CORRELATION: Final = "cap-corr-id"
@@ -51,4 +52,6 @@ def read_priority(value: Any) -> int:
         return int(Priority[value.upper()])
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_PRIORITY:
         return int(value)
-    raise InvalidMessage(f"priority must be 0 to {MAX_PRIORITY}, 'normal' or 'high', not {value!r}; nothing was stored")
+    raise InvalidMessage(
+        f"priority must be 0 to {MAX_PRIORITY}, 'normal' or 'high', not {shown(value)}; nothing was stored"
+    )

@@ -13,7 +13,7 @@ import msgspec
 
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import MAX_PRIORITY, NO_HEADERS, Message, read_priority
-from remuda.model.texts import is_storable
+from remuda.model.texts import is_storable, shown
 
 T = TypeVar("T")
 Column: TypeAlias = T | list[T]
@@ -37,7 +37,10 @@ def cut(column: Column[T], start: int, stop: int) -> Column[T]:
 
 def fold(values: list[T]) -> Column[T]:
     """A column of these values, as one value where all are equal."""
-    return values[0] if values and values.count(values[0]) == len(values) else values
+    try:
+        return values[0] if values and values.count(values[0]) == len(values) else values
+    except Exception:  # what cannot be compared is checked, and refused, row by row
+        return values
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,9 +235,9 @@ def _checked_cell(name: str, row: int | None, value: Any, read: Callable[[Any], 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidMessage(f"must be a text, not {value!r}")
+        raise InvalidMessage(f"must be a text, not {shown(value)}")
     if not is_storable(value):
-        raise InvalidMessage(f"cannot be stored as UTF-8: {value!r}")
+        raise InvalidMessage(f"cannot be stored as UTF-8: {shown(value)}")
     return value if type(value) is str else str.__str__(value)
 
 
@@ -249,7 +252,7 @@ def _name(value: Any) -> str:
 
 def _topics(value: Any) -> tuple[str, ...]:
     if not isinstance(value, tuple):
-        raise InvalidMessage(f"must be a tuple of texts, not {value!r}")
+        raise InvalidMessage(f"must be a tuple of texts, not {shown(value)}")
     return tuple(_text(topic) for topic in value)
 
 
@@ -257,9 +260,9 @@ def _time(value: Any) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidMessage(f"must be microseconds since 1970 as a whole number, not {value!r}")
+        raise InvalidMessage(f"must be microseconds since 1970 as a whole number, not {shown(value)}")
     if not -(2**63) <= value < 2**63:
-        raise InvalidMessage(f"{value!r} microseconds are outside of what can be stored")
+        raise InvalidMessage(f"{shown(value)} microseconds are outside of what can be stored")
     return int(value)
 
 
@@ -272,19 +275,19 @@ def _headers(value: Any) -> Mapping[str, str]:
     if type(value) is dict and _plain_texts(value):
         return value
     if not isinstance(value, Mapping):
-        raise InvalidMessage(f"must map texts to texts, not {value!r}")
+        raise InvalidMessage(f"must map texts to texts, not {shown(value)}")
     return {_text(name): _header_value(name, text) for name, text in value.items()}
 
 
 def _header_value(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidMessage(f"header {name!r} must be a text, not {value!r}")
+        raise InvalidMessage(f"header {shown(name)} must be a text, not {shown(value)}")
     return _text(value)
 
 
 def _wire(value: Any) -> bytes | None:
     if value is not None and type(value) is not bytes:
-        raise InvalidMessage(f"must be bytes or None, not {value!r}")
+        raise InvalidMessage(f"must be bytes or None, not {shown(value)}")
     return value
 
 
@@ -309,22 +312,22 @@ def _checked_ids(ids: Any, count: int) -> range | list[str] | None:
     if ids is None:
         return None
     if not isinstance(ids, list | range):
-        raise InvalidMessage(f"ids must be a list of texts, not {ids!r}; nothing was stored")
+        raise InvalidMessage(f"ids must be a list of texts, not {shown(ids)}; nothing was stored")
     if len(ids) != count:
         raise InvalidMessage(f"column 'ids' has {len(ids)} values for {count} bodies; nothing was stored")
     if isinstance(ids, list):
         for row, own in enumerate(ids):
             _check_id(row, own)
     elif ids and not (ids.step > 0 and ids[0] >= 0 and ids[-1] < 1 << 63):
-        raise InvalidMessage(f"ids {ids!r} are not snowflakes; nothing was stored")
+        raise InvalidMessage(f"ids {shown(ids)} are not snowflakes; nothing was stored")
     return ids
 
 
 def _check_id(row: int, own: Any) -> None:
     if not isinstance(own, str):
-        raise InvalidMessage(f"row {row}: an id must be a text, not {own!r}; nothing was stored")
+        raise InvalidMessage(f"row {row}: an id must be a text, not {shown(own)}; nothing was stored")
     if not is_storable(own):
-        raise InvalidMessage(f"row {row}: id {own!r} cannot be stored as UTF-8; nothing was stored")
+        raise InvalidMessage(f"row {row}: id {shown(own)} cannot be stored as UTF-8; nothing was stored")
     size = len(own.encode())
     if size > MAX_ID_BYTES:
         raise InvalidMessage(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 import msgspec
 
 from remuda.model.durations import MICROSECOND, SECOND, micros
 from remuda.model.errors import InvalidOption
-from remuda.model.texts import is_storable
+from remuda.model.texts import read_name, shown
 
 
 class QueueType(StrEnum):
@@ -134,6 +135,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 _HINTS: Final[dict[str, Any]] = get_type_hints(QueueOptions)
 _DURATIONS: Final = frozenset({"acknowledge_timeout", "message_timeout", "delay_between_messages", "put_back_delay"})
 
+_QUEUES: Final = frozenset({"expired_queue", "dead_letter_queue"})
+
 E_ = TypeVar("E_", bound=Enum)
 
 
@@ -144,7 +147,7 @@ def read_options(options: QueueOptions | Mapping[str, Any] | None) -> dict[str, 
     if isinstance(options, QueueOptions):
         return {name: _read(name, getattr(options, name), MICROSECOND) for name in _HINTS}
     if not isinstance(options, Mapping):
-        raise InvalidOption(f"options must be QueueOptions or a mapping of names to values, not {options!r}")
+        raise InvalidOption(f"options must be QueueOptions or a mapping of names to values, not {shown(options)}")
     return {name: _read(name, value) for name, value in options.items()}
 
 
@@ -152,7 +155,7 @@ def _read(name: str, value: Any, unit: int = SECOND) -> Any:
     if name not in _HINTS:
         near = difflib.get_close_matches(name, _HINTS, n=1) if isinstance(name, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(sorted(_HINTS))}"
-        raise InvalidOption(f"unknown queue option {name!r}{hint}")
+        raise InvalidOption(f"unknown queue option {shown(name)}{hint}")
     wanted = _HINTS[name]
     if name in _DURATIONS:
         return read_duration(name, value, unit)
@@ -160,28 +163,28 @@ def _read(name: str, value: Any, unit: int = SECOND) -> Any:
         return PER_TOPIC
     if name in ("topics", "patterns"):
         return _topics(name, value)
+    if name in _QUEUES:
+        return None if value is None or (type(value) is str and not value) else read_name(name, value)
     if isinstance(wanted, type) and issubclass(wanted, Enum):
         return read_enum(name, value, wanted)
     if wanted is bool:
         if not isinstance(value, bool):
-            raise InvalidOption(f"{name} must be true or false, not {value!r}")
+            raise InvalidOption(f"{name} must be true or false, not {shown(value)}")
         return value
     if wanted is int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
-            raise InvalidOption(f"{name} must be a whole number, zero or more, not {value!r}")
+            raise InvalidOption(f"{name} must be a whole number, zero or more, not {shown(value)}")
         return int(value)
-    if value is not None and not (isinstance(value, str) and isinstance(None, get_args(wanted)) and is_storable(value)):
-        raise InvalidOption(f"{name} must be a text, not {value!r}")
-    return str(value) if value else None
+    raise AssertionError(f"nothing reads the option {name}")
 
 
 def read_enum(name: str, value: Any, wanted: type[E_]) -> E_:
     """The member that `value` names, or an error that lists them."""
-    try:
-        return wanted(value.replace("_", "-") if type(value) is str else value)
-    except (ValueError, TypeError):
-        choices = ", ".join(member.value for member in wanted)
-        raise InvalidOption(f"{name} must be one of {choices}; not {value!r}") from None
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return wanted(value.replace("_", "-") if type(value) is str else value)
+    choices = ", ".join(member.value for member in wanted)
+    raise InvalidOption(f"{name} must be one of {choices}; not {shown(value)}")
 
 
 def read_duration(name: str, value: Any, unit: int = SECOND) -> int:
@@ -194,6 +197,6 @@ def read_duration(name: str, value: Any, unit: int = SECOND) -> int:
 
 def _topics(name: str, value: Any) -> tuple[str, ...]:
     items = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else (None,)
-    if not all(isinstance(item, str) and item and is_storable(item) for item in items):
-        raise InvalidOption(f"{name} must be a list of topics, not {value!r}")
-    return items
+    if not all(isinstance(item, str) and item for item in items):
+        raise InvalidOption(f"{name} must be a list of topics, not {shown(value)}")
+    return tuple(read_name(f"each of {name}", item) for item in items)

@@ -7,6 +7,16 @@ from typing import Any, Final
 from remuda.model.errors import InvalidOption
 
 MAX_NAME_BYTES: Final = 255
+_SHOWN: Final = 120
+
+
+def shown(value: Any) -> str:
+    """A value from outside as an error shows it: never too long to read, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 4 :]} ({len(text)} characters)"
 
 
 def is_storable(text: str) -> bool:
@@ -23,10 +33,10 @@ def is_storable(text: str) -> bool:
 def read_text(name: str, value: Any) -> str:
     """A text, or an error that names the argument."""
     if not isinstance(value, str):
-        raise InvalidOption(f"{name} must be a text, not {value!r}")
+        raise InvalidOption(f"{name} must be a text, not {shown(value)}")
     if not is_storable(value):
-        raise InvalidOption(f"{name} cannot be stored as UTF-8: {value!r}")
-    return str(value)
+        raise InvalidOption(f"{name} cannot be stored as UTF-8: {shown(value)}")
+    return str.__str__(value)
 
 
 def read_optional_text(name: str, value: Any) -> str | None:
@@ -36,20 +46,20 @@ def read_optional_text(name: str, value: Any) -> str | None:
 def read_name(what: str, value: Any) -> str:
     """The name of a queue, a consumer or an exchange: 1 to 255 bytes of printable text."""
     if not isinstance(value, str) or not value or not value.isprintable() or not is_storable(value):
-        raise InvalidOption(f"{what} must be 1 to {MAX_NAME_BYTES} bytes of printable text, not {value!r}")
+        raise InvalidOption(f"{what} must be 1 to {MAX_NAME_BYTES} bytes of printable text, not {shown(value)}")
     if len(value.encode()) > MAX_NAME_BYTES:
         raise InvalidOption(f"{what} {value[:40]!r}… is longer than {MAX_NAME_BYTES} bytes")
-    return str(value)
+    return str.__str__(value)
 
 
 def read_count(name: str, value: Any, least: int = 0) -> int:
     """A whole number from `least` on, or an error that names the argument."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
-        raise InvalidOption(f"{name} must be a whole number, {least} or more, not {value!r}")
+        raise InvalidOption(f"{name} must be a whole number, {least} or more, not {shown(value)}")
     return int(value)
 
 
 def read_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise InvalidOption(f"{name} must be true or false, not {value!r}")
+        raise InvalidOption(f"{name} must be true or false, not {shown(value)}")
     return value

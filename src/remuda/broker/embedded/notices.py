@@ -11,6 +11,7 @@ from typing import Final
 
 from remuda.model.errors import InvalidOption
 from remuda.model.notices import Notice
+from remuda.model.texts import shown
 
 _LIMIT: Final = 100_000
 _log = logging.getLogger("remuda.notices")
@@ -31,8 +32,9 @@ class NoticeBoard:
         self._busy = False
 
     def add(self, handler: Handler) -> None:
-        if not callable(handler) or inspect.iscoroutinefunction(handler):
-            raise InvalidOption(f"a notice handler must be a plain function, not {handler!r}")
+        # An object's way to be called may be a coroutine, too.
+        if not callable(handler) or any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__))):
+            raise InvalidOption(f"a notice handler must be a plain function, not {shown(handler)}")
         with self._ready:
             self._handlers = (*self._handlers, handler)
             if self._thread is None:

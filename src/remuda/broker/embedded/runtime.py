@@ -284,7 +284,11 @@ class Runtime:
     def held(self, dispatch: Dispatch) -> Messages | None:
         """The messages of a delivery, if they are in memory."""
         with self.lock:
-            return self.engine.held(dispatch)
+            self._holder = threading.get_ident()
+            try:
+                return self.engine.held(dispatch)
+            finally:
+                self._holder = None
 
     def load(self, dispatch: Dispatch) -> tuple[Dispatch, Messages]:
         """The messages of a delivery. Those that the log cannot give back any more end, and are left out."""
@@ -367,6 +371,7 @@ class Runtime:
             if self._closed:
                 return NEVER
             self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
+            self._holder = threading.get_ident()
             try:
                 self.engine.core.tick(self.clock())
                 ticket = self._record() or self._deferred
@@ -375,6 +380,8 @@ class Runtime:
             except BaseException as error:
                 self._give_up(error)
                 raise
+            finally:
+                self._holder = None
         self.wait(ticket)
         with self.lock:
             return self.engine.core.next_wake()
@@ -420,10 +427,14 @@ class Runtime:
             now = self.clock()
             core = self.engine.core
             core.registry.closing = True
-            for queue in list(core.queues.values()):
-                for consumer in list(queue.consumers):
-                    core.apply(Unsubscribe(queue.name, consumer), now)
-            self._record()
+            self._holder = threading.get_ident()
+            try:
+                for queue in list(core.queues.values()):
+                    for consumer in list(queue.consumers):
+                        core.apply(Unsubscribe(queue.name, consumer), now)
+                self._record()
+            finally:
+                self._holder = None
             ticket = self._ticket
         self.wait(ticket)
         with self.lock:
