@@ -21,6 +21,7 @@ from remuda.broker.port import Broker
 from remuda.bus import bodies, child, watchdog
 from remuda.bus import headers as names
 from remuda.bus.calls import Replies
+from remuda.bus.companions import Companion, TransactionalOutbox, idle
 from remuda.bus.context import Context, child_headers
 from remuda.bus.crew import Work
 from remuda.bus.duties import Duties
@@ -82,6 +83,9 @@ class Bus:
         self._replies: Replies | None = None
         self._runner: Runner | None = None
         self._opening = threading.RLock()
+        self.outbox: TransactionalOutbox | None = None
+        self.companions: list[Companion] = []
+        """What runs as long as the bus does: relays."""
 
     # Handlers
 
@@ -177,32 +181,58 @@ class Bus:
         at: Moment | None = None,
         expires: Duration | None = None,
         user: str | None = None,
+        transaction: Any = None,
     ) -> str:
         """Hand a message over; its id comes back once it is kept. Handlers run elsewhere, later.
 
-        `mime_type` says what bytes are; of other values it is known.
+        `mime_type` says what bytes are; of other values it is known. With `transaction`, the connection or session of
+        your database, the message is sent if and when its transaction is committed.
         """
         posting = Posting(callback, headers, id, object, key, mime_type, priority, delay, at, expires, user)
-        return self._publish(self._posted(topic, (body,), posting))[0]
+        return self._publish(self._posted(topic, (body,), posting), transaction)[0]
 
-    def publish_many(self, topic: str, bodies: Iterable[Any], **options: Any) -> list[str]:
+    def publish_many(self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Any) -> list[str]:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
         if options.get("id"):
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self._publish(self._posted(topic, bodies, Posting(**options)))
+        return self._publish(self._posted(topic, bodies, Posting(**options)), transaction)
 
-    def publish_messages(self, messages: Sequence[Message]) -> list[str]:
+    def publish_messages(self, messages: Sequence[Message], *, transaction: Any = None) -> list[str]:
         """Publish messages made by hand."""
-        return self._publish(Messages.of(messages))
+        return self._publish(Messages.of(messages), transaction)
 
-    def _publish(self, messages: Messages) -> list[str]:
+    def transaction(self, connection: Any) -> Any:
+        """`with bus.transaction(connection):` publishes inside are part of the connection's transaction, which ends
+        with the block; `async with` for connections that are awaited."""
+        return self._outbox().transaction(connection)
+
+    def _outbox(self) -> TransactionalOutbox:
+        if self.outbox is None:
+            raise RemudaError(
+                "the bus has no outbox to publish in a transaction with; attach one: Outbox(bus, 'postgresql://…')"
+            )
+        return self.outbox
+
+    def _connection(self, given: Any) -> Any:
+        """The connection in whose transaction to publish, if any."""
+        if given is not None:
+            return self._outbox().connection(given)
+        return None if self.outbox is None else self.outbox.connection(None)
+
+    def _publish(self, messages: Messages, transaction: Any = None) -> list[str]:
+        connection = self._connection(transaction)
+        if connection is not None:
+            return self._keep(messages, lambda ready: self._outbox().write(ready, connection))
+        return self._keep(messages, self.deliver)
+
+    def _keep(self, messages: Messages, keep: Callable[[Messages], list[str]]) -> list[str]:
         if not self.stack.layers:
-            return self.deliver(messages)
+            return keep(messages)
         ready = list(messages)
         try:
             for row, message in enumerate(messages):
                 ready[row] = self.stack.publishing(message)
-            ids = self.deliver(Messages.of(ready))
+            ids = keep(Messages.of(ready))
         except Exception as error:
             for message in ready:
                 self.stack.unpublished(message, error)
@@ -218,16 +248,24 @@ class Bus:
         line = child.line()
         if line is not None:
             return line.publish(messages)
-        ids = self.broker.publish(messages, unbound=UNROUTED).ids
+        ids = self._give(messages) if self.outbox is None else self.outbox.deliver(messages, self._give)
         watchdog.check()
         return ids
 
-    async def publish_async(self, topic: str, body: Any = None, **options: Any) -> str:
+    def _give(self, messages: Messages) -> list[str]:
+        return self.broker.publish(messages, unbound=UNROUTED).ids
+
+    async def publish_async(self, topic: str, body: Any = None, *, transaction: Any = None, **options: Any) -> str:
         """`publish` for coroutines."""
         message = self._message(topic, body, **options)
+        connection = self._connection(transaction)
         try:
             message = self.stack.publishing(message)
-            if child.line() is not None:
+            if connection is not None:
+                given = (await self._outbox().write_async(Messages.of([message]), connection))[0]
+            elif self.outbox is not None:
+                given = (await asyncio.to_thread(self.deliver, Messages.of([message])))[0]
+            elif child.line() is not None:
                 given = self.deliver(Messages.of([message]))[0]
             else:
                 given = (await self.broker.aio.publish(message, unbound=UNROUTED)).id
@@ -236,6 +274,27 @@ class Bus:
             raise
         self.stack.published(message)
         return given
+
+    async def publish_many_async(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Any
+    ) -> list[str]:
+        """`publish_many` for coroutines."""
+        connection = self._connection(transaction)
+        if connection is None:
+            return await asyncio.to_thread(self.publish_many, topic, bodies, **options)
+        if options.get("id"):
+            raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
+        messages = self._posted(topic, bodies, Posting(**options))
+        ready = [self.stack.publishing(message) for message in messages] if self.stack.layers else []
+        try:
+            ids = await self._outbox().write_async(Messages.of(ready) if ready else messages, connection)
+        except Exception as error:
+            for message in ready:
+                self.stack.unpublished(message, error)
+            raise
+        for message in ready:
+            self.stack.published(message)
+        return ids
 
     def send(self, topic: str, body: Any = None, **options: Any) -> list[Any]:
         """Run the subscribed handlers now, in this thread, and give their results; their errors are raised here.
@@ -320,7 +379,7 @@ class Bus:
             try:
                 runner = self.start()
                 if until_idle:
-                    runner.wait_until_idle(None if timeout is None else micros(timeout) / SECOND)
+                    idle(runner.wait_until_idle, self.companions, None if timeout is None else micros(timeout) / SECOND)
                 else:
                     runner.wait()
             except KeyboardInterrupt:
@@ -337,6 +396,8 @@ class Bus:
             _log.warning("a setting names the queue %s, which no handler here has", name)
         runner = self._runner = Runner(works, self.broker, self.deliver)
         runner.start()
+        for companion in self.companions:
+            companion.start()
         return runner
 
     def stop(self) -> None:
@@ -351,6 +412,8 @@ class Bus:
             if self._replies is not None:
                 self._replies.close()
                 self._replies = None
+            if self.outbox is not None:
+                self.outbox.close()
             if self._broker is not None:
                 self._broker.close()
                 self._broker = None
@@ -359,6 +422,8 @@ class Bus:
         # Not under the lock: handlers that are to finish may need it.
         runner, self._runner = self._runner, None
         if runner is not None:
+            for companion in self.companions:
+                companion.stop(grace)
             runner.stop(grace)
 
     def __enter__(self) -> Bus:

@@ -88,7 +88,7 @@ class TestBus:
         """Handle everything that can be handled now. Gives how many calls were made."""
         calls = 0
         works = self.bus.works()
-        while made := sum(self._round(work) for work in works):
+        while made := sum(self._round(work) for work in works) + sum(one.pump() for one in self.bus.companions):
             calls += made
             if calls > _PLENTY:
                 raise RuntimeError(f"after {calls} calls there is still work; do handlers publish to themselves?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from remuda.cli import config, log, messages, operate, publish, queues, report, run
+from remuda.cli import config, db, log, messages, operate, publish, queues, relay, report, run
 from remuda.spark import commands as pipelines
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ app.command("clear")(operate.clear)
 app.command("pause")(operate.pause)
 app.command("resume")(operate.resume)
 app.command("report")(report.report)
+app.command("relay")(relay.relay)
+app.add_typer(db.app, name="db")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)
