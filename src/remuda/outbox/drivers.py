@@ -241,10 +241,10 @@ def driver(connection: Any) -> Driver:
 
 
 def _unwrapped(connection: Any) -> Any:
-    """Django's `connection` is a proxy for the connection of this thread."""
+    """Django's `connection` stands for the connection of this thread, and SQLAlchemy's scoped sessions for its session."""
     if type(connection).__name__ == "ConnectionProxy" and type(connection).__module__.startswith("django."):
         return connection._connections[connection._alias]
-    if type(connection).__name__ == "async_scoped_session":
+    if type(connection).__name__ in ("scoped_session", "async_scoped_session"):
         return connection.registry()
     return connection
 

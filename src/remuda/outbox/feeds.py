@@ -247,8 +247,6 @@ def _parts(snapshot: str) -> tuple[int, int, list[str]]:
 
 def _may_hold_more(cursor: Cursor, latest: Cursor, position: int) -> bool:
     """Whether anything can have been committed since: a new position was given out, or a transaction ended that ran."""
-    if position > cursor.low:
-        return True
     _, before, running = _parts(cursor.done)
     _, now, still = _parts(latest.done)
     if now < before:
@@ -256,7 +254,7 @@ def _may_hold_more(cursor: Cursor, latest: Cursor, position: int) -> bool:
             "this database was restored from a dump: its transactions are numbered anew, and what the outbox's tables "
             "say of them no longer holds. Run `remuda db upgrade URL --restored`, which keeps everything unsent"
         )
-    return not set(running) <= set(still)
+    return position > cursor.low or not set(running) <= set(still)
 
 
 class SqliteFeed(_Leases):
