@@ -20,9 +20,10 @@ from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
 from benchmarks.musts import findings
+from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
-from benchmarks.table import broker_table, bus_table, findings_table, is_bus, spark_table
+from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, spark_table
 from benchmarks.throughput import measure
 from benchmarks.workload import workloads
 
@@ -78,6 +79,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **BUS_ROWS,
         **BIG_ROWS,
         **SPARK_ROWS,
+        **OUTBOX_ROWS,
     }
 
 
@@ -88,13 +90,16 @@ def row_names() -> list[str]:
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result)]
-    broker = [result for result in results if not is_bus(result) and not is_spark(result)]
+    outbox = [result for result in results if is_outbox(result)]
+    broker = [result for result in results if not is_bus(result) and not is_spark(result) and not is_outbox(result)]
     if broker:
         console.print(broker_table(broker))
     if bus:
         console.print(bus_table(bus))
     if spark:
         console.print(spark_table(spark))
+    if outbox:
+        console.print(outbox_table(outbox))
     console.print(findings_table(findings({result.name: result for result in results})))
 
 

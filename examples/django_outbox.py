@@ -25,7 +25,7 @@ outbox = Outbox(bus, f"sqlite:///{database}")
 outbox.create_tables()
 
 
-class Order(models.Model):
+class Order(models.Model):  # type: ignore[misc]
     number = models.IntegerField()
 
     class Meta:

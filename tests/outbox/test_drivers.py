@@ -233,6 +233,11 @@ def test_django(url: str, tmp_path: Path) -> None:
     port = str(urlsplit(url).port or "") if "postgres" in url else ""
     environment = {**os.environ, "PYTHONPATH": str(Path(remuda.__file__).parent.parent)}
     done = subprocess.run(
-        [sys.executable, "-c", DJANGO, url, port], env=environment, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", DJANGO, url, port],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -216,11 +216,11 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     for wrong in ({"provide": {"x": connect}}, {"provide": {Db: 5}}, {"keep": "soon"}, {"prefix": "A"}):
         with pytest.raises(InvalidOption):
-            Inbox(url, **wrong)  # type: ignore[arg-type]
+            Inbox(url, **wrong)
     with pytest.raises(InvalidOption):
         Inbox("nowhere")
 
     def two(a: Db, b: sqlite3.Connection) -> None: ...
 
     with pytest.raises(InvalidOption, match="one"):
-        Inbox(url, provide={Db: connect, sqlite3.Connection: connect}).once(two)
+        Inbox(url, provide={Db: object, sqlite3.Connection: object}).once(two)

@@ -99,7 +99,9 @@ def test_killed_in_between(point: str, tmp_path: Path) -> None:
     with Bus("memory://") as bus:
         Outbox(bus, url).create_tables()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REMUDA_OUTBOX_CRASH_AT": point}
-    done = subprocess.run([sys.executable, "-c", CRASH, url, journal, str(data)], env=environment, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH, url, journal, str(data)], env=environment, timeout=60, check=False
+    )
     assert done.returncode == -9
     with app(url, broker=str(data), journal=journal) as heir:
         heir.bus.publish("order", 8)

@@ -82,6 +82,9 @@ class Writer:
         if target.dialect == "sqlite":
             statement = statements("publish")
             return statement, [statement.values(one) for one in rows.singles(messages)], True
+        if len(messages) == 1:
+            statement = statements("publish_one")
+            return statement, statement.values(rows.one(messages)), False
         given = rows.shared(messages)
         if given is not None:
             statement = statements("publish_shared")
@@ -241,7 +244,7 @@ def driver(connection: Any) -> Driver:
 
 
 def _unwrapped(connection: Any) -> Any:
-    """Django's `connection` stands for the connection of this thread, and SQLAlchemy's scoped sessions for its session."""
+    """Django's `connection` stands for this thread's connection, SQLAlchemy's scoped session for its session."""
     if type(connection).__name__ == "ConnectionProxy" and type(connection).__module__.startswith("django."):
         return connection._connections[connection._alias]
     if type(connection).__name__ in ("scoped_session", "async_scoped_session"):

@@ -173,6 +173,7 @@ class PostgresFeed(_Leases):
         return next((batch for batch in found if batch is not None), None)
 
     def _read(self, cursor: Cursor, lanes: list[int], count: int) -> Batch | None:
+        older = cursor.target is not None
         if cursor.target is None:
             if self._next is None:
                 self._next = self._look()
@@ -195,7 +196,8 @@ class PostgresFeed(_Leases):
             for lane in lanes:
                 self._cursors[lane] = after
             if not full:
-                return None
+                # What one snapshot saw is sent. If it was an older one, there may be more by now.
+                return self._read(after, lanes, count) if older else None
             cursor = after
 
     def _rows(self, cursor: Cursor, lanes: list[int], count: int) -> list[tuple[Any, ...]]:

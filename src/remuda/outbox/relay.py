@@ -121,9 +121,8 @@ class Relay:
                 self._lease(feed)
                 while self._turn(feed):
                     pass
-                feed.release()
             finally:
-                feed.close()
+                _close(feed, release=True)
             return self.sent - before
 
     def _run(self) -> None:

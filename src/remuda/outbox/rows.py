@@ -75,6 +75,13 @@ def lane_of(key: str | None) -> int | None:
     return None if key is None else zlib.crc32(key.encode("utf-8", "surrogatepass")) % LANES
 
 
+def one(messages: Messages) -> dict[str, Any]:
+    """Parameters for a single message."""
+    values = _values(messages, 0)
+    values["ids"], values["bodies"] = values.pop("id"), values.pop("body")
+    return values
+
+
 def shared(messages: Messages) -> dict[str, Any] | None:
     """Parameters with one value for all messages beside id and body; None if messages differ in more."""
     columns = (

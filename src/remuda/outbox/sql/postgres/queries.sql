@@ -1,5 +1,13 @@
 -- What publishers and relays ask. Parameters are :named; {p} is the schema and the prefix of all names.
 
+-- name: publish_one
+INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, body)
+SELECT s.last_value, coalesce(CAST(:lane AS smallint), mod(CAST(CAST(pg_current_xact_id() AS text) AS bigint), 8)), true,
+       CAST(:priority AS smallint), CAST(:due AS bigint), CAST(:expires AS bigint), CAST(:produced AS bigint), CAST(:ids AS text),
+       CAST(:topic AS text), CAST(:topics AS text), CAST(:object AS text), CAST(:key AS text), CAST(:mime_type AS text),
+       CAST(:headers AS text), CAST(:bodies AS bytea)
+FROM {p}slot s
+
 -- name: publish_shared
 INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, body)
 SELECT s.last_value, coalesce(CAST(:lane AS smallint), mod(CAST(CAST(pg_current_xact_id() AS text) AS bigint), 8)), m.row = 1,
@@ -196,13 +204,14 @@ FROM {p}relays r LEFT JOIN {p}lanes l ON l.relay = r.relay AND l.until > clock_t
 WHERE r.until > clock_timestamp() GROUP BY r.relay ORDER BY r.relay
 
 -- name: collect_held
-DELETE FROM {p}held WHERE number IN (SELECT number FROM {p}held WHERE expires_at < clock_timestamp() ORDER BY expires_at LIMIT :count)
+DELETE FROM {p}held WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {p}held WHERE expires_at < clock_timestamp() ORDER BY expires_at LIMIT :count FOR UPDATE SKIP LOCKED))
 RETURNING status
 
 -- name: collect_inbox
-DELETE FROM {p}inbox WHERE (consumer, id) IN (
-    SELECT consumer, id FROM {p}inbox WHERE handled < clock_timestamp() - CAST(:keep AS double precision) * interval '1 second'
-    ORDER BY handled LIMIT :count FOR UPDATE SKIP LOCKED)
+DELETE FROM {p}inbox WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {p}inbox WHERE handled < clock_timestamp() - CAST(:keep AS double precision) * interval '1 second'
+    ORDER BY handled LIMIT :count FOR UPDATE SKIP LOCKED))
 
 -- name: slot
 SELECT last_value FROM {p}slot

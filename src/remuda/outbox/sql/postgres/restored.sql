@@ -12,4 +12,5 @@ UPDATE {p}messages SET xid = '3';
 UPDATE {p}messages m SET xid = pg_current_xact_id(), seq = u.after FROM remuda_unsent u WHERE m.slot = u.slot AND m.seq = u.before;
 TRUNCATE {p}transactions, {p}progress;
 INSERT INTO {p}transactions (slot, xid, position) SELECT last_value, pg_current_xact_id(), nextval('{p}position') FROM {p}slot;
+DELETE FROM {p}relays;
 UPDATE {p}lanes SET relay = NULL, until = '-infinity', number = 0, done = '4:4:', low = 0, target = NULL, position = 0, seq = 0;

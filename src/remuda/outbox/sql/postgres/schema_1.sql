@@ -125,7 +125,7 @@ CREATE INDEX {n}inbox_handled ON {p}inbox (handled);
 
 -- Runs when a transaction commits. A position taken now is in the order of commits: who commits later comes later.
 -- NOTIFY takes a lock that all commits share, so it is sent once in 20 ms at most; a relay that was woken stays awake.
-CREATE FUNCTION {p}commit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION {p}commit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     now_ms bigint;
     woken_ms bigint;
@@ -136,9 +136,9 @@ BEGIN
     PERFORM set_config('remuda.committing', NEW.xid::text, true);
     INSERT INTO {p}transactions (slot, xid, position) VALUES (NEW.slot, NEW.xid, nextval('{p}position'));
     now_ms := extract(epoch FROM clock_timestamp()) * 1000;
-    SELECT last_value INTO woken_ms FROM {p}woken;
-    IF now_ms NOT BETWEEN woken_ms AND woken_ms + 20 THEN
-        PERFORM setval('{p}woken', now_ms);
+    woken_ms := coalesce(pg_sequence_last_value('{p}woken'), 0);
+    IF now_ms < woken_ms OR now_ms > woken_ms + 20 THEN
+        woken_ms := setval('{p}woken', now_ms);
         PERFORM pg_notify('{channel}', '');
     END IF;
     RETURN NULL;
