@@ -21,9 +21,10 @@ from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
+from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
-from benchmarks.table import broker_table, bus_table, findings_table, is_bus, spark_table
+from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, spark_table
 from benchmarks.throughput import measure
 from benchmarks.workload import workloads
 
@@ -80,6 +81,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **BIG_ROWS,
         **INDEX_ROWS,
         **SPARK_ROWS,
+        **OUTBOX_ROWS,
     }
 
 
@@ -90,13 +92,16 @@ def row_names() -> list[str]:
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result)]
-    broker = [result for result in results if not is_bus(result) and not is_spark(result)]
+    outbox = [result for result in results if is_outbox(result)]
+    broker = [result for result in results if not is_bus(result) and not is_spark(result) and not is_outbox(result)]
     if broker:
         console.print(broker_table(broker))
     if bus:
         console.print(bus_table(bus))
     if spark:
         console.print(spark_table(spark))
+    if outbox:
+        console.print(outbox_table(outbox))
     console.print(findings_table(findings({result.name: result for result in results})))
 
 

@@ -283,10 +283,14 @@ class Queue:
             if piece is not None and min(piece.due, piece.deadline) <= now:
                 yield piece
 
-    def ended_waiters(self, now: int) -> None:
-        """Pull requests whose time is up wait no longer."""
+    def ended_waiters(self, now: int) -> list[int]:
+        """Pull requests whose time is up wait no longer; gives their tags."""
+        ended = []
         while self._waiter_ends and self._waiter_ends[0][0] <= now:
-            self.waiters.pop(heapq.heappop(self._waiter_ends)[1], None)
+            tag = heapq.heappop(self._waiter_ends)[1]
+            if self.waiters.pop(tag, None) is not None:
+                ended.append(tag)
+        return ended
 
     def wait(self, waiter: Waiter) -> None:
         self.waiters[waiter.tag] = waiter

@@ -371,7 +371,9 @@ class Registry:
         for piece in queue.due_ranges(now):
             self._come_due(queue, piece)
         delivering.expire(self, queue)
-        queue.ended_waiters(now)
+        for tag in queue.ended_waiters(now):
+            # Else whoever waits could not tell a request that ended here from one whose answer is on its way.
+            self.recorder.close(tag)
         self.after(queue)
 
     def _come_due(self, queue: Queue, piece: MessageRange) -> None:
