@@ -91,9 +91,7 @@ def latency(effort: Effort) -> Result:
     with running_postgres() as server:
         waits = sorted(_on(server, lambda url: _waits(url, 100 if effort.rounds > 1 else 30)))
     p50, p99 = statistics.median(waits), waits[int(len(waits) * 0.99)]
-    return latency_result(
-        LATENCY, round(p50, 2), {}, {"p50": round(p50, 2), "p99": round(p99, 2), "count": len(waits)}
-    )
+    return latency_result(LATENCY, round(p50, 2), {}, {"p50": round(p50, 2), "p99": round(p99, 2), "count": len(waits)})
 
 
 OUTBOX_ROWS: dict[str, Callable[[Effort], Result]] = {
