@@ -40,7 +40,7 @@ def publish_1(effort: Effort) -> Result:
             lambda: _on(server, lambda url: bare.publish(url, count, 1, _WRITERS)),
         )
         others = _peers(server, count // 4, 1, _WRITERS)
-    return rate_result(PUBLISH_1, ours, others, limit, {"writers": _WRITERS, "messages": count})
+    return rate_result(PUBLISH_1, ours, others, limit, {"writers": _WRITERS, "count": count})
 
 
 def publish_100(effort: Effort) -> Result:
@@ -52,7 +52,7 @@ def publish_100(effort: Effort) -> Result:
             lambda: _on(server, lambda url: bare.publish(url, count, 100)),
         )
         others = _peers(server, count // 5, 100, 1)
-    return rate_result(PUBLISH_100, ours, others, limit, {"writers": 1, "messages": count})
+    return rate_result(PUBLISH_100, ours, others, limit, {"writers": 1, "count": count})
 
 
 def relay(effort: Effort) -> Result:
@@ -65,7 +65,7 @@ def relay(effort: Effort) -> Result:
 
     with running_postgres() as server:
         ours, raw = _medians(effort, lambda: _on(server, lambda url: _relay(url, count)), lambda: _on(server, limit))
-    return rate_result(RELAY, ours, {}, raw, {"messages": count})
+    return rate_result(RELAY, ours, {}, raw, {"count": count})
 
 
 def end_to_end(effort: Effort) -> Result:
@@ -83,7 +83,7 @@ def end_to_end(effort: Effort) -> Result:
             "pgqueuer": max(by_batch.values()),
             "procrastinate": _on(server, lambda url: peers.procrastinate_end_to_end(url, max(few // 10, 100))),
         }
-    return rate_result(END_TO_END, ours, others, limit, {"messages": count, "pgqueuer_by_batch": by_batch})
+    return rate_result(END_TO_END, ours, others, limit, {"count": count, "pgqueuer_by_batch": by_batch})
 
 
 def latency(effort: Effort) -> Result:
@@ -91,9 +91,7 @@ def latency(effort: Effort) -> Result:
     with running_postgres() as server:
         waits = sorted(_on(server, lambda url: _waits(url, 100 if effort.rounds > 1 else 30)))
     p50, p99 = statistics.median(waits), waits[int(len(waits) * 0.99)]
-    return latency_result(
-        LATENCY, round(p50, 2), {}, {"p50": round(p50, 2), "p99": round(p99, 2), "messages": len(waits)}
-    )
+    return latency_result(LATENCY, round(p50, 2), {}, {"p50": round(p50, 2), "p99": round(p99, 2), "count": len(waits)})
 
 
 OUTBOX_ROWS: dict[str, Callable[[Effort], Result]] = {

@@ -55,6 +55,41 @@ def test_a_row_that_becomes_visible_late_is_not_skipped(postgres_url: str) -> No
         late.close()
 
 
+def test_a_commit_that_stalls_is_not_skipped(postgres_url: str) -> None:
+    """O2: it has its place in the order, a number above all that the relay's snapshot knows, and comes late."""
+    with app(postgres_url) as made, psycopg.connect(postgres_url) as holder, psycopg.connect(postgres_url) as stalled:
+        holder.execute("CREATE TABLE slow (x int)")
+        holder.execute(
+            "CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(42); RETURN NULL; END $$"
+        )
+        holder.execute(
+            "CREATE CONSTRAINT TRIGGER stall AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION stall()"
+        )
+        holder.commit()
+        feed = PostgresFeed(postgres_url, Names(), "watching")
+        feed.lease(60)
+        holder.execute("SELECT pg_advisory_xact_lock(42)")
+        made.bus.publish("order", "stalled", transaction=stalled)
+        stalled.execute("INSERT INTO slow VALUES (1)")
+        committing = threading.Thread(target=stalled.commit)
+        committing.start()
+        position = "SELECT is_called FROM remuda_position"
+        eventually(lambda: holder.execute(position.encode()).fetchone() == (True,))
+        for _ in range(4):
+            assert feed.read(10) is None
+        holder.rollback()
+        committing.join()
+        batch = feed.read(10)
+        assert batch is not None
+        assert [row.topic for row in batch.rows] == ["order"]
+        feed.advance(batch, [])
+        assert feed.read(10) is None
+        feed.release()
+        feed.close()
+
+
 def test_the_order_of_a_key_is_that_of_the_commits(postgres_url: str) -> None:
     """O2: not that of the inserts, and also when the relay comes later than both."""
     with app(postgres_url) as made:
@@ -90,9 +125,9 @@ def in_order(got: list[Any]) -> bool:
 
 def test_two_relays_share_and_none_doubles(url: str, tmp_path: Path) -> None:
     """O2: each gets half of the lanes; every message is sent once, each key in order."""
-    with app(url, lease="2s") as one:
+    with app(url, lease="9s") as one:
         # Two relays of one bus: what either sends arrives at the same handlers.
-        other = Outbox(_Twin(one.bus), url, lease="2s").relay  # type: ignore[arg-type]
+        other = Outbox(_Twin(one.bus), url, lease="9s").relay  # type: ignore[arg-type]
         one.bus.companions.append(other)
         one.bus.start()
         eventually(lambda: sorted(map(len, _relays(one.outbox).values())) == [LANES // 2] * 2)

@@ -64,7 +64,7 @@ def _read_values(done: str, low: int) -> dict[str, Any]:
     _, xmax, running = done.split(":")
     return {
         "running": running.split(",") if running else [], "xmax": xmax, "target": done, "position": 0, "seq": 0,
-        "above": low + 1, "lanes": list(range(LANES)), "count": 1000,
+        "low": low, "above": low + 1, "lanes": list(range(LANES)), "count": 1000,
     }  # fmt: skip
 
 

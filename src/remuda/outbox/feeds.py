@@ -125,7 +125,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
     done: str
     low: int
-    """No transaction that `done` does not know has a position up to this, unless it was running then."""
+    """Transactions that began after `done` have higher positions."""
     target: str | None = None
     target_low: int = 0
     position: int = 0
@@ -204,7 +204,7 @@ class PostgresFeed(_Leases):
         _, xmax, running = _parts(cursor.done)
         return self.session.run(
             "read", running=running, xmax=str(xmax), target=cursor.target, position=cursor.position, seq=cursor.seq,
-            above=max(cursor.position, cursor.low + 1), lanes=lanes, count=count,
+            low=cursor.low, above=max(cursor.position, cursor.low + 1), lanes=lanes, count=count,
         )  # fmt: skip
 
     def _look(self) -> Cursor:
@@ -248,7 +248,8 @@ def _parts(snapshot: str) -> tuple[int, int, list[str]]:
 
 
 def _may_hold_more(cursor: Cursor, latest: Cursor, position: int) -> bool:
-    """Whether anything can have been committed since: a new position was given out, or a transaction ended that ran."""
+    """Whether anything can have been committed since: a new position was given out, or a transaction ended that ran
+    then, which has a number that `done` lists, or one at or above its end."""
     _, before, running = _parts(cursor.done)
     _, now, still = _parts(latest.done)
     if now < before:
@@ -256,7 +257,7 @@ def _may_hold_more(cursor: Cursor, latest: Cursor, position: int) -> bool:
             "this database was restored from a dump: its transactions are numbered anew, and what the outbox's tables "
             "say of them no longer holds. Run `remuda db upgrade URL --restored`, which keeps everything unsent"
         )
-    return position > cursor.low or not set(running) <= set(still)
+    return position > cursor.low or now > before or not set(running) <= set(still)
 
 
 class SqliteFeed(_Leases):

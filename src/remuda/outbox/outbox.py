@@ -100,6 +100,7 @@ class Outbox:
         return self._net.deliver(messages, send)
 
     def close(self) -> None:
+        self.relay.stop()
         self._net.close()
 
     # For operators

@@ -33,7 +33,7 @@ _GATHER: Final = 0.004
 """After a batch that was not full: time for the next to gather."""
 _AWAKE: Final = 0.25
 """How long a relay keeps looking after it has found something: commits in quick succession wake it only once."""
-_IDLE: Final = 1.0
+_IDLE: Final = 1.5
 _LONGEST_BACKOFF: Final = 30.0
 
 Threshold = Callable[[str, str, str], None]
@@ -259,7 +259,7 @@ class Relay:
             self._held_at = time.monotonic() + min(_IDLE if wait is None else max(wait, 0.01), _IDLE)
             if wait is None:
                 self._blocked.clear()
-                self._held_at = time.monotonic() + 5 * _IDLE
+                self._held_at = time.monotonic() + 10 * _IDLE
             return 0
         self._keep_lease(feed)
         refused = send(self._bus, messages_of(rows))

@@ -93,13 +93,18 @@ SELECT DISTINCT key FROM {p}held WHERE status = 'delayed' AND lane = ANY(CAST(:l
 SELECT CAST(pg_current_snapshot() AS text), CASE WHEN is_called THEN last_value ELSE 0 END FROM {p}position
 
 -- name: read
--- What target sees and done does not: transactions that were running then, and those that began later. A transaction
+-- What target sees and done does not: transactions that were running then, and those with higher numbers. Of these
+-- the few that had taken their position before done are found by number, the others by position. A transaction
 -- that has nothing for these lanes is a row without a message, so that a reader knows how far it came.
 SELECT m.seq, m.lane, t.position, m.id, m.topic, m.body, m.key, m.object, m.mime_type, m.headers, m.priority, m.due, m.expires,
        m.produced, m.topics, m.created
 FROM (
     (SELECT xid, position FROM {p}transactions
      WHERE xid = ANY(CAST(:running AS xid8[])) AND position >= :position AND pg_visible_in_snapshot(xid, CAST(:target AS pg_snapshot)))
+    UNION ALL
+    (SELECT xid, position FROM {p}transactions
+     WHERE xid >= CAST(:xmax AS xid8) AND position BETWEEN :position AND :low AND :position <= :low
+       AND pg_visible_in_snapshot(xid, CAST(:target AS pg_snapshot)))
     UNION ALL
     (SELECT xid, position FROM {p}transactions
      WHERE position >= :above AND xid >= CAST(:xmax AS xid8) AND pg_visible_in_snapshot(xid, CAST(:target AS pg_snapshot))

@@ -43,7 +43,7 @@ CREATE TABLE {p}transactions (
     xid xid8 NOT NULL,
     position bigint NOT NULL
 ) PARTITION BY LIST (slot);
-CREATE INDEX {n}transactions_xid ON {p}transactions (xid);
+CREATE INDEX {n}transactions_xid ON {p}transactions (xid, position);
 CREATE INDEX {n}transactions_position ON {p}transactions (position);
 
 CREATE TABLE {p}progress (
@@ -69,7 +69,7 @@ BEGIN
 END $$;
 
 -- done: all that this snapshot sees was sent. target, position, seq: of what target sees besides, all up to there.
--- low: no transaction that done does not know of has a position up to this, unless it was running then.
+-- low: transactions that began after done have higher positions.
 CREATE TABLE {p}lanes (
     lane smallint PRIMARY KEY,
     relay text,
