@@ -27,6 +27,10 @@ def table(results: list[Result]) -> Table:
     for result in results:
         rates = (result.remuda, *(result.peers[peer] or 0 for peer in peers))
         drawn.add_row(result.name, *(f"{rate:,.0f}" for rate in rates), f"{result.ratio_to_best_peer:.1f}")
+        costs = result.settings["cpu_us_per_message"]
+        least = min(costs[peer] for peer in peers) / costs["remuda"]
+        cells = (f"{costs[side]:,.1f}" for side in ("remuda", *peers))
+        drawn.add_row("  CPU µs of the client for each", *cells, f"{least:.1f}")
     return drawn
 
 

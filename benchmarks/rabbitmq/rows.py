@@ -26,7 +26,7 @@ _SLOW: Final = {"pika", "aio-pika"}
 @contextmanager
 def node() -> Iterator[str]:
     """The URL of a private node."""
-    running = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-bench-")), "bench")
+    running = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-bench-")), "bench", one_scheduler=False)
     try:
         running.start()
         yield running.url
@@ -44,18 +44,22 @@ def consume(url: str, effort: Effort) -> Result:
 
 def _row(name: str, url: str, works: dict[str, sides.Work], effort: Effort, *, filled: bool) -> Result:
     rates: dict[str, list[float]] = {side: [] for side in works}
+    costs: dict[str, list[float]] = {side: [] for side in works}
     for _ in range(effort.rounds):
         for side, work in works.items():
             count = max(_LEAST, round(_PER_SECOND * effort.seconds)) // (4 if side in _SLOW else 1)
             with _queue(url) as queue:
                 if filled:
                     sides.remuda_publish(url, queue, _BODY, count)
-                began = time.perf_counter()
+                began, worked = time.perf_counter(), time.process_time()
                 work(url, queue, _BODY, count)
+                costs[side].append((time.process_time() - worked) / count * 1e6)
                 rates[side].append(count / (time.perf_counter() - began))
     medians = {side: statistics.median(found) for side, found in rates.items()}
     settings = {
         "body_bytes": len(_BODY), "window": sides.WINDOW, "queue": "classic, durable", "persistent": True,
+        # What a client costs is the same on a busy machine, and where the server is the limit.
+        "cpu_us_per_message": {side: round(statistics.median(found), 1) for side, found in costs.items()},
         "rounds": {side: [round(rate) for rate in found] for side, found in rates.items()},
     }  # fmt: skip
     return rate_result(name, medians.pop("remuda"), dict(medians), None, settings)

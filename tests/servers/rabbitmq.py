@@ -30,8 +30,9 @@ def free_port() -> int:
 class RabbitNode:
     """One node. It can be stopped and started again with what it stored."""
 
-    def __init__(self, directory: Path, name: str = "remuda") -> None:
+    def __init__(self, directory: Path, name: str = "remuda", *, one_scheduler: bool = True) -> None:
         self.directory = directory
+        self._schedulers = " +S 1:1" if one_scheduler else ""
         self.name = f"{name}{os.getpid()}@localhost"
         self.port, self.tls_port, self._epmd_port, self._dist_port = (free_port() for _ in range(4))
         self.certificate = directory / "certificate.pem"
@@ -146,7 +147,7 @@ class RabbitNode:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_PID_FILE": str(folder / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}" + self._schedulers,
         }
 
 

@@ -59,6 +59,7 @@ class Core:
             strategy_for=strategy_for,
             handler_for=handler_for,
         )
+        self.queues: dict[str, Queue] = registry.queues
         self.consuming = consuming = Consuming(registry)
         self.publishing = publishing = Publishing(registry, consuming, self.compacter, snowflakes, self.spool)
         self.operating = operating = Operating(registry)
@@ -89,10 +90,6 @@ class Core:
             verbs.Bind: exchanging.bind,
             verbs.Unbind: exchanging.unbind,
         }
-
-    @property
-    def queues(self) -> dict[str, Queue]:
-        return self.registry.queues
 
     def apply(self, command: Command, now: int) -> Any:
         """Carry out a command. Refusals are raised as Remuda's own errors, before anything has changed."""

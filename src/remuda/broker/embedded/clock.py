@@ -15,4 +15,8 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def steady_clock() -> Clock:
     """A clock for leases and deadlines: setting the machine's clock neither ends nor stretches them."""
     offset = time.time_ns() - time.clock_gettime_ns(_STEADY)
-    return lambda: (time.clock_gettime_ns(_STEADY) + offset) // 1000
+
+    def now(read: Callable[[int], int] = time.clock_gettime_ns, steady: int = _STEADY) -> int:
+        return (read(steady) + offset) // 1000
+
+    return now

@@ -36,22 +36,18 @@ class GroupCommit:
         self._company = False
         """Whether others waited along last time: then the next ones are likely to be on their way."""
         self._leading = False
-        self._failure: BaseException | None = None
-
-    @property
-    def failure(self) -> BaseException | None:
+        self.failure: BaseException | None = None
         """Why nothing can be kept any more: a write failed, or was interrupted half-way."""
-        return self._failure
 
     @property
     def idle(self) -> bool:
         """Whether nobody writes. Stays so for whoever holds the lock without which the work cannot be taken."""
-        return not self._leading and self._failure is None
+        return not self._leading and self.failure is None
 
     def fail(self, error: BaseException) -> None:
         """Keep nothing more."""
         with self._lock:
-            self._failure = self._failure or error
+            self.failure = self.failure or error
             self._wake_all()
 
     def note(self, ticket: int) -> None:
@@ -61,7 +57,7 @@ class GroupCommit:
 
     def stopped(self) -> StorageError:
         """The error of everyone who waits, or comes, after a failure."""
-        failure = self._failure
+        failure = self.failure
         cause = str(failure) or type(failure).__name__
         error = StorageError(
             f"the broker stopped: {cause}. Whatever was confirmed is kept; fix the cause, then open the broker again"
@@ -90,7 +86,7 @@ class GroupCommit:
                     if place.leads:
                         place.leads = False
                         self._done = max(self._done, reached)
-                        self._failure = self._failure or failure
+                        self.failure = self.failure or failure
                         self._pass_on()
                     elif place in self._places:
                         self._places.remove(place)
@@ -100,7 +96,7 @@ class GroupCommit:
         with self._lock:
             if self._done >= place.ticket:
                 return
-            if self._failure is not None:
+            if self.failure is not None:
                 raise self.stopped()
             if not self._leading:
                 self._leading = place.leads = True
@@ -110,7 +106,7 @@ class GroupCommit:
 
     def _pass_on(self) -> None:
         """Wake those for whom all is done, and the first of the others, who leads from here on."""
-        if self._failure is not None:
+        if self.failure is not None:
             self._leading = False
             self._wake_all()
             return

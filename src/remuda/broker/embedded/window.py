@@ -24,9 +24,15 @@ class Window:
             self.size = size
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
-        if len(runs) != 1 or not self._batches:
+        batches = self._batches
+        if len(runs) != 1 or not batches:
             return None
         first, count = runs[0]
+        start, messages = batches[0]
+        if start == first and len(messages.bodies) == count:
+            batches.popleft()
+            self.size -= count
+            return messages
         self._drop_before(first)
         stop, parts = first + count, []
         while first < stop:

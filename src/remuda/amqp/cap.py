@@ -1,0 +1,146 @@
+"""Talking to .NET CAP over RabbitMQ (M3): its headers, its exchange, its queues, exactly as CAP makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import Closed, ProtocolError
+from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.model.errors import InvalidMessage, InvalidOption
+
+ID: Final = "cap-msg-id"
+NAME: Final = "cap-msg-name"
+TYPE: Final = "cap-msg-type"
+SENT: Final = "cap-senttime"
+GROUP: Final = "cap-msg-group"
+CALLBACK: Final = "cap-callback-name"
+CORRELATION: Final = "cap-corr-id"
+SEQUENCE: Final = "cap-corr-seq"
+EXCEPTION: Final = "cap-exception"
+
+DEFAULT_EXCHANGE: Final = "cap.default.router"
+MESSAGE_TTL: Final = 864_000_000
+"""Ten days in milliseconds; it goes out as a 32-bit number, as CAP writes it."""
+
+_NOT_FOUND: Final = 404
+_TIMES: Final = ("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p", "%Y-%m-%d %H:%M:%S")
+
+
+class CapMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with CAP's headers as texts. The body is the sender's own bytes; an empty one stands for null."""
+
+    id: str
+    name: str
+    body: bytes = b""
+    headers: dict[str, str] = {}
+
+    @property
+    def callback(self) -> str | None:
+        """Where the sender wants the handler's answer, if it does."""
+        return self.headers.get(CALLBACK) or None
+
+    @property
+    def correlation_sequence(self) -> int:
+        text = self.headers.get(SEQUENCE, "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+    @property
+    def sent(self) -> datetime | None:
+        """When it was sent, if that can be read; times without a zone are UTC."""
+        return _time(self.headers.get(SENT, ""))
+
+
+def exchange_name(version: str = "v1") -> str:
+    """CAP's exchange; versions other than the first have one of their own."""
+    return DEFAULT_EXCHANGE if version == "v1" else f"{DEFAULT_EXCHANGE}.{version}"
+
+
+def queue_name(group: str, version: str = "v1") -> str:
+    """The queue of a consumer group."""
+    return f"{group}.{version}"
+
+
+def read(delivery: Delivery) -> CapMessage:
+    """A delivery as CAP understands it. Without the two required headers it is an `InvalidMessage`, for good."""
+    try:
+        table = delivery.properties.headers or {}
+    except ProtocolError as error:
+        raise InvalidMessage(f"the headers cannot be read: {error.text}") from None
+    headers = {name: _text(value) for name, value in table.items() if not isinstance(value, dict | list)}
+    for required in (ID, NAME):
+        if not headers.get(required):
+            raise InvalidMessage(f"the header {required} is missing, which every message of CAP has")
+    return CapMessage(id=headers[ID], name=headers[NAME], body=delivery.body, headers=headers)
+
+
+def properties(
+    message_id: str, name: str, headers: Mapping[str, str] | None = None, *, sent: datetime | None = None
+) -> bytes:
+    """Encoded properties for a message that CAP takes: persistent, all header values texts, the id twice."""
+    table: dict[str, Any] = {ID: message_id, NAME: name, SENT: (sent or datetime.now(UTC)).isoformat()}
+    for key, value in (headers or {}).items():
+        if key not in (ID, NAME):
+            table[key] = value
+    for key, value in table.items():
+        if not isinstance(value, str) or (key in (ID, NAME) and not value):
+            raise InvalidMessage(f"the header {key} must be a text, since CAP reads only texts, not {value!r}")
+    return encode_properties(Properties(headers=table, delivery_mode=PERSISTENT, message_id=message_id))
+
+
+def reply_headers(parent: CapMessage) -> dict[str, str]:
+    """What ties an answer to its question: the direct parent's id, and its place in the conversation."""
+    headers = {CORRELATION: parent.id, SEQUENCE: str(parent.correlation_sequence + 1)}
+    trace = parent.headers.get("traceparent")
+    return headers if trace is None else {**headers, "traceparent": trace}
+
+
+def bind(
+    channel: Channel, group: str, names: Iterable[str], *, version: str = "v1", queue_type: str | None = None
+) -> str:
+    """Make exchange, queue and bindings as CAP would, so that nothing published before its service starts is lost.
+
+    A queue that is there already is left as it is. Gives the queue's name.
+    """
+    if not isinstance(group, str) or not group:
+        raise InvalidOption(f"group must be a text, not {group!r}")
+    if isinstance(names, str):
+        raise InvalidOption("names must be several names, not one text; write [name]")
+    exchange, queue = exchange_name(version), queue_name(group, version)
+    channel.declare_exchange(exchange, "topic", durable=True)
+    try:
+        channel.declare_queue(queue, passive=True)
+    except Closed as error:
+        if error.code != _NOT_FOUND:
+            raise
+        kind = {} if queue_type is None else {"x-queue-type": queue_type}
+        channel.declare_queue(queue, arguments={"x-message-ttl": MESSAGE_TTL, **kind})
+    for name in names:
+        channel.bind_queue(queue, exchange, name)
+    return queue
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        for form in _TIMES:
+            try:
+                found = datetime.strptime(text, form)
+                break
+            except ValueError:
+                continue
+        else:
+            return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
