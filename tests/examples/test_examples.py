@@ -80,7 +80,7 @@ def test_the_shop(shown: dict[str, Future[str]]) -> None:
     assert "With charts: " in told
     for heading in ("Publishing", "Retries", "A timeout", "A failover", "A compensation", "Dead letters"):
         assert f"\n{heading}\n" in told
-    assert "failed: timed out after 500ms; next in 500ms" in told
+    assert "failed: timed out after 500ms; next attempt in 500ms" in told
     assert "pianos in stock: 1" in told
     assert "reprocessed by ada" in told
     assert "2 are kept, with their reason" in told

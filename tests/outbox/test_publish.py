@@ -14,9 +14,9 @@ import pytest
 
 from remuda import Bus, Message, Middleware, Priority
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
-from remuda.outbox import Outbox
+from remuda.outbox import Outbox, Status
 from remuda.outbox.records import SchemaMissing
-from tests.outbox.kit import app, connect, eventually
+from tests.outbox.kit import App, app, connect, eventually
 
 
 def test_committed_is_sent_in_order_and_rolled_back_is_never_sent(url: str) -> None:
@@ -282,3 +282,70 @@ def test_in_a_users_own_test(tmp_path: Path) -> None:
             assert test.run() >= 1
             assert made.got == [1]
         connection.close()
+
+
+def test_in_a_users_own_coroutine_test(tmp_path: Path) -> None:
+    """B18: `run_async` sends what was committed too."""
+
+    async def check(made: App) -> None:
+        connection = made.connect()
+        async with made.bus.testing() as test:
+            with made.bus.transaction(connection):
+                made.bus.publish("order", 1)
+            assert await test.run_async() >= 1
+        connection.close()
+
+    with app(f"sqlite:///{tmp_path}/app.db") as made:
+        asyncio.run(check(made))
+        assert made.got == [1]
+
+
+def test_the_relay_runs_as_long_as_the_bus_does(url: str) -> None:
+    """O2: on the application's own loop as well; it is over when the bus has stopped."""
+    with app(url) as made:
+        connection = made.connect()
+        made.bus.publish("order", 1, transaction=connection)
+        connection.commit()
+        asyncio.run(made.bus.run_async(until_idle=True, timeout="60s"))
+        assert made.got == [1]
+        made.bus.publish("order", 2, transaction=connection)
+        connection.commit()
+        connection.close()
+        assert made.outbox.counts()[Status.SCHEDULED] == 1
+        assert made.run() == [1, 2]
+
+
+@pytest.mark.parametrize("option", ["unique", "idempotency_key"])
+def test_a_transaction_takes_no_key_that_the_broker_must_know(option: str, tmp_path: Path) -> None:
+    """O1: the broker could not know of what is not committed; the caller is told what to use instead."""
+    given: dict[str, Any] = {option: "invoice-1"}
+    with app(f"sqlite:///{tmp_path}/app.db") as made:
+        connection = made.connect()
+        with pytest.raises(InvalidMessage, match="id="):
+            made.bus.publish("order", 1, transaction=connection, **given)
+        with made.bus.transaction(connection), pytest.raises(InvalidMessage, match="id="):
+            made.bus.publish("order", 1, **given)
+        with pytest.raises(InvalidMessage, match="id="):
+            asyncio.run(made.bus.publish_async("order", 1, transaction=connection, **given))
+        connection.close()
+        assert made.bus.publish("order", 2, **given) == "invoice-1"
+        assert made.run() == [2]
+
+
+def test_a_prefix_is_part_of_the_topic(tmp_path: Path) -> None:
+    """B1: messages of a transaction go where those without one go."""
+    got: list[int] = []
+    with Bus("memory://", prefix="shop.") as bus:
+        Outbox(bus, f"sqlite:///{tmp_path}/app.db").create_tables()
+
+        @bus.subscribe("order")
+        def note(body: int) -> None:
+            got.append(body)
+
+        connection = connect(f"sqlite:///{tmp_path}/app.db")
+        with bus.transaction(connection):
+            bus.publish("order", 1)
+            bus.publish_many("order", [2, 3])
+        connection.close()
+        bus.run(until_idle=True)
+    assert got == [1, 2, 3]
