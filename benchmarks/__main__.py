@@ -19,6 +19,7 @@ from benchmarks import page
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
+from benchmarks.http.rows import HTTP_ROWS
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
 from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
@@ -82,6 +83,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **INDEX_ROWS,
         **SPARK_ROWS,
         **OUTBOX_ROWS,
+        **HTTP_ROWS,
     }
 
 
@@ -92,8 +94,9 @@ def row_names() -> list[str]:
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result)]
+    http = [result for result in results if result.name in HTTP_ROWS]
     outbox = [result for result in results if is_outbox(result)]
-    broker = [result for result in results if not is_bus(result) and not is_spark(result) and not is_outbox(result)]
+    broker = [result for result in results if result not in (*bus, *spark, *http, *outbox)]
     if broker:
         console.print(broker_table(broker))
     if bus:
@@ -102,6 +105,8 @@ def _show(results: Sequence[Result], console: Console) -> None:
         console.print(spark_table(spark))
     if outbox:
         console.print(outbox_table(outbox))
+    for result in http:
+        console.print(f"{result.name:22} {result.remuda:>12,.1f} {result.unit:12} {result.settings}")
     console.print(findings_table(findings({result.name: result for result in results})))
 
 

@@ -26,5 +26,5 @@ with data, bus:
     late = bus.publish("reminder", "too late for this", expires="1ms")
     time.sleep(0.01)
     bus.run()
-    print("still to come:", bus.broker.queue("main.remind").delayed)
+    print("still to come:", bus.broker.queue("delayed.remind").delayed)
     print("the late one:", bus.broker.message(late).queues[0].reason)

@@ -25,6 +25,8 @@ class Signed(Middleware):
 class GivesDatabase(Middleware):
     """Handlers that ask for a `Database` get one."""
 
+    provides = (Database,)
+
     def before_handle(self, context: Context) -> None:
         context.values[Database] = Database()
 
@@ -55,4 +57,4 @@ with data, bus:
     bus.publish("customer.seen", 7)
     bus.publish("customer.seen", -1)
     bus.run(until_idle=True)
-    print("dead messages:", bus.broker.queue("main.greet").dead)
+    print("dead messages:", bus.broker.queue("middleware.greet").dead)

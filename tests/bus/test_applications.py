@@ -129,6 +129,45 @@ class TestOnTheApplicationsLoop:
             bus.run(until_idle=True)
         assert not bus.health()["ready"]
 
+    def test_a_handler_may_stop_run_async(self, bus: Bus) -> None:
+        """B16"""
+
+        @bus.subscribe("x")
+        async def handle(body: int) -> None:
+            bus.stop()
+
+        bus.publish("x", 1)
+        asyncio.run(asyncio.wait_for(bus.run_async(), 30))
+
+    def test_waiting_for_itself_is_refused(self, bus: Bus) -> None:
+        """B16"""
+
+        async def main() -> None:
+            async with bus:
+                with pytest.raises(RemudaError, match="stop_async"):
+                    bus.stop()
+                with pytest.raises(RemudaError, match="stop_async"):
+                    bus.close()
+
+        asyncio.run(main())
+
+    def test_a_cancelled_run_async_stops_in_order(self) -> None:
+        """B16"""
+        shop = Shop()
+
+        async def main() -> None:
+            task = asyncio.ensure_future(shop.bus.run_async())
+            await shop.bus.publish_async("order", "a")
+            while not shop.seen:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        assert shop.pool is not None
+        assert shop.pool.closed
+
 
 class Noting(Middleware):
     def __init__(self) -> None:

@@ -151,3 +151,20 @@ def test_to_a_queue_that_cannot_be_pulled_is_refused_at_start(tmp_path: Path) ->
     bus.subscribe("x", queue="q", failover="robin")(fail)
     with pytest.raises(InvalidOption, match=r"message\.failover\.q.*round-robin"):
         bus.publish("x")
+
+
+def test_is_a_move(bus: Bus) -> None:
+    """B7: it leaves no dead letter in its old queue, and reprocessing that one runs nothing twice."""
+    seen: list[int] = []
+    bus.subscribe("x", queue="q", retry="never", failover="spare")(fail)
+    bus.subscribe("unused", queue="spare")(lambda body: seen.append(body))
+    with bus.testing() as test:
+        message = test.publish("x", 5)
+        test.run()
+        assert test.queue("q").dead == 0
+        assert test.dead_letters("q") == []
+        assert bus.reprocess("q") == 0
+        test.run()
+        status = bus.status(message)
+        assert (status.done, status.failed, status.queues["q"].word) == (True, False, "moved")
+    assert seen == [5]

@@ -185,3 +185,55 @@ def test_forget_lets_dead_letters_go_for_good() -> None:
         assert bus.forget("q", who="ann", reason="Error") == 2
         assert [letter.body for letter in bus.dead_letters("q")] == [b"2", b"1"]
         assert bus.reprocess("q") == 2
+
+
+class TestRetriesAndFilters:
+    def test_reprocess_reaches_what_waits_for_a_retry(self) -> None:
+        """B15: "Reprocess Failed/Dead" means both."""
+        bus = Bus()
+        tries: list[int] = []
+
+        @bus.subscribe("x", queue="q", retry=["1h", "1h"])
+        def handle(body: int) -> None:
+            tries.append(body)
+            if len(tries) < 3:
+                raise ValueError("no" if body else "zero")
+
+        with bus.testing() as test:
+            test.publish("x", 0)
+            test.publish("x", 1)
+            test.run()
+            assert tries == [0, 1]
+            assert bus.reprocess("q", waiting=False) == 0
+            assert bus.reprocess("q", reason="zero", who="ann") == 1
+            test.run()
+            assert tries == [0, 1, 0]
+            assert bus.reprocess("q") == 1
+            test.run()
+            assert tries == [0, 1, 0, 1]
+            again = [event for event in events(bus, "q") if event.reason == "reprocessed"]
+            assert [event.who for event in again] == ["ann", getpass.getuser()]
+
+    def test_clear_takes_filters(self) -> None:
+        """B15"""
+        bus = Bus()
+        bus.subscribe("a", "b", queue="q")(lambda body: None)
+        with bus.testing() as test:
+            test.publish("a", 1)
+            test.publish("b", 2)
+            test.clock.advance("1m")
+            later = test.clock.now
+            test.publish("a", 3, delay="1h")
+            assert bus.clear("q", topic="b", who="ann") == 1
+            assert bus.clear("q", since=later) == 1
+            assert bus.clear("q", reason="nothing has it") == 0
+            assert test.queue("q").size == 1
+            assert bus.clear("q") == 1
+
+    @pytest.mark.parametrize("filters", [{"reason": 5}, {"since": "now"}, {"states": "Z"}, {"states": 5}])
+    def test_wrong_filters_are_refused(self, filters: Any) -> None:
+        """B15"""
+        bus = Bus()
+        bus.subscribe("x", queue="q")(lambda body: None)
+        with bus.testing(), pytest.raises(InvalidOption):
+            bus.reprocess("q", **filters)

@@ -30,7 +30,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 def delivery(*created: int, remaining: int = 0) -> Delivery:
     messages = Messages(bodies=[b""] * len(created), name="x", created=list(created))
-    sending = Dispatch("q", "worker", 1, [(0, len(created))], [1], 0, (0, remaining))
+    sending = Dispatch("q", "worker", 1, 1, [(0, len(created))], [1], 0, (0, remaining))
     return Delivery(sending, messages, lambda *_: 0)
 
 

@@ -252,3 +252,38 @@ def test_a_queue_of_another_type_is_refused(tmp_path: Path) -> None:
     bus.subscribe("x", queue="q")(lambda body: None)
     with pytest.raises(InvalidOption, match="push queue"):
         bus.publish("x")
+
+
+class TestOrder:
+    @pytest.mark.parametrize("variable", ["REMUDA_MESSAGE_RETRY_MAX__SHIP", "REMUDA_MESSAGE_RETRY_MAX__ship"])
+    def test_the_environment_wins_for_one_queue_too(self, tmp_path: Path, variable: str) -> None:
+        """B3"""
+        file = tmp_path / "remuda.toml"
+        file.write_text('"message.retry.max.ship" = 1')
+        settings = Settings.load({"message.retry.max.ship": 2}, file, {variable: "7"})
+        assert settings.for_queue("ship", HandlerOptions(retry=3)).retry.max_retries == 7
+
+    def test_code_wins_over_the_file_for_one_queue(self, tmp_path: Path) -> None:
+        """B3"""
+        file = tmp_path / "remuda.toml"
+        file.write_text('"message.retry.max.SHIP" = 1')
+        settings = Settings.load({"message.retry.max.ship": 2}, file, {})
+        assert settings.for_queue("ship", HandlerOptions()).retry.max_retries == 2
+
+    def test_a_number_of_retries_keeps_the_configured_intervals(self) -> None:
+        """B4"""
+        settings = Settings.load({"message.retry.intervals": ["20s", "30s"]}, None, {})
+        retry = settings.for_queue("q", HandlerOptions(retry=2)).retry
+        assert [retry.after(1), retry.after(2), retry.after(3)] == [20_000_000, 30_000_000, None]
+
+    @pytest.mark.parametrize("empty", [[], (), ""])
+    def test_no_intervals_at_all_are_refused(self, empty: object) -> None:
+        """B4"""
+        with pytest.raises(InvalidOption, match=r"message\.retry\.intervals must hold at least one"):
+            Settings.load({"message.retry.intervals": empty}, None, {})
+
+    def test_what_is_shown_is_what_will_happen(self) -> None:
+        """B3: no wait is shorter than the shortest allowed."""
+        settings = Settings.load({"message.retry.intervals": ["5s", "1m"]}, None, {})
+        shown = {name: value for name, value, _ in settings.effective({})}
+        assert shown["message.retry.intervals"] == (10_000_000, 60_000_000)

@@ -1,4 +1,4 @@
-"""B8: what a process leaves on the slate, and how its parent reads it."""
+"""B8: what a process leaves in shared memory, and how its parent reads it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 
 from remuda.bus.broker_api import Outcome
-from remuda.bus.execution.processes import shared_progress as slate
+from remuda.bus.execution.processes import shared_progress as shared
 from remuda.bus.execution.processes.batch_tracker import BatchTracker, CallDeadline
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers.result import DONE, CallResult
@@ -24,7 +24,7 @@ def page() -> SharedProgress:
 
 def fail(page: SharedProgress, rows: list[int]) -> None:
     page.write(pickle.dumps((rows, FAILED)))
-    page.mark(rows, slate.TOLD)
+    page.mark(rows, shared.TOLD)
 
 
 class TestSharedProgress:
@@ -47,7 +47,7 @@ class TestSharedProgress:
 class TestProgress:
     def test_tells_what_ended_what_runs_and_what_waits(self, page: SharedProgress) -> None:
         page.begin([0])
-        page.mark([0], slate.DONE)
+        page.mark([0], shared.DONE)
         page.begin([1, 2])
         fail(page, [1, 2])
         page.begin([3])
@@ -58,7 +58,7 @@ class TestProgress:
 
     def test_tells_everything_once(self, page: SharedProgress) -> None:
         tracker = BatchTracker(page, 5)
-        page.mark([0], slate.DONE)
+        page.mark([0], shared.DONE)
         fail(page, [1])
         page.begin([2])
         tracker.take()
@@ -69,7 +69,7 @@ class TestProgress:
     def test_knows_outcomes_that_came_by_the_line(self, page: SharedProgress) -> None:
         tracker = BatchTracker(page, 2)
         tracker.hear(pickle.dumps(([0], FAILED)))
-        page.mark([0], slate.TOLD)
+        page.mark([0], shared.TOLD)
         assert tracker.take().finished == [([0], FAILED)]
 
     def test_takes_a_call_as_ended_that_had_no_time_to_mark_it(self, page: SharedProgress) -> None:
@@ -79,7 +79,7 @@ class TestProgress:
         assert (rest.finished, rest.running) == ([([0], FAILED)], [])
 
     def test_takes_a_call_as_running_whose_outcome_is_lost(self, page: SharedProgress) -> None:
-        page.mark([0], slate.TOLD)
+        page.mark([0], shared.TOLD)
         rest = BatchTracker(page, 1).take()
         assert (rest.finished, rest.running) == ([], [0])
 
@@ -91,7 +91,7 @@ class TestLimit:
         tracker, limit = BatchTracker(page, 2), CallDeadline(20 * MILLISECOND)
         page.begin([0])
         time.sleep(0.015)
-        page.mark([0], slate.DONE)
+        page.mark([0], shared.DONE)
         page.begin([1])
         assert not limit.is_broken(tracker, limit.look)
         assert limit.look == pytest.approx(page.began / 1e9 + 0.02)
@@ -102,7 +102,7 @@ class TestLimit:
     def test_blames_nobody_between_calls(self, page: SharedProgress) -> None:
         tracker, limit = BatchTracker(page, 2), CallDeadline(20 * MILLISECOND)
         page.begin([0])
-        page.mark([0], slate.DONE)
+        page.mark([0], shared.DONE)
         now = limit.look
         assert not limit.is_broken(tracker, now)
         assert limit.look == now + 0.02
@@ -114,7 +114,7 @@ class TestLimit:
         page.begin([0])
         assert limit.is_broken(tracker, limit.look + 1)
         late = limit.result_of_kill(tracker)
-        page.mark([0], slate.DONE)
+        page.mark([0], shared.DONE)
         page.begin([1])
         spared = limit.result_of_kill(tracker)
         assert late == CallResult(Outcome.NACK, "timed out after 20ms; its process was killed")

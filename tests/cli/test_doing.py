@@ -13,7 +13,7 @@ from tests.cli.kit import Remuda
 def test_publish_prints_the_id_and_keeps_the_message(remuda: Remuda, folder: Path) -> None:
     number = remuda(
         "publish", "data", "order.placed", '{"id": 7}', "--header", "a=b=c", "--callback", "done", "--delay", "1h",
-        "--user", "ada",
+        "--user", "ada", "--create",
     ).out.strip()  # fmt: skip
     with open_broker("data") as broker:
         document = broker.message(number)
@@ -32,7 +32,7 @@ def test_publish_takes_texts_an_app_and_standard_input(
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\x00raw")))
     remuda("publish", "app:bus", "order.placed", "-", "--id", "raw", "--high")
-    remuda("publish", "data", "order.placed", "just words", "--id", "words")
+    remuda("publish", "data", "order.placed", "just words", "--id", "words", "--create")
     rows = {row["id"]: row["body"] for row in remuda("messages", "data", "ship", "--json").value}
     assert rows == {"raw": "\x00raw", "words": "just words"}
 
@@ -52,7 +52,7 @@ def test_clear_asks_first(remuda: Remuda, data: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert "nothing was changed" in remuda("clear", data, "ship", code=1).out
-    assert remuda("clear", data, "ship", "--yes", "--who", "ada").out == "2 messages of ship ended\n"
+    assert remuda("clear", data, "ship", "--yes", "--who", "ada").out == "2 messages cleared from ship\n"
     (ship,) = (row for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
     assert (ship["depth"], ship["delayed"], ship["dead"]) == (0, 0, 2)
 
@@ -61,8 +61,15 @@ def test_pause_and_resume(remuda: Remuda, data: str) -> None:
     def status() -> object:
         return next(row["status"] for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
 
-    assert "is paused" in remuda("pause", data, "ship").out
+    assert "it still takes messages in" in remuda("pause", data, "ship").out
+    assert status() == "only-publish"
+    assert "paused" in remuda("queues", data).out
+    assert remuda("publish", data, "order.placed", "1").out, "paused means not delivering"
+    assert "refuses publishers" in remuda("pause", data, "ship", "--refuse").out
     assert status() == "paused"
+    assert "refuses publishers" in remuda("pause", data, "ship", "--only-publishers").out
+    assert status() == "only-consume"
+    remuda("pause", data, "ship", "--refuse", "--only-publishers", code=1)
     remuda("resume", data, "ship")
     assert status() == "running"
 
@@ -71,7 +78,7 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
     (folder / "remuda.toml").write_text('[message.retry]\nintervals = ["5s", "1m"]\n')
     monkeypatch.setenv("REMUDA_MESSAGE_THREADS", "4")
     rows = {row["setting"]: (row["value"], row["source"]) for row in remuda("config", "--json").value}
-    assert rows["message.retry.intervals"] == (["5s", "1m"], "remuda.toml")
+    assert rows["message.retry.intervals"] == (["10s", "1m"], "remuda.toml")
     assert rows["message.threads"] == (4, "REMUDA_MESSAGE_THREADS")
     assert rows["message.retry.min.interval"] == ("10s", "default")
     rows = {row["setting"]: (row["value"], row["source"]) for row in remuda("config", "app:bus", "--json").value}
@@ -84,7 +91,7 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
     ("arguments", "words"),
     [
         (["queues", "nowhere"], "there is no directory 'nowhere'; nothing was created"),
-        (["queues", "amqp://127.0.0.1"], "is no directory"),
+        (["queues", "amqp://127.0.0.1"], "is not a directory"),
         (["messages", "data", "nope"], "there is no queue 'nope'; the queues are: "),
         (["messages", "data", "ship", "--state", "odd"], "--state must be one of waiting"),
         (["message", "data", "nope"], "there is no message 'nope'"),
@@ -96,7 +103,7 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
         (["publish", "memory://", "order.placed", "1"], "would end with this command"),
         (["publish", "data", "", "1"], "topic"),
         (["run", "nope:bus"], "there is no module nope here"),
-        (["run", "app"], "names no bus"),
+        (["run", "app"], "does not name a bus"),
         (["run", "app:ship"], "app:ship is a function, not a Bus; did you mean app:bus?"),
         (["run", "app:nope"], "did you mean app:bus?"),
         (["run", "broken:bus"], "ZeroDivisionError: division by zero (broken.py, line 1)"),

@@ -14,7 +14,7 @@ def test_queues_are_listed_with_their_numbers(remuda: Remuda, data: str) -> None
     assert (ship["depth"], ship["delayed"], ship["invalid"], ship["done"], ship["inFlight"]) == (1, 1, 1, 1, 0)
     assert shown["remuda.unrouted"]["dead"] == 1
     table = remuda("queues", data).out
-    assert "in flight" in table
+    assert "running" in table
     assert "ship" in table
 
 

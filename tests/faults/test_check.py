@@ -34,7 +34,7 @@ def make(path: Path) -> None:
         delivery.ack()
         for _ in range(3):
             broker.checkpoint()
-        broker.host.upkeep.seal()
+        broker.runtime.upkeep.seal()
         broker.publish([Message("q", b"%d " % n) for n in range(300, 400)])
     place = spool.prepare(str(path))
     rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"spooled"}], spool.SPOOL_SCHEMA)
@@ -120,7 +120,7 @@ def test_l9_a_backup_beside_a_running_broker_is_restored(tmp_path: Path) -> None
                 settled.update(int(body.split()[0]) for body in delivery.bodies)
                 if number % 400 == 0:
                     broker.checkpoint()
-                    broker.host.upkeep.seal()
+                    broker.runtime.upkeep.seal()
 
         thread = threading.Thread(target=work)
         thread.start()

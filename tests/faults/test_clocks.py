@@ -46,7 +46,7 @@ def test_q3_a_clock_set_back_during_a_run_neither_frees_nor_stretches_a_lease(tm
         clock.now = START - HOUR
         assert broker.pull("q") is None
         clock.now = START + 11 * SECOND
-        broker.host.tick()
+        broker.runtime.tick()
         second = broker.pull("q")
         assert second is not None
         assert first.ack() == 0
@@ -62,7 +62,7 @@ def test_q5_the_deadline_is_a_moment_and_survives_restarts_and_jumps(tmp_path: P
     with open_broker(tmp_path / "log", clock=clock, sync="os") as broker:
         assert broker.queue("q").waiting == 1
         clock.now = START + 59 * SECOND
-        broker.host.tick()
+        broker.runtime.tick()
         assert broker.queue("q").waiting == 1
         clock.now = START + 60 * SECOND
         assert broker.pull("q") is None
@@ -82,7 +82,7 @@ def test_b14_a_delayed_message_that_was_settled_stays_settled_after_a_crash(tmp_
     assert late is not None
     assert (soon.bodies, late.bodies) == ([b"soon"], [b"late"])
     late.ack()
-    broker.host.flush()
+    broker.runtime.flush()
     shutil.copytree(tmp_path / "log", tmp_path / "crashed")
     broker.close()
     with open_broker(tmp_path / "crashed", clock=clock, sync="os") as again:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
 
 import pytest
+from remuda.broker.engine import Engine
+from remuda.broker.extensions import Extensions
 
 from remuda import Message, open_broker
-from remuda.broker.embedded import EmbeddedBroker
-from remuda.log.disk import DirectoryDisk
+from remuda.broker.options import BrokerOptions
+from remuda.broker.threads import EmbeddedBroker
+from remuda.log.check import check
+from remuda.log.disk import DirectoryDisk, MemoryDisk
 from remuda.log.recovery import RecoveryReport
 
 pytestmark = pytest.mark.faults
@@ -77,7 +82,7 @@ def test_l9_queues_are_made_again_when_no_checkpoint_can_be_read(tmp_path: Path)
         delivery.dead(reason="no")
         for _ in range(3):
             broker.checkpoint()
-        broker.host.upkeep.seal()
+        broker.runtime.upkeep.seal()
         killed(broker, tmp_path)
     assert list((tmp_path / "sealed").iterdir())
     for file in (tmp_path / "checkpoint").iterdir():
@@ -153,3 +158,105 @@ def test_l9_an_unreadable_segment_leaves_the_one_before_it_readable(tmp_path: Pa
                 assert found | missing == set(range(200))
             assert not found & missing
             assert found >= set(range(60))
+
+
+def directory_files(path: Path) -> dict[str, bytes]:
+    """A life with several queues, forwards, dead letters, sealed files and checkpoints, ended by a kill."""
+    with open_broker(path, sync="os", segment_bytes=1 << 16, worker=3) as broker:
+        for name in ("a", "b", "dead-letters"):
+            broker.create_queue(name, type="pull")
+        rng = random.Random(8)
+        for number in range(60):
+            queue = rng.choice("ab")
+            broker.publish([Message(queue, b"%d" % number + b"x" * rng.randrange(900)) for _ in range(10)])
+            delivery = broker.pull(queue, rng.randrange(1, 9))
+            assert delivery is not None
+            match rng.randrange(4):
+                case 0:
+                    delivery.ack()
+                case 1:
+                    delivery.dead()
+                case 2:
+                    delivery.nack()
+                case 3:
+                    delivery.dead(to="dead-letters")
+            if number in (20, 35, 50):
+                broker.checkpoint()
+                broker.runtime.upkeep.seal()
+        copy = path.with_name("copy")
+        shutil.copytree(path, copy)
+    found = {str(file.relative_to(copy)): file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    return {name: data for name, data in found.items() if name.split("/")[0] in ("tail", "sealed", "checkpoint")}
+
+
+def harmed(rng: random.Random, files: dict[str, bytes]) -> dict[str, bytes]:
+    files = dict(files)
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        name = rng.choice(sorted(files))
+        data = files[name]
+        written = len(data.rstrip(b"\0"))
+        if not written:
+            continue
+        at = rng.randrange(written)
+        match rng.randrange(6):
+            case 0:
+                files[name] = data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
+            case 1:
+                files[name] = data[:at] + bytes(min(512, len(data) - at)) + data[at + 512 :]
+            case 2:
+                files[name] = data[:at]
+            case 3:
+                files[name] = data[:at] + rng.randbytes(min(4096, len(data) - at)) + data[at + 4096 :]
+            case 4:
+                del files[name]
+            case 5:
+                files[name] = rng.randbytes(written)
+    return files
+
+
+def disk_of(files: dict[str, bytes]) -> MemoryDisk:
+    disk = MemoryDisk()
+    for name, data in files.items():
+        disk.write_atomic(name, data)
+    return disk
+
+
+def opened(files: dict[str, bytes]) -> Engine:
+    return Engine(disk_of(files), BrokerOptions(), Extensions(), 3, 2_000_000_000_000_000)
+
+
+def held(engine: Engine) -> tuple[set[int], set[int]]:
+    """The messages that the queues hold, and those of them that can be read."""
+    runs = [run for queue in engine.core.queues.values() for run in queue.live()]
+    live = {offset for first, count in runs for offset in range(first, first + count)}
+    fetched = engine.log.fetch([(offset, 1) for offset in sorted(live)])
+    readable = {n for first, count in fetched.offsets for n in range(first, first + count)}
+    return live, readable
+
+
+def test_l9_after_any_damage_every_intact_message_is_in_its_queue_and_the_rest_is_reported(tmp_path: Path) -> None:
+    files = directory_files(tmp_path / "log")
+    before = opened(files)
+    expected, readable = held(before)
+    assert expected == readable
+    assert len(expected) > 200
+    queues = set(before.core.queues)
+    newest = max(name for name, data in files.items() if name.startswith("tail/") and data.strip(b"\0"))
+    for seed in range(int(os.environ.get("REMUDA_DAMAGED", "100"))):
+        rng = random.Random(seed)
+        damaged = harmed(rng, files)
+        told = check(disk_of(damaged))
+        engine = opened(damaged)
+        report = engine.report
+        live, readable = held(engine)
+        lost = {n for damage in report.damages for n in damage.messages or ()}
+        spans = [one.messages for one in told.findings if one.messages]
+        listed = lost | {n for first, last in spans for n in range(first, last + 1)}
+        end = engine.log.next_offset
+        silent = {n for n in expected - readable - listed - (live - readable) if n < end}
+        assert not silent, (seed, silent, report.describe(), told.describe())
+        assert not lost & readable, (seed, "called lost, and is there")
+        if damaged != files and told.clean and report.clean:
+            # A file that is gone may have been collected, and where the log ends only its end can tell.
+            assert len(damaged) < len(files) or damaged[newest] != files[newest], seed
+        assert queues >= set(engine.core.queues), seed

@@ -58,7 +58,7 @@ def test_a_change_that_was_cut_short_stops_the_broker_until_it_is_opened_again(t
     broker.publish(Message("jobs.one", b"kept"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker.host.engine.core.queues["jobs"].flights, "_pieces", None)
+        patch.setattr(broker.runtime.engine.core.queues["jobs"].flights, "_pieces", None)
         with pytest.raises((TypeError, AttributeError)):
             broker.pull("jobs")
     with pytest.raises(StorageError, match="open again"):

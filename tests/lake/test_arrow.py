@@ -34,7 +34,8 @@ def test_duckdb_and_polars_take_it_as_it_is(tmp_path: Path) -> None:
         assert list((tmp_path / "sealed").iterdir())
         for extra in (5, 7):
             publish(broker, extra, "fresh")
-            end, positions = broker.spectate().reader.end()
+            ends = broker.spectate().log.ends()
+            end, positions = ends.next_offset, ends.next_position
             assert ask('select count(*), max("offset") + 1 from messages', messages) == [(end, end)]
             assert polars.DataFrame(messages).height == end
             assert pa.table(events).num_rows == positions
@@ -61,7 +62,7 @@ def test_a_reader_in_mid_read_is_not_disturbed(tmp_path: Path) -> None:
         while (delivery := subscription.receive(0.3)) is not None:
             delivery.ack()
         subscription.close()
-        broker.host.sync()
+        broker.runtime.sync()
         publish(broker, 400, "filler")
         seal(broker)
         assert broker.collect().messages

@@ -21,7 +21,7 @@ from remuda.model.errors import InvalidOption, RemudaError
 from tests.spark.samples import broker_at, half_sealed, publish, seal
 
 if TYPE_CHECKING:
-    from remuda.broker.embedded import EmbeddedBroker
+    from remuda.broker.threads import EmbeddedBroker
 
 
 def by_delta(root: Path, version: str | None = None) -> list[int]:
@@ -43,7 +43,7 @@ def finish_and_expire(broker: EmbeddedBroker) -> None:
     while (delivery := subscription.receive(0.3)) is not None:
         delivery.ack()
     subscription.close()
-    broker.host.sync()
+    broker.runtime.sync()
     publish(broker, 400, "filler")
     seal(broker)
     assert broker.collect().messages

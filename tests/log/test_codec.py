@@ -12,7 +12,8 @@ from remuda.log import codec
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import NO_HEADERS, Message
 from remuda.model.messages import Messages
-from remuda.model.records import Appended, Binding, Event, Events, Record, RouterChange, RouterKind
+from remuda.model.records import CREATED, Appended, Event, Events, ExchangeChange, Record
+from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import State
 from tests.log.samples import change, light, message_rows, rich_messages
 
@@ -54,7 +55,7 @@ def test_events_and_changes_come_back() -> None:
     records: list[Record] = [
         Events(3, 55, [Event("q", State.RETRY, 7, 2, "c", 3, "why", 99, True, "ann", True), Event("r", State.DEAD, 1)]),
         change(),
-        RouterChange("r", 5, RouterKind.FIRST, (Binding("q"), Binding(None, "t", 4))),
+        ExchangeChange(CREATED, "r", 5, ExchangeKind.FIRST, (Binding("q"), Binding(None, "t", 4))),
     ]
     for record in records:
         kind, payload = codec.encode(record, 9, 3)
@@ -112,8 +113,8 @@ def test_l3_no_flipped_payload_raises_anything_but_damaged(at: int, flip: int) -
 )
 def test_a_value_that_could_not_be_read_back_is_refused(wrong: Messages) -> None:
     with pytest.raises(InvalidMessage, match="nothing was stored"):
-        codec.check(wrong)
+        wrong.checked()
 
 
 def test_check_passes_what_can_be_stored() -> None:
-    codec.check(rich_messages(10))
+    rich_messages(10).checked()

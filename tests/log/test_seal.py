@@ -64,8 +64,8 @@ def test_l5_plain_parquet_shows_every_row(tmp_path: Path) -> None:
         assert (row["position"], micros(row["time"]), row["queue"], row["state"]) == (
             position, time, event.queue, event.state.value,
         )  # fmt: skip
-        assert (row["first"], row["count"], row["consumer"], row["high"]) == (
-            event.first, event.count, event.consumer, event.high,
+        assert (row["first"], row["count"], row["consumer"], row["priority"]) == (
+            event.first, event.count, event.consumer, event.priority,
         )  # fmt: skip
     log.close()
 

@@ -44,7 +44,7 @@ def test_m2_the_fields_of_a_message() -> None:
 @given(MESSAGES)
 def test_m1_columns_give_back_the_messages_they_were_made_of(rows: list[Message]) -> None:
     batch = Messages.of(rows)
-    batch.check()
+    batch.checked()
     assert list(batch) == rows
     assert len(batch) == len(rows)
 
@@ -98,8 +98,8 @@ def test_a_row_that_is_not_there_is_an_index_error(row: int) -> None:
 )
 def test_m4_columns_that_cannot_be_stored_are_refused_whole(columns: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage, match=r"[Nn]othing .*was stored|nothing was stored"):
-        Messages(**columns).check()
+        Messages(**columns).checked()
 
 
 def test_m4_an_own_id_may_have_255_bytes() -> None:
-    Messages(bodies=[b""], name="q", ids=["x" * MAX_ID_BYTES]).check()
+    Messages(bodies=[b""], name="q", ids=["x" * MAX_ID_BYTES]).checked()

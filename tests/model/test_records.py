@@ -9,14 +9,13 @@ from remuda.model.options import QueueOptions, Status
 from remuda.model.records import (
     CONFIGURED,
     CREATED,
-    Binding,
     Event,
     Events,
+    ExchangeChange,
     QueueChange,
     Record,
-    RouterChange,
-    RouterKind,
 )
+from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import State
 
 
@@ -28,8 +27,8 @@ from remuda.model.state import State
         ),
         QueueChange(CREATED, "q", 5, QueueOptions.parse(type="pull", topics=["a"]), Status.NOT_INITIALIZED),
         QueueChange(CONFIGURED, "q", 5, QueueOptions(), who="ann"),
-        RouterChange("r", 5, RouterKind.FIRST, (Binding("q", None, 3), Binding(None, "t"))),
-        RouterChange("r", 5),
+        ExchangeChange("created", "r", 5, ExchangeKind.FIRST, (Binding("q", None, 3), Binding(None, "t"))),
+        ExchangeChange("removed", "r", 5),
     ],
 )
 def test_records_round_trip(record: Record) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from remuda.bus.bus import Bus
+from remuda.server.http import stream
 from tests.server.site import Site, serving, until
 
 
@@ -172,6 +174,8 @@ def test_queues_are_made_changed_and_removed(site: Site) -> None:
         site.client.patch("/api/v1/queues/a%2Fb", json={"message_timeout": "4h"}).json()["options"]["message_timeout"]
         == "4h"
     )
+    for wrong in ("name", "self", "who"):
+        assert site.client.patch("/api/v1/queues/a%2Fb", json={wrong: 1}).status_code == 400
     assert "did you mean" in site.client.patch("/api/v1/queues/a%2Fb", json={"mesage_limit": 5}).json()["detail"]
     assert site.client.post("/api/v1/queues/a%2Fb/pause").json()["summary"]["status"] == "paused"
     assert site.client.post("/api/v1/queues/a%2Fb/resume").json()["summary"]["status"] == "running"
@@ -353,6 +357,24 @@ def test_streams_are_capped(site: Site) -> None:
                 return stream.status_code == 200
 
         assert until(opens, "a place to become free")
+
+
+def test_a_client_that_stops_reading_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """U2"""
+    monkeypatch.setattr(stream, "_SEND_SECONDS", 0.5)
+    with Bus() as bus, serving(bus, streams=1) as site, socket.socket() as slow:
+        bus.publish_many("order.placed", ["x" * 200] * 40_000)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = site.address.removeprefix("http://").split(":")
+        slow.connect((host, int(port)))
+        slow.sendall(b"GET /api/v1/log/stream?from=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert until(lambda: site.client.get("/api/v1/log/stream").status_code == 503)
+
+        def opens() -> bool:
+            with site.client.stream("GET", "/api/v1/log/stream") as stream:
+                return stream.status_code == 200
+
+        assert until(opens, "the slow client's place to become free", 60)
 
 
 def test_health_and_prometheus(site: Site) -> None:

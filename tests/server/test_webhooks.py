@@ -14,7 +14,7 @@ import pytest
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
-from remuda.model.records import Binding
+from remuda.model.routing import Binding
 from remuda.server.http import outgoing
 from remuda.server.http.outgoing import AddressRefused, Endpoint, checked_address, is_allowed, read_networks
 from remuda.server.http.webhooks import CircuitBreaker, Webhook, sign, verify, webhook

@@ -183,7 +183,7 @@ def test_events_of_messages_that_the_stream_has_not_come_to(spark: SparkSession,
             assert delivery is not None
             delivery.ack()
         publish(broker, 10, start=10)
-        broker.host.sync()
+        broker.runtime.sync()
         JOBS["lifecycle"](spark, place)
         JOBS["metrics"](spark, place)
     expected = load(spark, Path(place.url), "lifecycle")
@@ -239,7 +239,7 @@ def test_a_table_of_the_lake_outlives_columns_that_come_and_go(spark: SparkSessi
         broker.publish(
             [Message("things", b"1", object="o", key="fresh"), Message("things", b"1", object="o", key="old")]
         )
-        broker.host.sync()
+        broker.runtime.sync()
         JOBS["history"](spark, place)
     told = history_table(place.lake).read(spark).groupBy("key").agg(F.sum("messages").alias("messages")).collect()
     assert {row["key"]: row["messages"] for row in told} == {"old": 6, "new": 5, "fresh": 1}

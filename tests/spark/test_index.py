@@ -39,7 +39,7 @@ def test_index_is_filled_in_bulk(
         play(broker)
         seal(broker)
         broker.publish(Message("orders", b'{"text": ["some words"]}', mime_type="application/json"))
-        broker.host.sync()
+        broker.runtime.sync()
         JOBS["index"](spark, place)
         index = open_index(where)
         truth = Naive(path)
@@ -64,7 +64,7 @@ def test_index_goes_on_until_stopped(spark: SparkSession, tmp_path: Path) -> Non
     path = tmp_path / "data"
     with broker_at(path) as broker:
         broker.publish(Message("orders", b"first"))
-        broker.host.sync()
+        broker.runtime.sync()
         queries = JOBS["index"](spark, Place(url=str(path), lake=str(tmp_path / "lake"), continuous=True))
         broker.publish(Message("orders", b"second", mime_type="text/plain"))
         index = open_index(path / "index")
@@ -81,7 +81,7 @@ def test_index_is_a_command(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "data"
     with broker_at(path) as broker:
         broker.publish(Message("orders", b"first", mime_type="text/plain"))
-        broker.host.sync()
+        broker.runtime.sync()
     done = CliRunner().invoke(app, ["run", "index", str(path), "--lake", str(tmp_path / "lake"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.output.splitlines()[-1])["pipeline"] == "index"

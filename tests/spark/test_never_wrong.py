@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from remuda.broker.intake import Intake
+from remuda.broker.embedded.intake import Intake
 from typer.testing import CliRunner
 
 from remuda.model.errors import Conflict, InvalidOption, NotFound
@@ -32,7 +32,7 @@ from tests.spark.samples import broker_at, column, half_sealed, load, numbers, p
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from remuda.broker.embedded import EmbeddedBroker
+    from remuda.broker.threads import EmbeddedBroker
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def finish(broker: EmbeddedBroker, queue: str = "orders") -> None:
     while (delivery := subscription.receive(0.3)) is not None:
         delivery.ack()
     subscription.close()
-    broker.host.sync()
+    broker.runtime.sync()
 
 
 def expire(broker: EmbeddedBroker) -> None:
@@ -117,7 +117,7 @@ def test_a_later_run_mends_what_an_earlier_one_could_not_know(spark: SparkSessio
     with broker_at(Path(place.url), success_retention="1ms") as broker:
         publish(broker, 300)
         publish(broker, 300, "other")
-        broker.host.sync()
+        broker.runtime.sync()
         JOBS["lifecycle"](spark, place)
         JOBS["metrics"](spark, place)
         finish(broker)
@@ -138,16 +138,16 @@ def test_a_later_run_mends_what_an_earlier_one_could_not_know(spark: SparkSessio
 def test_windows_of_which_messages_are_gone_do_not_wait_for_ever(spark: SparkSession, place: Place) -> None:
     with broker_at(Path(place.url), success_retention="1ms") as broker:
         publish(broker, 300)
-        broker.host.sync()
+        broker.runtime.sync()
         JOBS["metrics"](spark, place)
         subscription = broker.subscribe("orders", batch=250)
         delivery = subscription.receive(5)
         assert delivery is not None
         delivery.ack()
         subscription.close()
-        broker.host.sync()
+        broker.runtime.sync()
         expire(broker)
-        broker.host.sync()
+        broker.runtime.sync()
         JOBS["metrics"](spark, Place(url=place.url, lake=place.lake, options={"failOnDataLoss": "false"}))
     rows = metrics_table(place.lake).read(spark).where("queue = 'orders'")
     total = rows.groupBy().sum("published", "succeeded", "waiting", "dead").collect()[0]
@@ -166,14 +166,14 @@ def test_metrics_of_days_between_those_that_changed_are_not_doubled(spark: Spark
                 name = "orders" if turn % 2 else "quiet"
                 broker.publish(Message(name, b"x"))
                 clock.now += 13 * HOUR
-            broker.host.sync()
+            broker.runtime.sync()
             JOBS["metrics"](spark, place)
             JOBS["lifecycle"](spark, place)
             assert plain(metrics_table(place.lake).read(spark).drop("date")) == plain(metrics(told(spark, place)))
             delivery = broker.pull("orders", 10)
             assert delivery is not None
             delivery.ack()
-            broker.host.sync()
+            broker.runtime.sync()
             spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
             JOBS["metrics"](spark, place)
             JOBS["lifecycle"](spark, place)
@@ -210,7 +210,7 @@ def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place,
             broker.create_queue(name)
             broker.publish(Message("x", b"1"), queue=name)
         broker.publish([Message("things", b"same", object="o", key="k") for _ in range(2)])
-        broker.host.sync()
+        broker.runtime.sync()
         JOBS["archive"](spark, place)
     found = column(messages_table(place.lake).read(spark), "queue")
     assert sorted(map(str, found)) == sorted([*names, "None", "things"])
@@ -235,7 +235,7 @@ def test_p2_an_app_id_with_another_checkpoint_is_refused(spark: SparkSession, tm
     with pytest.raises(StreamingQueryException, match=r"appId 'copy' belongs to another query.*choose a new appId"):
         copying.run(tmp_path / "two", appId="copy")
     with broker_at(tmp_path / "target") as broker:
-        Intake(broker.host).run()
+        Intake(broker.runtime).run()
         found = [body for record in broker.spectate().messages() for body in record.messages.bodies]
     assert numbers(found) == list(range(400))
 

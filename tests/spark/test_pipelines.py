@@ -73,7 +73,7 @@ def test_p4_spark_judges_100_000_messages_as_the_broker_does(spark: SparkSession
             for batch in broker.spectate().log.message_batches(columns=columns)
             for offset, queues in zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
         }
-        remembered = dict(broker.host.engine.core.compacter.history)
+        remembered = dict(broker.runtime.engine.core.compacter.history)
     frame = as_frame(spark, messages)
     routes = Routes(channels=channels)
     half = len(messages) // 2

@@ -44,7 +44,7 @@ def play_on(broker: Any) -> None:
     delivery = broker.pull("orders", 30, consumer="late")
     assert delivery is not None
     delivery.ack()
-    broker.host.sync()
+    broker.runtime.sync()
 
 
 def test_options_choose_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_offsets_and_times_choose_rows(spark: SparkSession, tmp_path: Path) -> N
     with broker_at(tmp_path) as broker:
         publish(broker, 700)
         seal(broker)
-        between = broker.host.clock()
+        between = broker.runtime.clock()
         publish(broker, 300, start=700)
     assert offsets(load(spark, tmp_path, fromOffset=650, toOffset=720)) == list(range(650, 720))
     assert offsets(load(spark, tmp_path, since=between)) == list(range(700, 1000))

@@ -195,7 +195,7 @@ def test_m7_lives_that_change_come_anew(spark: SparkSession, tmp_path: Path) -> 
         delivery = broker.pull("orders", 2, consumer="late")
         assert delivery is not None
         delivery.ack()
-        broker.host.sync()
+        broker.runtime.sync()
         collector.run()
         assert sum(map(len, collector.batches.values())) == first + 2
         latest = {}

@@ -85,7 +85,7 @@ def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(spark: SparkSes
         """Publish, wait until it is archived, publish again, interrupt."""
         for count in (100, 150):
             publish(broker, count)
-            broker.host.sync()
+            broker.runtime.sync()
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline and not _is_done(data, lake):
                 time.sleep(0.2)

@@ -26,7 +26,7 @@ from remuda.bus.handlers.context import Context, child_headers
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler, handler_id
-from remuda.bus.handlers.loops import LoopHolder, LoopThread, drive, drive_async
+from remuda.bus.handlers.loops import LoopHolder, LoopThread, drive, drive_async, loop_runs_here
 from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
 from remuda.bus.handlers.providers import Providers
 from remuda.bus.handlers.registry import (
@@ -219,9 +219,14 @@ class Bus:
         """Register a handler made by hand."""
         if self._runner is not None and self._runner.running:
             raise RemudaError(f"the bus is running; register {handler.id} before it starts")
+        before = list(self._registry.handlers)
         self._registry.add(handler)
         if self._broker is not None:
-            self._declare(self._broker)
+            try:
+                self._declare(self._broker)
+            except BaseException:
+                self._registry.handlers = before
+                raise
 
     # Publishing
 
@@ -431,7 +436,7 @@ class Bus:
 
         Raises `ResultNotReady` if it has not ended within `timeout`.
         """
-        name = None if queue is None else self.prefix + queue
+        name = None if queue is None else self._queue_name(queue)
         return tracking.result_of(self.broker, _checked_id(id), name, result, micros(timeout) / SECOND)
 
     # Running
@@ -494,18 +499,22 @@ class Bus:
 
         seconds = micros(grace) / SECOND
         limit = None if timeout is None else micros(timeout) / SECOND
+        self._waiting_runs += 1
         try:
-            runner = await self.start_async(loop_per_queue=loop_per_queue)
-            if until_idle:
-                await asyncio.to_thread(wait_until_idle, runner, self.companions, limit)
-            else:
-                await asyncio.to_thread(runner.wait)
-        except asyncio.CancelledError:
-            if self._runner is not None:
-                self._runner.ask_to_stop()
-            raise
+            with stopped_by_sigterm(self, grace):
+                try:
+                    runner = await self.start_async(loop_per_queue=loop_per_queue)
+                    if until_idle:
+                        await asyncio.to_thread(wait_until_idle, runner, self.companions, limit)
+                    else:
+                        await asyncio.to_thread(runner.wait)
+                except asyncio.CancelledError:
+                    self.ask_to_stop()
+                    raise
+                finally:
+                    await self.stop_async(grace=seconds)
         finally:
-            await self.stop_async(grace=seconds)
+            self._waiting_runs -= 1
 
     def start(self) -> Runner:
         """Handle messages in the background; `stop` ends it."""
@@ -548,6 +557,7 @@ class Bus:
             self.ask_to_stop()
             threading.Thread(target=self._stop, args=(seconds,), name="stop-bus", daemon=True).start()
         else:
+            self._refuse_to_wait_on_own_loop("await bus.stop_async()")
             self._stop(seconds)
 
     async def stop_async(self, grace: Duration = "10s") -> None:
@@ -563,6 +573,7 @@ class Bus:
 
     def close(self) -> None:
         """Stop, and let the broker go."""
+        self._refuse_to_wait_on_own_loop("await bus.stop_async() first")
         self._stop(10)
         with self._opening:
             self._closed = True
@@ -574,6 +585,13 @@ class Bus:
             if self._broker is not None:
                 self._broker.close()
                 self._broker = None
+
+    def _refuse_to_wait_on_own_loop(self, instead: str) -> None:
+        if self._runner is not None and loop_runs_here() and self.loop_holder.loop is not None:
+            import asyncio
+
+            if asyncio.get_running_loop() is self.loop_holder.loop:
+                raise RemudaError(f"handlers run on this loop, which must not wait for them; {instead}")
 
     def _stop(self, grace: float) -> None:
         # Not under the lock: handlers that are to finish may need it.
@@ -820,6 +838,8 @@ class Bus:
         return msgspec.structs.replace(settings, failover=self.prefix + failover)
 
     def _queue_name(self, queue: str) -> str:
+        if not isinstance(queue, str) or not queue:
+            raise InvalidOption(f"queue must be the name of a queue, not {queue!r}")
         return queue if queue in SYSTEM_QUEUES or not self.prefix else self.prefix + queue
 
     def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:

@@ -53,5 +53,5 @@ def wait_until_idle(runner: Runner, companions: Sequence[Companion], timeout: fl
             return False
         if all(had_nothing):
             return True
-        if deadline is not None and time.monotonic() >= deadline:
+        if runner.asked_to_stop or (deadline is not None and time.monotonic() >= deadline):
             return False

@@ -14,5 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=None if arguments is None else list(arguments), prog_name="remuda")
     except RemudaError as error:
-        print(f"error: {error}", file=sys.stderr)
+        from remuda.cli.output import safe
+
+        print(f"error: {safe(str(error), lines=True)}", file=sys.stderr)
         sys.exit(1)

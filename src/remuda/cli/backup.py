@@ -34,7 +34,7 @@ def backup(
             f"{report.next_offset}; {made.linked} of them are links"
         )
         for finding in report.findings:
-            typer.echo(f"{finding.file}: {finding.text}")
+            typer.echo(output.safe(f"{finding.file}: {finding.text}"))
         typer.echo("the copy is whole" if report.clean else "the directory is damaged, and its copy is as it is")
     if not report.clean:
         raise typer.Exit(1)

@@ -35,7 +35,7 @@ def check(
     if as_json:
         output.json({"whole": report.clean, **{name: getattr(report, name) for name in report.__struct_fields__}})
     else:
-        typer.echo(report.describe())
+        typer.echo(output.safe(report.describe(), lines=True))
         typer.echo("the directory is whole" if report.clean else output.count(len(report.findings), "finding"))
     if not report.clean:
         raise typer.Exit(1)

@@ -54,7 +54,7 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build the index anew from the log. The old one answers until the new one is complete."""
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.cli.times import point
     from remuda.index import rebuild
     from remuda.model.errors import InvalidOption
@@ -68,7 +68,7 @@ def build(
             reached = rebuild(index, log, start=first, progress=tell)
         seconds = time.monotonic() - began
         if as_json:
-            say.json({"index": index.describe(), **_numbers(reached), "seconds": round(seconds, 3)})
+            output.json({"index": index.describe(), **_numbers(reached), "seconds": round(seconds, 3)})
         else:
             typer.echo(f"{index.describe()} holds the log up to message {reached.offset:,}, built in {seconds:.1f} s")
 
@@ -76,7 +76,7 @@ def build(
 @app.command()
 def follow(directory: Directory, place: Place = None, as_json: Json = False) -> None:
     """Keep the index up with the log until stopped. One process for each index is enough."""
-    from remuda.cli import say
+    from remuda.cli import output
 
     stop = threading.Event()
     with opened(directory, place) as (index, _, follower), _until_stopped(stop):
@@ -87,7 +87,7 @@ def follow(directory: Directory, place: Place = None, as_json: Json = False) -> 
             if time.monotonic() - told >= 1:
                 told = time.monotonic()
                 if as_json:
-                    say.json(_numbers(reached))
+                    output.json(_numbers(reached))
                 else:
                     typer.echo(f"at message {reached.offset:,}, event {reached.position:,}")
 
@@ -97,7 +97,7 @@ def follow(directory: Directory, place: Place = None, as_json: Json = False) -> 
         reached = index.reached()
         if reached is not None:
             if as_json:
-                say.json(_numbers(reached))
+                output.json(_numbers(reached))
             else:
                 typer.echo(f"stopped at message {reached.offset:,}, event {reached.position:,}; run it again to go on")
 
@@ -105,7 +105,7 @@ def follow(directory: Directory, place: Place = None, as_json: Json = False) -> 
 @app.command()
 def status(directory: Directory, place: Place = None, as_json: Json = False) -> None:
     """How far the index has come, how far it is behind, and what it holds by queue and state."""
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.cli.search import visible
     from remuda.model.errors import NotFound
 
@@ -116,18 +116,18 @@ def status(directory: Directory, place: Place = None, as_json: Json = False) -> 
         behind, counts = follower.lag(), index.counts()
         if as_json:
             plain = {queue: {state.value: count for state, count in states.items()} for queue, states in counts.items()}
-            say.json({"index": index.describe(), **_numbers(reached), "behind": behind, "queues": plain})
+            output.json({"index": index.describe(), **_numbers(reached), "behind": behind, "queues": plain})
             return
         typer.echo(f"index     {index.describe()}")
         typer.echo(f"reached   message {reached.offset:,}, event {reached.position:,}")
         late = f", {behind.seconds:.1f} s" if behind.seconds else ""
         typer.echo(f"behind    {behind.messages:,} messages, {behind.events:,} events{late}")
     rows: list[list[Any]] = [
-        [visible(queue) or "(no queue)", say.STATES[state], f"{count:,}"]
+        [visible(queue) or "(no queue)", output.STATES[state], f"{count:,}"]
         for queue, states in counts.items()
         for state, count in states.items()
     ]
-    say.table(["queue", "state", "messages"], rows, right=["messages"])
+    output.table(["queue", "state", "messages"], rows, right=["messages"])
 
 
 @app.command()
@@ -138,14 +138,14 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """Remove the index. The log keeps everything; the index can be built anew from it."""
-    from remuda.cli import say
+    from remuda.cli import output
 
     with opened(directory, place) as (index, _, _follower):
         if not yes and not typer.confirm(f"Remove the search index {index.describe()}?"):
             raise typer.Exit(1)
         index.drop()
         if as_json:
-            say.json({"dropped": index.describe()})
+            output.json({"dropped": index.describe()})
         else:
             typer.echo(f"removed {index.describe()}")
 

@@ -104,10 +104,10 @@ def _print(entry: dict[str, Any]) -> None:
         for label, name in ((": ", "reason"), ("; next at ", "due"), (" by ", "who")):
             if name in entry:
                 words += f"{label}{entry[name]}"
-        typer.echo(words)
+        typer.echo(output.safe(words))
         return
     import msgspec
 
     queues = ", ".join(entry["queues"]) or "no queue"
     body = output.excerpt(msgspec.json.encode(entry["body"]))
-    typer.echo(f"#{entry['offset']:<6} {clock}  {entry['topic']}  {entry['id']}  → {queues}  {body}")
+    typer.echo(output.safe(f"#{entry['offset']:<6} {clock}  {entry['topic']}  {entry['id']}  → {queues}  {body}"))

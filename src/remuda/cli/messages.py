@@ -63,7 +63,7 @@ def message(
         return
     for name, value in _head(history).items():
         if value not in (None, {}, ""):
-            typer.echo(f"{name:10} {_shown(value)}")
+            typer.echo(f"{name:10} {output.safe(_shown(value))}")
     created = history.document.created
     output.table(
         ["time", "after", "queue", "what happened"],
@@ -75,7 +75,7 @@ def message(
     )
     for view in history.document.queues:
         if view.detail:
-            typer.echo(f"in {view.queue}:\n{view.detail.rstrip()}")
+            typer.echo(f"in {output.safe(view.queue)}:\n{output.safe(view.detail.rstrip(), lines=True)}")
 
 
 def _cells(row: Row) -> list[object]:

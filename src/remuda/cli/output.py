@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -33,6 +34,24 @@ STATES: Final = {
 """States in words."""
 
 
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+"""Signs that a terminal obeys, or that change how others are shown."""
+
+
+def safe(text: str, *, lines: bool = False) -> str:
+    """A text as it can be shown: what a terminal would obey stands there as its code; so do newlines and tabs, unless
+    the text may have several `lines`."""
+    shown = _UNSAFE.sub(_code, text)
+    return shown if lines else shown.replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _code(sign: re.Match[str]) -> str:
+    number = ord(sign[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
     """Print a table; columns named in `right` hold numbers."""
     from rich import box
@@ -49,7 +68,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
         else:
             drawn.add_column(column, justify=justify, no_wrap=True)
     for row in rows:
-        drawn.add_row(*(Text("" if value is None else str(value)) for value in row))
+        drawn.add_row(*(Text("" if value is None else safe(str(value))) for value in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDE)
@@ -58,7 +77,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
 
 def json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    sys.stdout.write(_UNSAFE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text) + "\n")
     sys.stdout.flush()
 
 
@@ -88,7 +108,7 @@ def span(duration: int) -> str:
 def excerpt(body: bytes, limit: int = _BODY) -> str:
     """The beginning of a body on one line."""
     try:
-        shown = " ".join(body.decode().split())
+        shown = safe(" ".join(body.decode().split()))
     except UnicodeDecodeError:
         return f"{len(body)} bytes"
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"

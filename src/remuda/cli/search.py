@@ -31,7 +31,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Find messages, newest first. The index catches up with the log first, and is built where there is none."""
-    from remuda.cli import say
+    from remuda.cli import output
     from remuda.cli.index import opened
     from remuda.cli.times import point
     from remuda.index import parse_query
@@ -52,7 +52,7 @@ def search(
         behind = follower.lag()
     if as_json:
         hits = [_plain(hit, bodies.get(hit.offset)) for hit in page.hits]
-        say.json({"hits": hits, "cursor": page.cursor, "behind": behind})
+        output.json({"hits": hits, "cursor": page.cursor, "behind": behind})
         return
     if not page.hits:
         typer.echo("nothing found")
@@ -67,15 +67,15 @@ def search(
 
 def _lines(hit: Hit, body: bytes | None) -> Iterator[str]:
     """One hit, as wide as the terminal: where it is, why it ended there, and how its body begins."""
-    from remuda.cli import say
+    from remuda.cli import output
 
     width = get_terminal_size((80, 24)).columns
     about = f" {hit.object or ''}:{hit.key or ''}" if hit.object or hit.key else ""
-    what = f"{say.clock(hit.created)}  {say.STATES[hit.state]}  {hit.queue or '(no queue)'}  {hit.name}{about}"
+    what = f"{output.clock(hit.created)}  {output.STATES[hit.state]}  {hit.queue or '(no queue)'}  {hit.name}{about}"
     yield clipped(f"#{hit.offset}  {what}", width)
     if hit.reason:
         yield clipped(f"    {hit.reason}", width)
-    yield clipped(f"    {'(no longer in the log)' if body is None else say.excerpt(body, width)}", width)
+    yield clipped(f"    {'(no longer in the log)' if body is None else output.excerpt(body, width)}", width)
 
 
 def clipped(text: str, width: int) -> str:
@@ -87,7 +87,7 @@ def clipped(text: str, width: int) -> str:
 
 
 def _plain(hit: Hit, body: bytes | None) -> dict[str, Any]:
-    from remuda.cli import say
+    from remuda.cli import output
 
     return {
         "offset": hit.offset,
@@ -96,15 +96,15 @@ def _plain(hit: Hit, body: bytes | None) -> dict[str, Any]:
         "topic": hit.name,
         "topics": hit.topics,
         "state": hit.state.value,
-        "created": say.iso(hit.created),
-        "modified": say.iso(hit.modified),
+        "created": output.iso(hit.created),
+        "modified": output.iso(hit.modified),
         "object": hit.object,
         "key": hit.key,
         "mimeType": hit.mime_type,
         "size": hit.size,
         "attempts": hit.attempts,
         "reason": hit.reason,
-        "body": None if body is None else say.content(body),
+        "body": None if body is None else output.content(body),
     }
 
 

@@ -49,7 +49,7 @@ class Effects(msgspec.Struct):
     confirmations: list[Confirmation]
     notices: list[Notice]
     closed: list[int]
-    """Tags of subscriptions and pulls that end with their queue, and of pulls whose time is up."""
+    """Tags of subscriptions and pulls that end with their queue."""
     durable: bool = False
     """Whether anything here concerns a persistent queue and must be kept before it is confirmed."""
 

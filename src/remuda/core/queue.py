@@ -283,14 +283,12 @@ class Queue:
             if piece is not None and min(piece.due, piece.deadline) <= now:
                 yield piece
 
-    def ended_waiters(self, now: int) -> list[int]:
+    def ended_waiters(self, now: int) -> Iterator[int]:
         """Pull requests whose time is up wait no longer; gives their tags."""
-        ended = []
         while self._waiter_ends and self._waiter_ends[0][0] <= now:
             tag = heapq.heappop(self._waiter_ends)[1]
             if self.waiters.pop(tag, None) is not None:
-                ended.append(tag)
-        return ended
+                yield tag
 
     def wait(self, waiter: Waiter) -> None:
         self.waiters[waiter.tag] = waiter

@@ -138,7 +138,7 @@ class Recorder:
         return None
 
     def close(self, tag: int) -> None:
-        """A subscription or a pull ends with its queue, or a pull because its time is up."""
+        """A subscription or a pull ends with its queue."""
         self._effects.closed.append(tag)
 
     def notice(

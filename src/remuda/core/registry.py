@@ -372,7 +372,6 @@ class Registry:
             self._come_due(queue, piece)
         delivering.expire(self, queue)
         for tag in queue.ended_waiters(now):
-            # Else whoever waits could not tell a request that ended here from one whose answer is on its way.
             self.recorder.close(tag)
         self.after(queue)
 

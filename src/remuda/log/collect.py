@@ -18,6 +18,7 @@ from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS, closed_segments
 from remuda.log.sealed import EventTable, MessageTable, Table
 from remuda.log.segments import MESSAGES_TABLE, SealedFile
+from remuda.model.errors import RemudaError
 
 REWRITE_BELOW: Final = 0.75
 _FOREVER: Final = 1 << 62
@@ -33,6 +34,8 @@ class Collected(NamedTuple):
     events: int = 0
     bytes_freed: int = 0
     segments: int = 0
+    failures: tuple[str, ...] = ()
+    """Files that could not be looked through, which are as they were."""
 
     def describe(self) -> str:
         return (
@@ -44,9 +47,10 @@ class Collected(NamedTuple):
 def collect(log: Log, keep: Keep) -> Collected:
     """Remove the messages that need not stay from sealed files, then the events that tell of removed messages only."""
     with log.maintenance:
-        messages, files, freed = _collect_messages(log, keep)
-        events, event_files, event_bytes = _collect_events(log, _Present(log))
-        return Collected(messages, events, freed + event_bytes, files + event_files)
+        failures: list[str] = []
+        messages, files, freed = _collect_messages(log, keep, failures)
+        events, event_files, event_bytes = _collect_events(log, _Present(log), failures)
+        return Collected(messages, events, freed + event_bytes, files + event_files, tuple(failures))
 
 
 def drop_settled(log: Log, keep: Keep) -> Collected:
@@ -67,25 +71,37 @@ def drop_settled(log: Log, keep: Keep) -> Collected:
     return Collected(messages, events, freed, segments)
 
 
-def _collect_messages(log: Log, keep: Keep) -> tuple[int, int, int]:
-    removed = files = freed = 0
-    for file in log.catalog.files().messages:
+def _collect_messages(log: Log, keep: Keep, failures: list[str]) -> tuple[int, int, int]:
+    def shrink(file: SealedFile) -> tuple[int, int, int]:
         runs = _merged(keep(file.first, file.last))
         table = MessageTable(log.disk, file)
         staying = _staying(table, ["offset"], partial(_rows_in, runs)) if runs else []
-        rows, gone, size = _shrink(log, table, staying, MESSAGES_SCHEMA)
-        removed, files, freed = removed + rows, files + gone, freed + size
-    return removed, files, freed
+        return _shrink(log, table, staying, MESSAGES_SCHEMA)
+
+    return _each(log.catalog.files().messages, shrink, failures)
 
 
-def _collect_events(log: Log, present: _Present) -> tuple[int, int, int]:
-    removed = files = freed = 0
-    for file in log.catalog.files().events:
+def _collect_events(log: Log, present: _Present, failures: list[str]) -> tuple[int, int, int]:
+    def shrink(file: SealedFile) -> tuple[int, int, int]:
         table = EventTable(log.disk, file)
-        staying = _staying(table, ["first", "count"], present.rows)
-        rows, gone, size = _shrink(log, table, staying, EVENTS_SCHEMA)
-        removed, files, freed = removed + rows, files + gone, freed + size
-    return removed, files, freed
+        return _shrink(log, table, _staying(table, ["first", "count"], present.rows), EVENTS_SCHEMA)
+
+    return _each(log.catalog.files().events, shrink, failures)
+
+
+def _each(
+    files: Iterable[SealedFile], shrink: Callable[[SealedFile], tuple[int, int, int]], failures: list[str]
+) -> tuple[int, int, int]:
+    """Rows, files and bytes that are gone in all. One bad file costs itself, not the others."""
+    removed = gone = freed = 0
+    for file in files:
+        try:
+            rows, count, size = shrink(file)
+        except (RemudaError, OSError, pa.ArrowException, ValueError) as error:
+            failures.append(f"{file.name}: {error}")
+            continue
+        removed, gone, freed = removed + rows, gone + count, freed + size
+    return removed, gone, freed
 
 
 def _staying(table: Table, columns: list[str], rows: Callable[[pa.RecordBatch], list[int]]) -> list[list[int]] | None:
@@ -189,7 +205,11 @@ class _Present:
         runs: list[Run] = []
         files = log.catalog.files()
         for file in files.messages:
-            table = MessageTable(log.disk, file)
+            try:
+                table = MessageTable(log.disk, file)
+            except (RemudaError, OSError):
+                runs.append((file.first, file.last - file.first + 1))
+                continue
             if not table.readable or table.rows == file.last - file.first + 1:
                 runs.append((file.first, file.last - file.first + 1))
                 continue

@@ -311,7 +311,7 @@ class DirectoryDisk:
                 raise _full(str(folder)) from error
             if error.errno in _NOT_WRITABLE:
                 raise _not_writable(folder, error) from error
-            raise StorageError(f"directory {str(folder)!r} cannot be created: {error.strerror}") from error
+            raise _storage_error(str(folder), error) from error
 
 
 class DirectoryFile:

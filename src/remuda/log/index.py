@@ -15,6 +15,8 @@ from remuda.model.records import Appended, Events, Record
 INDEX_STEP: Final = 64 * 1024
 _NEIGHBOURS: Final = 6
 """Offsets are noted in groups of 2 to this power."""
+_BUCKET: Final = 12
+"""For larger groups, of 2 to this power, it is noted which blocks tell of them."""
 _WIDE: Final = 64
 """An event that tells of more groups than this is noted as a range."""
 
@@ -53,10 +55,11 @@ class SparseIndex:
 class _Content:
     """What the frames of one block tell of."""
 
-    __slots__ = ("groups", "hashes", "high", "low", "start", "wide")
+    __slots__ = ("end", "groups", "hashes", "high", "low", "start", "wide")
 
     def __init__(self, start: int) -> None:
         self.start = start
+        self.end: int | None = None
         self.groups: set[int] | array[int] = set()
         self.wide: list[range] = []
         self.hashes: set[int] | array[int] = set()
@@ -84,6 +87,7 @@ class SegmentIndex:
         self.messages = SparseIndex()
         self.events = SparseIndex()
         self._blocks: list[_Content] = []
+        self._telling: dict[int, list[_Content]] = {}
         self._open: _Content | None = None
 
     def note(self, record: Record, start: int) -> None:
@@ -95,6 +99,7 @@ class SegmentIndex:
         if content is None or start - content.start >= INDEX_STEP:
             if content is not None:
                 content.freeze()
+                content.end = start
             content = _Content(start)
             self._blocks.append(content)
             self._open = content
@@ -110,7 +115,12 @@ class SegmentIndex:
         elif isinstance(record, Events):
             self.events.add(record.first, start)
             for row in record.rows:
-                first, last = row.first >> _NEIGHBOURS, (row.first + row.count - 1) >> _NEIGHBOURS
+                end = row.first + row.count - 1
+                for bucket in range(row.first >> _BUCKET, (end >> _BUCKET) + 1):
+                    blocks = self._telling.setdefault(bucket, [])
+                    if not blocks or blocks[-1] is not content:
+                        blocks.append(content)
+                first, last = row.first >> _NEIGHBOURS, end >> _NEIGHBOURS
                 if first == last:
                     content.groups.add(first)  # type: ignore[union-attr]
                 elif last - first < _WIDE:
@@ -124,21 +134,16 @@ class SegmentIndex:
 
     def telling(self, offset: int) -> Iterator[tuple[int, int | None]]:
         """The bytes, from and to, of frames that may tell of a message, in order."""
-        for content, end in self._contents():
+        for content in tuple(self._telling.get(offset >> _BUCKET, ())):
             if content.tells_of(offset):
-                yield content.start, end
+                yield content.start, content.end
 
     def holding(self, id: str) -> Iterator[tuple[int, int | None]]:
         """The bytes of frames that may hold a message with this id, the newest first."""
         number = int(id) if id.isascii() and id.isdigit() and len(id) < 20 else None
-        for content, end in reversed(list(self._contents())):
+        for content in reversed(tuple(self._blocks)):
             if content.may_hold(id, number):
-                yield content.start, end
-
-    def _contents(self) -> Iterator[tuple[_Content, int | None]]:
-        blocks = self._blocks
-        for at in range(len(blocks)):
-            yield blocks[at], blocks[at + 1].start if at + 1 < len(blocks) else None
+                yield content.start, content.end
 
 
 def _holds(numbers: set[int] | array[int], wanted: int) -> bool:

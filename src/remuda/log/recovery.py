@@ -115,10 +115,11 @@ def missing_before(disk: Disk, segments: Sequence[TailSegment], mark: Mark, seal
     size = disk.size(last.name) if last is not None else 0
     if here and size >= mark.byte:
         return ()
-    known = last is not None and last.first.offset <= mark.next_offset
-    walk = Walk(last.first if last is not None and known else sealed._replace(number=mark.number))
-    if last is not None:
-        for _ in walk.records(disk, last, HEADER_BYTES, size, bodies=False):
+    # From the last segment that is known to begin before the mark.
+    begin = max((at for at, segment in enumerate(before) if segment.first.offset <= mark.next_offset), default=None)
+    walk = Walk(sealed._replace(number=mark.number) if begin is None else before[begin].first)
+    for segment in before[begin or 0 :]:
+        for _ in walk.records(disk, segment, HEADER_BYTES, disk.size(segment.name), bodies=False):
             pass
     walk.finish(mark.counters, last.name if last and here else f"tail/{mark.segment:016x}-*.log", size * here)
     return tuple(walk.damages) or (Damage(f"tail/{mark.segment:016x}-*.log", 0, mark.byte),)

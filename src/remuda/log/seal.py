@@ -17,6 +17,7 @@ from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.segments import EVENTS_TABLE, HEADER_BYTES, MESSAGES_TABLE, SealedFile, TailSegment, parse_header
 from remuda.log.tables import event_batch, message_batch
 from remuda.log.walk import Damage, Walk
+from remuda.model.errors import RemudaError
 from remuda.model.records import Appended, Events
 
 GROUP_ROWS: Final = 8192
@@ -33,12 +34,21 @@ class Sealed(NamedTuple):
     bytes_before: int
     bytes_after: int
     damages: tuple[Damage, ...]
+    failure: str | None = None
+    """Why it is still as it was."""
 
 
 def seal(log: Log) -> list[Sealed]:
-    """Seal every segment that is full and that no restart needs any more."""
+    """Seal every segment that is full and that no restart needs any more. One that cannot be sealed keeps no other
+    from it, and is tried again the next time."""
+    sealed = []
     with log.maintenance:
-        return [_seal(log, segment) for segment in list(closed_segments(log))]
+        for segment in list(closed_segments(log)):
+            try:
+                sealed.append(_seal(log, segment))
+            except (RemudaError, OSError, pa.ArrowException, ValueError) as error:
+                sealed.append(Sealed(segment.name, (), 0, 0, segment.written, 0, (), str(error)))
+    return sealed
 
 
 def closed_segments(log: Log) -> Iterator[TailSegment]:

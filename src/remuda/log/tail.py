@@ -60,8 +60,10 @@ class TailWriter:
         if segment.reserved == 0:
             try:
                 self.reserve(segment, self._options.spare_bytes + self._options.spare_bytes // 4)
-            except DiskFull:
-                return
+            except StorageError as error:
+                if not error.passing:
+                    raise
+                return  # it is made when it is needed
 
     def write(self, segment: TailSegment, data: bytes) -> None:
         (self._files.get(segment.sequence) or self._file(segment)).write(data)
@@ -120,25 +122,34 @@ class Batch:
         self._finished = finished
         self._upcoming = upcoming
         self._failed = failed
+        self._written = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts or self._finished)
 
-    def write(self) -> None:
-        """Hand everything to the operating system: it survives the end of the process, not yet a power loss."""
+    def write(self, *, final: bool = True) -> None:
+        """Hand everything to the operating system: it survives the end of the process, not yet a power loss.
+
+        Unless this is `final`, an error that is `passing`, like a full disk, leaves the log as it is: the caller waits
+        and calls again, and what is written then stands where it would have stood.
+        """
         try:
             synced_before = self._writer.all_synced
             for at, part in enumerate(self._parts):
+                if at < self._written:
+                    continue
                 if at and synced_before:
                     # Else a power loss could keep the new segment and tear the old: damage, though none was confirmed.
                     self._writer.sync()
                 self._writer.write(part.segment, b"".join(part.chunks))
+                self._written = at + 1
             for segment in self._finished:
                 self._writer.finish(segment)
             if self._upcoming is not None:
                 self._writer.prepare(self._upcoming)
         except BaseException as error:
-            self._failed(error)
+            if final or not (isinstance(error, StorageError) and error.passing):
+                self._failed(error)
             raise
 
     def sync(self) -> None:

@@ -102,12 +102,14 @@ class Relay:
         self.wake()
 
     def is_idle(self) -> bool:
-        """Send all that was committed before this call; whether there was nothing."""
+        """Send all that was committed before this call; whether there was nothing. Gives up while more keeps coming."""
         if self._thread is None or self.trouble is not None:
             return True
-        sent, looks = self.sent, self._drained
+        sent, looks, deadline = self.sent, self._drained, time.monotonic() + _PATIENCE
         # The look that is under way may have begun too early; the second one has not.
         while self._drained < looks + 2 and self._thread is not None and self.trouble is None:
+            if time.monotonic() > deadline:
+                return False
             self.wake()
             time.sleep(0.002)
         return self.sent == sent

@@ -244,8 +244,8 @@ class Runtime:
             waiting: bool = self.engine.core.apply(CancelPull(queue, tag), self.clock())
             if waiting:
                 self._inboxes.pop(tag, None)
-            # A request whose time was up by the broker's own clock is gone as well, without an answer.
-            return waiting or tag not in self._inboxes
+            # One whose time was up by the broker's own clock waits no longer either: then its inbox is being closed.
+            return waiting
 
     def give_back(self, dispatch: Dispatch) -> None:
         """Nobody is there any more to take this delivery."""

@@ -68,6 +68,8 @@ class Upkeep:
                 drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
                 return
             for sealed in seal(self._runtime.engine.log):
+                if sealed.failure is not None:
+                    _log.error("%s could not be sealed and will be tried again: %s", sealed.segment, sealed.failure)
                 for damage in sealed.damages:
                     _log.error("while sealing: %s", damage.describe())
 
@@ -91,6 +93,8 @@ class Upkeep:
             self.seal()
         with self._turn:
             gone: Collected = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
+        for failure in gone.failures:
+            _log.error("retention could not look through a file: %s", failure)
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)
         if forgotten or gone.messages or gone.events:
             _log.info(

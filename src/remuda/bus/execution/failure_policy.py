@@ -21,6 +21,8 @@ _log = logging.getLogger("remuda.bus")
 Threshold = Callable[[str, str, str], None]
 """Told the queue, the message's id and the reason."""
 
+MOVED: Final = "moved to "
+"""What the reason begins with where a message left a queue for another."""
 _KEPT: Final = (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.DEAD)
 
 Fate = tuple[Settlement, str | None]
@@ -94,7 +96,8 @@ class FailurePolicy:
             f"it moves to {target}" if target else "it is dead: fix the cause, then reprocess it",
             exc_info=result.error, extra=self._fields(message_id, attempt),
         )  # fmt: skip
-        return settlement(Outcome.DEAD, result.reason, consumer=consumer, detail=result.detail), target
+        reason = result.reason if target is None else f"{MOVED}{target}: {result.reason}"
+        return settlement(Outcome.DEAD, reason, consumer=consumer, detail=result.detail), target
 
     def _fields(self, message_id: str, attempt: int) -> dict[str, Any]:
         """For logs that programs read."""

@@ -70,7 +70,7 @@ class ThreadWorker:
         self.thread = threading.Thread(target=self._run, name=f"remuda-{pool.processor.queue}", daemon=True)
 
     def give_up(self) -> None:
-        """The crew has stopped, and does not wait any longer."""
+        """The pool has stopped, and does not wait any longer."""
         self._watched.give_up()
         self._answer_for(CallResult(Outcome.RELEASE, "stopped before it finished"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_interactive
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
@@ -16,6 +16,8 @@ from remuda.model.options import read_enum
 from remuda.model.topics import check_topic
 
 _log = logging.getLogger("remuda.bus")
+
+_LONGEST_NAME: Final = 255
 
 F = TypeVar("F", bound=Callable[..., Any])
 ErrorTypes = type[BaseException] | tuple[type[BaseException], ...] | list[type[BaseException]]
@@ -107,8 +109,7 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
     if timeout is not None and not micros(timeout):
         raise InvalidOption(f"timeout must be longer than zero, not {timeout!r}")
     failover = given.get("failover")
-    if failover is not None and (not isinstance(failover, str) or not failover):
-        raise InvalidOption(f"failover must name a queue, not {failover!r}")
+    _check_name("failover", failover)
     return HandlerOptions(
         retry=policy(given.get("retry")),
         retry_on=error_types("retry_on", given.get("retry_on")),
@@ -125,9 +126,8 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
 
 def check_queue(queue: str | None, group: str | None) -> str | None:
     """The queue that handlers share or have for themselves, if one is named."""
-    for name, value in (("queue", queue), ("group", group)):
-        if value is not None and (not isinstance(value, str) or not value):
-            raise InvalidOption(f"{name} must be the name of a queue, not {value!r}")
+    _check_name("queue", queue)
+    _check_name("group", group)
     if queue is not None and group is not None and queue != group:
         raise InvalidOption(
             f"a group is a queue that handlers share: give queue={queue!r} or group={group!r}, not both"
@@ -160,6 +160,15 @@ def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple
             marks += [mark for mark in getattr(raw, "__remuda_handles__", ()) if mark not in marks]
         for topics, options in marks:
             yield getattr(instance, name), topics, options
+
+
+def _check_name(option: str, name: object) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        raise InvalidOption(
+            f"{option} must be a queue's name, 1 to {_LONGEST_NAME} bytes of printable text, not {name!r}"
+        )
 
 
 def _at_least_one(name: str, value: int | None) -> int | None:

@@ -58,6 +58,7 @@ def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResu
             return CallResult(Outcome.INVALID, f"undecodable: {text}", error_type=name)
         case HandlerTimeout():
             return CallResult(Outcome.NACK, text or "timed out", error_type=name)
+    error.__traceback__ = _from_handler(error.__traceback__)
     final = retry is not None and not retry.retries(error)
     # A log may be a file or a terminal that cannot hold such a text either.
     logged = error if _is_storable(_full_text(error)) else None
@@ -74,12 +75,7 @@ def unstorable_reply(error: Exception) -> CallResult:
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback from the handler on, without the way to it; all of it where it never got there."""
     trace = error.__traceback__
-    inner = trace
-    while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith("remuda."):
-        inner = inner.tb_next
-    trace = inner or trace
     if (
         error.__cause__ is None
         and error.__context__ is None
@@ -93,6 +89,14 @@ def _traceback(error: BaseException) -> str:
             text = _full_text(error)
             return storable(f"{lines}{name}: {text}\n" if text else f"{lines}{name}\n")[-_DETAIL_LIMIT:]
     return storable("".join(traceback.format_exception(type(error), error, trace)))[-_DETAIL_LIMIT:]
+
+
+def _from_handler(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler on, without the way to it; all of it where it never got there."""
+    inner = trace
+    while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith("remuda."):
+        inner = inner.tb_next
+    return inner or trace
 
 
 _stacks: dict[tuple[tuple[CodeType, int, int], ...], str] = {}

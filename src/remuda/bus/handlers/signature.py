@@ -84,6 +84,7 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
 
 def _parameter_types(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
+        inspect.signature(function)
         hints = get_type_hints(function)
     except Exception as error:
         raise InvalidOption(f"the annotations of handler {name} cannot be read: {error}") from error

@@ -135,10 +135,11 @@ class PublishOptions(msgspec.Struct, frozen=True):
 
     def _headers(self, topic: str, inherited: Mapping[str, str]) -> dict[str, str]:
         check_target("topic", topic)
-        check_storable("id", self.id)
-        check_storable("object", self.object)
-        check_storable("key", self.key)
-        check_storable("mime_type", self.mime_type)
+        if self.id != "":
+            check_storable("id", self.id)
+        for name, text in (("object", self.object), ("key", self.key), ("mime_type", self.mime_type)):
+            if text is not None:
+                check_storable(name, text)
         headers = {**inherited, **check_headers(self.headers)} if self.headers else dict(inherited)
         if self.callback is not None:
             check_target("callback", self.callback)

@@ -48,12 +48,13 @@ class MessageStatus(msgspec.Struct, frozen=True):
     @property
     def done(self) -> bool:
         """Whether every queue has handled it with success."""
-        return bool(self.queues) and all(view.word == "done" for view in self.queues.values())
+        words = {view.word for view in self.queues.values()} - {"moved"}
+        return words == {"done"}
 
     @property
     def failed(self) -> bool:
         """Whether it ended without success in some queue."""
-        return any(view.state in PARKED for view in self.queues.values())
+        return any(view.state in PARKED and view.word != "moved" for view in self.queues.values())
 
     @property
     def ended(self) -> bool:
@@ -65,18 +66,24 @@ class MessageStatus(msgspec.Struct, frozen=True):
         """The state of the queue that is furthest from its end."""
         views = list(self.queues.values())
         live = [view for view in views if view.state in LIVE]
-        return (live or [view for view in views if view.state in PARKED] or views)[0].word if views else "logged"
+        parked = [view for view in views if view.state in PARKED and view.word != "moved"]
+        return (live or parked or views[-1:])[0].word if views else "logged"
 
 
 def status_of(document: Document) -> MessageStatus:
     views = {
         view.queue: QueueStatus(
-            view.queue, view.state, _WORDS[view.state], view.attempts, view.reason, view.detail
+            view.queue, view.state, _word(view), view.attempts, view.reason, view.detail
         )
         for view in document.queues
         if view.queue not in SYSTEM_QUEUES or len(document.queues) == 1
     }  # fmt: skip
     return MessageStatus(document.message.id, document.message.name, document.created, views)
+
+
+def _word(view: QueueView) -> str:
+    moved = view.state is State.DEAD and (view.reason or "").startswith("moved to ")
+    return "moved" if moved else _WORDS[view.state]
 
 
 def cancel(broker: Broker, message_id: str, who: str | None) -> bool:

@@ -187,6 +187,8 @@ class Api:
 
     async def pull(self, call: Call) -> Any:
         asked = await call.decoded(wire.PullRequest)
+        if asked.consumer is not None and not asked.consumer.isprintable():
+            raise InvalidOption(f"consumer holds characters that cannot be printed: {asked.consumer!r}")
         self.deliveries.check_room()
         consumer = asked.consumer or f"http-{call.user.name}"
         pulling = asyncio.ensure_future(

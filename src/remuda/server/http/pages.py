@@ -319,7 +319,7 @@ class Pages:
             key=form.get("key") or None,
             headers=_form_headers(form),
             delay=form.get("delay") or None,
-            priority=1 if form.get("high") == "1" else 0,
+            priority="high" if form.get("high") == "1" else 0,
         )
         who = request.state.user.name
         columns = wire.columns_of([message], who, time.time_ns() // 1000)

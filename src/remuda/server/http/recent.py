@@ -7,8 +7,9 @@ from, and how long messages took. Messages older than the window are the index's
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from remuda.broker.spectator import Spectator
@@ -20,10 +21,13 @@ from remuda.model.state import LIVE, State
 
 WINDOW: Final = 50_000
 EXCERPT: Final = 256
+_CHUNK: Final = 1000
 SLOT: Final = 10 * SECOND
 SLOTS: Final = 60
 BUCKETS: Final = 12
 """Of latency, each four times the one below: under 1 ms, under 4 ms, … , under 1.2 h, and more."""
+PACE: Final = 5_000
+"""Messages read at a time while the log is followed."""
 _SAMPLED: Final = 64
 """Of a long run of neighbours that ended together, so many are measured, each for its share."""
 
@@ -80,7 +84,7 @@ class Recent:
         self._window = window
         self._lock = threading.RLock()
         self._briefs: dict[int, Brief] = {}
-        self._copies: dict[tuple[str, int], Copy] = {}
+        self._copies: dict[str, dict[int, Copy]] = {}
         self._children: dict[str, list[int]] = {}
         self._ids: dict[str, int] = {}
         self._latency: dict[str, dict[int, list[int]]] = {}
@@ -99,33 +103,46 @@ class Recent:
         """The offset of the oldest message that is remembered."""
         return self._order[0] if self._order else self.offset
 
-    def catch_up(self) -> int:
-        """Read on to the end of the log; gives how many messages and events were new."""
+    def catch_up(self, limit: int = PACE) -> int:
+        """Read on by about `limit` messages, or to the end of the log; gives how many messages and events were new.
+
+        A flood is read at a pace that leaves the processor to those who work, and what it carries beyond the window is
+        left out.
+        """
         with self._lock:
             ends = self._spectator.log.ends()
             end, last = ends.next_offset, ends.next_position
-            if not self._begun:
+            if not self._begun or end - self.offset > self._window:
                 self._begun = True
                 self._begin(end)
-            elif end - self.offset > self._window:
-                self.offset = end - self._window
             before = self.offset + self.position
-            # Only events from before the messages are read: one that came before its message would be lost on it.
-            for record in self._spectator.messages(self.offset):
+            # A reader that stands at the end would read the newest frame again, however long it is.
+            for record in self._spectator.messages(self.offset) if end > self.offset else ():
                 self._take(record)
                 self.offset = record.first + len(record)
-            for events in self._spectator.log.events(self.position, last):
-                for event in events.rows:
-                    self._play(event, events.time)
-                self.position = events.first + len(events)
+                limit -= len(record)
+                if limit <= 0:
+                    break
+            if last > self.position:
+                self._play_to(last)
             self._evict()
             return self.offset + self.position - before
 
     def _begin(self, end: int) -> None:
-        self.offset = max(0, end - self._window)
+        self.offset = max(self.offset, end - self._window)
         if self.offset:
             for record in self._spectator.log.messages(self.offset, self.offset + 1):
-                self.position = self._spectator.log.position_at(cell(record.messages.created, 0))
+                start = self._spectator.log.position_at(cell(record.messages.created, 0))
+                self.position = max(self.position, start)
+
+    def _play_to(self, last: int) -> None:
+        """Play events from before the messages were read: one that came before its message would be lost on it."""
+        for events in self._spectator.log.events(self.position, last):
+            if any(event.first + event.count > self.offset for event in events.rows):
+                return
+            for event in events.rows:
+                self._play(event, events.time)
+            self.position = events.first + len(events)
 
     def _take(self, record: Appended) -> None:
         skip = max(0, len(record) - self._window)
@@ -138,7 +155,7 @@ class Recent:
             if brief.parent:
                 self._children.setdefault(brief.parent, []).append(offset)
             for queue in brief.queues:
-                self._copies[queue, offset] = Copy(brief.created)
+                self._copies.setdefault(queue, {})[offset] = Copy(brief.created)
 
     def _play(self, event: Event, time: int) -> None:
         if not self._order:
@@ -146,14 +163,15 @@ class Recent:
         first = max(event.first, self._order[0])
         stop = min(event.first + event.count, self._order[-1] + 1)
         done = event.state in (State.SUCCESS, State.KICKED)
+        copies = self._copies.setdefault(event.queue, {})
         step = max(1, (stop - first) // _SAMPLED)
         for offset in range(first, stop):
             brief = self._briefs.get(offset)
             if brief is None:
                 continue
-            copy = self._copies.get((event.queue, offset))
+            copy = copies.get(offset)
             if copy is None:
-                copy = self._copies[event.queue, offset] = Copy(time)
+                copy = copies[offset] = Copy(time)
                 brief.queues.add(event.queue)
             copy.state, copy.modified = event.state, time
             if event.state is State.FETCHED:
@@ -179,7 +197,7 @@ class Recent:
             offset = self._order.popleft()
             brief = self._briefs.pop(offset)
             for queue in brief.queues:
-                self._copies.pop((queue, offset), None)
+                self._copies[queue].pop(offset, None)
             if self._ids.get(brief.id) == offset:
                 del self._ids[brief.id]
             if brief.parent in self._children:
@@ -189,23 +207,34 @@ class Recent:
                 else:
                     del self._children[brief.parent]
 
-    def newest(self, below: int | None = None) -> Iterator[tuple[Brief, str, Copy]]:
+    def newest(self, queue: str | None = None, below: int | None = None) -> Iterator[tuple[Brief, str, Copy]]:
         """Copies of messages, the newest first, in one order that stays: by offset, then by queue."""
         with self._lock:
-            offsets: Iterable[int] = list(self._order)
-        for offset in reversed(list(offsets)):
-            if below is not None and offset > below:
-                continue
-            with self._lock:
+            # Offsets of a queue are nearly in order: only those that came from another queue are not.
+            offsets = list(self._order) if queue is None else sorted(self._copies.get(queue, ()))
+        if below is not None:
+            del offsets[bisect_right(offsets, below) :]
+        while offsets:
+            chunk = offsets[: -_CHUNK - 1 : -1]
+            del offsets[-_CHUNK:]
+            yield from self._found(chunk, queue)
+
+    def _found(self, offsets: list[int], wanted: str | None) -> list[tuple[Brief, str, Copy]]:
+        found = []
+        with self._lock:
+            for offset in offsets:
                 brief = self._briefs.get(offset)
-                found = [(queue, self._copies.get((queue, offset))) for queue in sorted(brief.queues)] if brief else []
-            for queue, copy in found:
-                if brief is not None and copy is not None:
-                    yield brief, queue, copy
+                if brief is None:
+                    continue
+                for queue in sorted(brief.queues) if wanted is None else (wanted,):
+                    copy = self._copies.get(queue, {}).get(offset)
+                    if copy is not None:
+                        found.append((brief, queue, copy))
+        return found
 
     def copy(self, queue: str, offset: int) -> Copy | None:
         with self._lock:
-            return self._copies.get((queue, offset))
+            return self._copies.get(queue, {}).get(offset)
 
     def brief(self, offset: int) -> Brief | None:
         with self._lock:
@@ -224,9 +253,9 @@ class Recent:
     def oldest_waiting(self, queue: str) -> int | None:
         """When the oldest message of a queue that is not settled was published, as far as is remembered."""
         with self._lock:
-            for offset in self._order:
-                copy = self._copies.get((queue, offset))
-                if copy is not None and copy.state in LIVE:
+            copies = self._copies.get(queue, {})
+            for offset in sorted(copies):
+                if copies[offset].state in LIVE and offset in self._briefs:
                     return self._briefs[offset].created
         return None
 

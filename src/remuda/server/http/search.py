@@ -32,7 +32,7 @@ class RecentSearcher:
         below = None if query.cursor is None else read_cursor(query.cursor)
         rows: list[MessageRow] = []
         more = False
-        for brief, queue, copy in self._recent.newest(None if below is None else below[0]):
+        for brief, queue, copy in self._recent.newest(query.queue, None if below is None else below[0]):
             if below is not None and (brief.offset, queue) == below:
                 continue
             if below is not None and brief.offset == below[0] and queue < below[1]:
@@ -113,5 +113,9 @@ def _fits(query: Query, brief: Brief, queue: str, copy: Copy) -> bool:
 
 
 def _holds(brief: Brief, text: str) -> bool:
+    if text.isascii() and brief.excerpt.isascii():  # a quick look first, since most bodies do not hold the words
+        lowered = brief.excerpt.lower()
+        if not all(word.encode() in lowered for word in _WORD.findall(text.lower())):
+            return False
     held = set(_WORD.findall(brief.excerpt.decode("utf-8", "replace").casefold()))
     return all(word in held for word in _WORD.findall(text.casefold()))

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -19,10 +20,19 @@ from remuda.bus.bus import Bus
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import check_headers, check_target
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES, UNROUTED
+from remuda.log.eventlog import EventLog
 from remuda.model.durations import SECOND, Duration, micros, text
-from remuda.model.errors import BrokerClosed, InvalidOption, NotFound, RemudaError, StorageError
+from remuda.model.errors import (
+    BrokerClosed,
+    DiskFull,
+    InvalidMessage,
+    InvalidOption,
+    NotFound,
+    RemudaError,
+    StorageError,
+)
 from remuda.model.filters import MessageFilter
-from remuda.model.message import CORRELATION, Message, Priority
+from remuda.model.message import CORRELATION, Message, read_priority
 from remuda.model.messages import Messages, cell
 from remuda.model.options import QueueOptions
 from remuda.model.results import QueueInfo, Receipt
@@ -31,7 +41,7 @@ from remuda.model.state import PARKED, State
 from remuda.server.http.grouping import Failure, grouped
 from remuda.server.http.masks import masked, unmasked
 from remuda.server.http.rates import Rates, Sample
-from remuda.server.http.recent import WINDOW, Recent
+from remuda.server.http.recent import PACE, WINDOW, Brief, Recent
 from remuda.server.http.search import RecentSearcher, Searcher, excerpt, row_of
 from remuda.server.http.values import (
     Group,
@@ -78,6 +88,8 @@ class MessagingService:
         self._given_searcher = searcher
         self._broker: Broker | None = None
         self._recent: Recent | None = None
+        self._reader: EventLog | None = None
+        self._reading = threading.RLock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -92,6 +104,8 @@ class MessagingService:
         broker = self._open()
         try:
             return verb(broker)
+        except DiskFull:
+            raise
         except (BrokerClosed, StorageError) as error:
             with self._lock:
                 if self._broker is broker:
@@ -105,10 +119,11 @@ class MessagingService:
             try:
                 broker = self.bus.broker
                 recent = Recent(broker.spectate(), self._window)
-                recent.catch_up()
+                recent.catch_up(self._window)
             except (BrokerClosed, StorageError) as error:
                 raise Unavailable(f"the broker cannot be opened: {error}") from error
-            self._broker, self._recent = broker, recent
+            # One reader for all: a new one would have to learn first where things are.
+            self._broker, self._recent, self._reader = broker, recent, broker.spectate().log
             self._stop = threading.Event()
             arguments = (broker, recent, self._stop)
             self._thread = threading.Thread(target=self._follow, args=arguments, name="remuda-http", daemon=True)
@@ -119,6 +134,7 @@ class MessagingService:
         sample_at = 0.0
         while not stop.wait(_LOG_POLL if sample_at else 0):
             try:
+                broker.spectate()  # which has all that happened so far in the log
                 grown = recent.catch_up()
                 if time.monotonic() >= sample_at:
                     began = time.monotonic()
@@ -159,7 +175,8 @@ class MessagingService:
 
     def refresh(self) -> None:
         """Read the log on now, for an answer that shows what was just done."""
-        self._ask(lambda broker: self.recent.catch_up())
+        self._ask(lambda broker: broker.spectate())  # which has all that happened so far in the log
+        self.recent.catch_up(2 * PACE)
 
     # Queues
 
@@ -201,8 +218,8 @@ class MessagingService:
         return declared.created
 
     def configure(self, name: str, changes: Mapping[str, Any], who: str) -> dict[str, Any]:
-        if "who" in changes:
-            raise InvalidOption("unknown queue option 'who'")
+        for option in changes.keys() - set(QueueOptions.__struct_fields__):
+            QueueOptions.parse({option: None})  # which says what is wrong with the name
         _audit.info("%s configures queue %s: %s", who, name, dict(changes))
         return options_of(self._ask(lambda broker: broker.configure_queue(name, who=who, **changes)))
 
@@ -269,34 +286,18 @@ class MessagingService:
     def parked(self, queue: str, chosen: MessageFilter, limit: int) -> list[MessageRow]:
         """Dead letters, the newest first, however long ago they ended."""
         found = self._ask(lambda broker: broker.parked(queue, chosen, limit))
+        recent = self.recent
+        briefs = {one.offset: recent.brief(one.offset) for one in found}
+        older = self._messages_at(offset for offset, brief in briefs.items() if brief is None)
         rows = []
         for one in found:
-            brief = self.recent.brief(one.offset)
+            brief = briefs[one.offset]
+            if brief is None and one.offset in older:
+                brief = Brief(one.offset, older[one.offset], (queue,))
             if brief is not None:
-                row = row_of(brief, queue, self.recent.copy(queue, one.offset))
-            else:
-                row = self._row(one.offset, queue)
-            rows.append(msgspec.structs.replace(row, state=one.state, reason=one.reason, modified=one.time))
+                row = row_of(brief, queue, recent.copy(queue, one.offset))
+                rows.append(msgspec.structs.replace(row, state=one.state, reason=one.reason, modified=one.time))
         return rows
-
-    def _row(self, offset: int, queue: str) -> MessageRow:
-        message = self._message_at(offset)
-        if message is None:
-            return MessageRow(offset, "", "", queue, State.DEAD, 0, 0)
-        return MessageRow(
-            offset=offset,
-            id=message.id,
-            topic=message.name,
-            queue=queue,
-            state=State.DEAD,
-            created=message.created,
-            modified=message.created,
-            object=message.object,
-            key=message.key,
-            mime_type=message.mime_type,
-            size=len(message.body),
-            excerpt=excerpt(message.body, len(message.body)),
-        )
 
     def move(self, queue: str, to: str, chosen: MessageFilter | None, who: str, limit: int = 100_000) -> int:
         """Send messages to another queue: dead letters that are chosen, or without a choice all that wait.
@@ -314,8 +315,10 @@ class MessagingService:
         parked = self._ask(lambda broker: broker.parked(queue, chosen, limit))
         for start in range(0, len(parked), _MOVED_AT_ONCE):
             offsets, messages = [], []
-            for one in parked[start : start + _MOVED_AT_ONCE]:
-                message = self._message_at(one.offset)
+            part = parked[start : start + _MOVED_AT_ONCE]
+            known = self._messages_at(one.offset for one in part)
+            for one in part:
+                message = known.get(one.offset)
                 if message is not None:
                     offsets.append(one.offset)
                     headers = {**message.headers, names.USER: message.headers.get(names.USER, who)}
@@ -370,7 +373,7 @@ class MessagingService:
                 caused += [row_of(brief, queue, self.recent.copy(queue, offset)) for queue in queues]
         return Life(
             plain,
-            list(_timeline(document.created, found, document, self._events_of(document.offset, document.created))),
+            list(_timeline(document.created, found, document, self._events_of(document.offset))),
             found.headers.get(CORRELATION),
             caused,
         )
@@ -389,25 +392,34 @@ class MessagingService:
         """A message as it was published, secrets and all: for sending it again."""
         return self._ask(lambda broker: broker.message(message)).message
 
-    def _message_at(self, offset: int) -> Message | None:
-        for record in self.recent_reader().messages(offset, offset + 1):
-            found: Message = record.messages[0]
-            return found
-        return None
+    def _messages_at(self, offsets: Iterable[int]) -> dict[int, Message]:
+        """Messages of the log by offset; those that were collected are left out."""
+        found: dict[int, Message] = {}
+        with self._log() as reader:
+            for first, count in chosen_offsets(offsets).offsets or ():
+                for record in reader.messages(first, first + count):
+                    found.update((record.first + row, message) for row, message in enumerate(record.messages))
+        return found
 
-    def recent_reader(self) -> Any:
-        return self._ask(lambda broker: broker.spectate()).log
+    @contextmanager
+    def _log(self) -> Iterator[EventLog]:
+        """The log with all that happened so far, for one at a time."""
+        self._ask(lambda broker: broker.spectate())
+        with self._reading:
+            reader = self._reader
+            if reader is None:
+                raise Unavailable("the broker was closed meanwhile")
+            yield reader
 
-    def _events_of(self, offset: int, created: int) -> list[dict[str, Any]]:
-        reader = self.recent_reader()
-        start = reader.position_at(created)
-
+    def _events_of(self, offset: int) -> list[dict[str, Any]]:
         def may_tell(table: Any, group: int) -> bool:
             firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
             return firsts is None or counts is None or bool(firsts[0] <= offset < firsts[1] + counts[1])
 
         found: list[dict[str, Any]] = []
-        for batch in reader.event_batches(start, wanted=may_tell):
+        with self._log() as reader:
+            batches = list(reader.event_batches(wanted=may_tell))
+        for batch in batches:
             firsts, counts = batch.column("first"), batch.column("count")
             told = pc.and_(pc.less_equal(firsts, offset), pc.greater(pc.add(firsts, counts), offset))
             chosen = batch.filter(told)
@@ -505,22 +517,25 @@ class MessagingService:
 
     def end(self) -> tuple[int, int]:
         """The next offset and the next position."""
-        end: tuple[int, int] = self.recent_reader().end()
-        return end
+        with self._log() as reader:
+            ends = reader.ends()
+            return ends.next_offset, ends.next_position
 
     def log_messages(self, start: int, limit: int) -> list[dict[str, Any]]:
         """Messages of the log from an offset on, without their bodies' ends."""
         found = []
-        reader = self.recent_reader()
-        for record in _from(reader.messages, start, limit):
+        with self._log() as reader:
+            records = _from(reader.messages, start, limit)
+        for record in records:
             for row, message in enumerate(record.messages):
+                queues: tuple[str, ...] = cell(record.queues, row)
                 found.append(
                     {
                         "offset": record.first + row,
                         "time": message.created,
                         "id": message.id,
                         "topic": message.name,
-                        "queues": list(cell(record.queues, row)),
+                        "queues": list(queues),
                         "object": message.object,
                         "key": message.key,
                         "mimeType": message.mime_type,
@@ -534,8 +549,9 @@ class MessagingService:
     def log_events(self, start: int, limit: int) -> list[dict[str, Any]]:
         """Events of the log from a position on."""
         found = []
-        reader = self.recent_reader()
-        for record in _from(reader.events, start, limit):
+        with self._log() as reader:
+            records = _from(reader.events, start, limit)
+        for record in records:
             for row, event in enumerate(record.rows):
                 entry = {
                     "position": record.first + row,
@@ -552,9 +568,8 @@ class MessagingService:
         return found
 
     def offset_at(self, moment: int, events: bool) -> int:
-        reader = self.recent_reader()
-        number: int = reader.position_at(moment) if events else reader.offset_at(moment)
-        return number
+        with self._log() as reader:
+            return reader.position_at(moment) if events else reader.offset_at(moment)
 
     def latency(self, queue: str | None) -> dict[int, list[int]]:
         return self.recent.latency(queue)
@@ -585,7 +600,7 @@ def _move_waiting(broker: Broker, queue: str, to: str, who: str, limit: int) -> 
     return moved
 
 
-def _from(read: Callable[..., Iterator[T]], start: int, limit: int) -> Iterator[T]:
+def _from(read: Callable[..., Iterator[T]], start: int, limit: int) -> list[T]:
     """Records with numbers from `start` on; where those were collected, from the first one that is left."""
     records = list(read(start, start + limit))
     if not records:
@@ -593,7 +608,7 @@ def _from(read: Callable[..., Iterator[T]], start: int, limit: int) -> Iterator[
         if following is not None:
             first: int = following.first  # type: ignore[attr-defined]
             records = list(read(first, first + limit))
-    yield from records
+    return records
 
 
 def chosen_offsets(offsets: Iterable[int], states: frozenset[State] = PARKED) -> MessageFilter:
@@ -697,12 +712,12 @@ def _words(state: State, event: Mapping[str, Any]) -> str:
             return state.name.capitalize()
 
 
-def priority_of(value: int | str) -> Priority:
+def priority_of(value: int | str) -> int:
     """A priority by number or name."""
     try:
-        return Priority[value.upper()] if isinstance(value, str) else Priority(value)
-    except (KeyError, ValueError):
-        raise InvalidOption(f"priority must be normal or high, not {value!r}") from None
+        return read_priority(value)
+    except InvalidMessage as error:
+        raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
 
 
 def seconds(value: Duration) -> float:

@@ -1,0 +1,79 @@
+"""What one message costs, in calls of functions, which no machine changes (B1, B4)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from remuda import Bus
+
+ROUNDS = 20
+
+
+def calls(action: Callable[[], object], *rooms: str) -> float:
+    """How many Python functions of these rooms are called, on average."""
+    counted: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_globals.get("__name__", "").startswith(rooms):
+            counted[frame.f_code.co_qualname] += 1
+
+    action()
+    sys.setprofile(count)
+    try:
+        for _ in range(ROUNDS):
+            action()
+    finally:
+        sys.setprofile(None)
+    return counted.total() / ROUNDS
+
+
+@pytest.fixture
+def bus() -> Bus:
+    return Bus()
+
+
+def test_a_publish_takes_few_calls_of_the_bus(bus: Bus) -> None:
+    """B1"""
+    bus.subscribe("x", queue="q")(lambda body: None)
+    with bus.testing():
+        assert calls(lambda: bus.publish("x", "text"), "remuda.bus") <= 20
+
+
+def test_a_handled_message_takes_few_calls_of_the_bus(bus: Bus) -> None:
+    """B1"""
+    bus.subscribe("x", queue="q")(lambda body: None)
+    with bus.testing() as test:
+        processor = next(one for one in bus.processors() if one.queue == "q")
+
+        def handle() -> None:
+            assert test._round(processor) == 1
+
+        bus.publish_many("x", ["text"] * (ROUNDS + 1))
+        assert calls(handle, "remuda.bus") <= 30
+
+
+def test_a_failure_is_described_once_for_each_place(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    """B4: formatting a traceback, which reads the source, is what made failures dear."""
+
+    @bus.subscribe("x", queue="q", retry=["1h"])
+    def handle(body: str) -> None:
+        raise ValueError(body)
+
+    caplog.set_level(logging.CRITICAL, "remuda.bus")
+    with bus.testing() as test:
+        processor = next(one for one in bus.processors() if one.queue == "q")
+
+        def fail() -> None:
+            assert test._round(processor) == 1
+
+        bus.publish_many("x", [str(number) for number in range(2 * ROUNDS + 2)])
+        assert calls(fail, "traceback", "linecache") == 0
+        assert calls(fail, "remuda.bus") <= 45
+        test.advance("2s")

@@ -1,0 +1,63 @@
+"""Escape codes and marks in what others wrote are shown, never obeyed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from remuda import Message, open_broker
+from remuda.cli import main, output
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u2066\r\nnext\x9b31m\u200b"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_b_no_command_lets_a_message_write_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    with open_broker(tmp_path, sync="os") as broker:
+        broker.create_queue("q", type="pull")
+        for number in range(2):
+            broker.publish(
+                Message(f"q.{HOSTILE}", HOSTILE.encode(), f"{number}-{HOSTILE}", headers={HOSTILE: HOSTILE}), queue="q"
+            )
+        delivery = broker.pull("q", consumer=HOSTILE)
+        assert delivery is not None
+        delivery.dead(reason=HOSTILE, detail=HOSTILE)
+    more = ["--json"] if as_json else []
+    for words in (
+        ["messages", tmp_path, "q"],
+        ["message", tmp_path, "0", "--offset"],
+        ["message", tmp_path, f"1-{HOSTILE}"],
+        ["log", "tail", tmp_path],
+        ["log", "tail", tmp_path, "--events"],
+        ["queues", tmp_path],
+        ["check", tmp_path],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, words), *more])
+        assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        assert shown
+        assert OBEYED.search(shown) is None, (words, ascii(shown))
+        if as_json:
+            for line in shown.splitlines():
+                json.loads(line)
+
+
+def test_an_error_is_shown_safely_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_broker(tmp_path, sync="os"):
+        pass
+    with pytest.raises(SystemExit):
+        main(["messages", str(tmp_path), HOSTILE])
+    assert OBEYED.search(capsys.readouterr().err.rstrip("\n")) is None
+
+
+def test_what_is_safe_is_left_as_it_is() -> None:
+    assert output.safe("größer → 日本語 ✓") == "größer → 日本語 ✓"
+    assert output.safe("a\tb\nc\x1b") == "a\\tb\\nc\\x1b"
+    assert output.safe("a\nb", lines=True) == "a\nb"

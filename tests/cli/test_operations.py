@@ -1,0 +1,111 @@
+"""Commands of operators beyond the usual: forget, cancel, move, remove, schedules, versions (B15, B19, B20, U3)."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import remuda as package
+from remuda import Bus
+from tests.cli.kit import Remuda
+
+
+def make(folder: Path, queue: str) -> Bus:
+    bus = Bus(folder / "data")
+    bus.subscribe("x", queue=queue, retry="never")(lambda body: 1 / 0)
+    return bus
+
+
+def test_version_and_help(remuda: Remuda) -> None:
+    """U3"""
+    root = Path(package.__file__).parents[2]
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    assert package.__version__ == version
+    assert remuda("--version").out == f"remuda {version}\n"
+    assert "Usage: remuda" in remuda("-h").out
+    assert "Usage: remuda queues" in remuda("queues", "-h").out
+    done = subprocess.run(
+        [sys.executable, "-m", "remuda", "--version"], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(root / "src"), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.stdout == f"remuda {version}\n"
+
+
+def test_forget_lets_dead_letters_go_with_who_did_it(
+    remuda: Remuda, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B15"""
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    with make(folder, "q") as bus:
+        bus.publish_many("x", [1, 2])
+        bus.run(until_idle=True)
+    assert "nothing was changed" in remuda("forget", "data", "q", code=1).out
+    assert remuda("forget", "data", "q", "--reason", "nobody", "--yes").out == "0 dead letters of q forgotten\n"
+    assert remuda("forget", "data", "q", "--yes", "--who", "ada").out == "2 dead letters of q forgotten\n"
+    assert remuda("reprocess", "data", "q").out == "0 messages back in q\n"
+
+
+def test_cancel(remuda: Remuda, folder: Path) -> None:
+    """B20"""
+    with make(folder, "q") as bus:
+        bus.publish("x", 1, id="a", delay="1h")
+    assert remuda("cancel", "data", "a").out == "a is cancelled\n"
+    assert remuda("cancel", "data", "a", code=1).out == "a was not cancelled: it is dead\n"
+    assert "no message 'b'" in remuda("cancel", "data", "b", code=1).err
+
+
+def test_a_renamed_handlers_messages_can_be_moved_and_its_queue_removed(
+    remuda: Remuda, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B13"""
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    with make(folder, "old") as bus:
+        bus.publish_many("x", [1, 2, 3])
+    with make(folder, "new") as bus:
+        assert bus.broker.queue("new").waiting == 0
+    assert remuda("move", "data", "old", "new").out == "3 messages moved from old to new\n"
+    remuda("move", "data", "old", "old", code=1)
+    remuda("move", "data", "old", "nowhere", code=1)
+    rows = {row["queue"]: row for row in remuda("queues", "data", "--json").value}
+    assert (rows["old"]["depth"], rows["old"]["dead"], rows["new"]["depth"]) == (0, 0, 3)
+    assert "nothing was changed" in remuda("queues", "data", "--remove", "old", code=1).out
+    assert remuda("queues", "data", "--remove", "old", "--yes").out == "old is removed\n"
+    assert "old" not in {row["queue"] for row in remuda("queues", "data", "--json").value}
+
+
+def test_schedules_are_listed_with_last_and_next_run(remuda: Remuda, folder: Path) -> None:
+    """B19"""
+    bus = Bus(folder / "data")
+    bus.every("1h", name="tidy")(lambda: None)
+    bus.cron("0 3 * * *", tz="Europe/Berlin", name="nightly")(lambda: None)
+    with bus:
+        bus.run(until_idle=True)
+    rows = {row["name"]: row for row in remuda("schedules", "data", "--json").value}
+    assert rows["tidy"]["rule"] == "every 1h"
+    assert rows["nightly"]["rule"] == "cron 0 3 * * * Europe/Berlin"
+    assert rows["tidy"]["last"] is None
+    assert rows["tidy"]["next"] is not None
+    assert "never" in remuda("schedules", "data").out
+    remuda("pause", "data", "tidy")
+    assert {row["status"] for row in remuda("schedules", "data", "--json").value} == {"paused", "running"}
+
+
+def test_publish_makes_no_directory_unless_told(remuda: Remuda, folder: Path) -> None:
+    """U3"""
+    assert "nothing was published" in remuda("publish", "typo", "x", "1", code=1).err
+    assert not (folder / "typo").exists()
+    remuda("publish", "typo", "x", "1", "--create")
+    assert (folder / "typo").is_dir()
+
+
+def test_clear_with_filters(remuda: Remuda, folder: Path) -> None:
+    """B15"""
+    with make(folder, "q") as bus:
+        bus.publish("x", 1)
+    assert remuda("clear", "data", "q", "--topic", "y", "--yes").out == "0 messages cleared from q\n"
+    assert remuda("clear", "data", "q", "--topic", "x", "--since", "10m", "--yes").out == "1 message cleared from q\n"

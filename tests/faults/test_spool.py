@@ -1,0 +1,48 @@
+"""P2, L2: a batch leaves the spool only when its rows are kept."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from remuda.broker.host import Host
+from remuda.broker.intake import Intake
+
+from remuda.broker.options import BrokerOptions, Sync
+from remuda.log import spool
+from remuda.model.errors import StorageError
+from tests.faults.disks import FailingDisk, input_output_error
+
+pytestmark = pytest.mark.faults
+
+
+def take_in_on_a_failing_disk(path: Path, failing: str) -> list[spool.SpoolBatch]:
+    """What is left in the spool when the rows of its batch could not be kept."""
+    disk = FailingDisk(path)
+    host = Host(disk, BrokerOptions(sync=Sync.ALWAYS, worker=1))
+    try:
+        host.upkeep.stop()
+        setattr(disk, f"{failing}_error", input_output_error())
+        rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"row"}], spool.SPOOL_SCHEMA)
+        place = spool.prepare(str(path))
+        spool.lay(place, "app", 1, [spool.stage(place, [rows])[0]])
+        with contextlib.suppress(StorageError):
+            Intake(host).run()
+        return spool.waiting(place)
+    finally:
+        setattr(disk, f"{failing}_error", None)
+        host.close()
+
+
+@pytest.mark.parametrize("failing", ["write", "sync"])
+def test_p2_a_batch_stays_until_its_rows_are_kept(tmp_path: Path, failing: str) -> None:
+    (left,) = take_in_on_a_failing_disk(tmp_path / "log", failing)
+    assert (left.app, left.number) == ("app", 1)
+
+
+def test_a_batch_that_is_removed_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: nobody waits for the rows to be kept."""
+    monkeypatch.setattr(Host, "wait", lambda host, ticket: None)
+    assert take_in_on_a_failing_disk(tmp_path / "log", "sync") == []

@@ -1,0 +1,134 @@
+"""L2, L5 on the real disk: its system calls are recorded, and a power loss is played at every one of them.
+
+That the proof can fail is shown by planted bugs: each leaves out one sync, and each is found.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from remuda.log import directory
+from remuda.log.collect import collect
+from remuda.log.disk import Disk
+from remuda.log.reader import Reader
+from remuda.log.seal import seal
+from remuda.log.tail import LogOptions
+from tests.log.recorded import Machine, Recorder
+from tests.log.samples import appended, commit, events, open_log
+
+pytestmark = pytest.mark.faults
+
+COLLECTED: Final = set(range(13))
+"""Messages, and events that tell of them alone, which the log lets go in the course of its life."""
+
+
+class Promise(NamedTuple):
+    """From a call on, so many messages and events are confirmed."""
+
+    since: int
+    messages: int
+    events: int
+
+
+def work(disk: Disk, recorder: Recorder) -> list[Promise]:
+    """A life of a log; gives what was confirmed, and when."""
+    confirmed: list[Promise] = []
+    log, _, _ = open_log(disk, LogOptions(segment_bytes=900, reserve_bytes=512, spare_bytes=64))
+    for number in range(24):
+        commit(log, [appended(log, [b"%d " % number + b"x" * 40] * 3), events(log, 3 * number)])
+        confirmed.append(Promise(len(recorder.calls), log.next_offset, log.next_position))
+        if number % 4 == 3:
+            log.write_checkpoint(log.mark(), b"state %d" % number)
+            seal(log)
+        if number == 18:
+            collect(log, lambda first, last: [(first, last - first + 1)] if last > 12 else [])
+    log.close()
+    return confirmed
+
+
+def check_power_losses(calls: Recorder, confirmed: list[Promise], seeds: int = 2) -> int:
+    """After a power loss at any call all that was confirmed is there, and no file is damaged."""
+    machine = Machine(calls.root)
+    states = 0
+    for at, call in enumerate(calls.calls, 1):
+        machine.play(call)
+        promised = [promise for promise in confirmed if promise.since <= at][-1:] or [Promise(0, 0, 0)]
+        messages, events = set(range(promised[0].messages)), set(range(promised[0].events))
+        for seed in range(seeds):
+            disk = machine.after_power_loss(random.Random(f"{at} {seed}"))
+            where = f"after call {at}: {call.kind} {call.place}"
+            log, _, recovery = open_log(disk)
+            report = recovery.report
+            assert not report.damages, f"{where}: {report.describe()}"
+            assert not report.damaged_checkpoints, f"{where}: {report.describe()}"
+            assert not report.state_lost, where
+            found = {offset for record in Reader(disk).messages() for offset in _numbers(record)}
+            told = {position for record in Reader(disk).events() for position in _numbers(record)}
+            assert messages - COLLECTED <= found, f"{where}: messages {messages - found} are lost"
+            assert events - COLLECTED <= told, f"{where}: events {events - told} are lost"
+            assert log.next_offset >= len(messages), where
+            states += 1
+    return states
+
+
+def _numbers(record: Any) -> range:
+    return range(record.first, record.first + len(record))
+
+
+def recorded(
+    path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType = directory
+) -> tuple[Recorder, list[Promise]]:
+    recorder = Recorder(path)
+    with recorder.recording(monkeypatch):
+        confirmed = work(module.DirectoryDisk(path), recorder)
+    return recorder, confirmed
+
+
+def test_l2_l5_a_power_loss_at_every_system_call_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, confirmed = recorded(tmp_path / "log", monkeypatch)
+    kinds = {call.kind for call in calls.calls}
+    assert {"create", "write", "sync", "sync folder", "rename", "unlink", "mkdir", "allocate", "truncate"} <= kinds
+    assert check_power_losses(calls, confirmed) > 300
+
+
+def planted(old: str, new: str) -> ModuleType:
+    """The module of the real disk with one change."""
+    source = Path(directory.__file__).read_text()
+    assert source.count(old) == 1, old
+    spec = importlib.util.spec_from_loader("remuda.log.directory_planted", loader=None)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = directory.__file__
+    sys.modules[spec.name] = module
+    try:
+        exec(compile(source.replace(old, new), directory.__file__, "exec"), module.__dict__)
+    finally:
+        del sys.modules[spec.name]
+    return module
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("                    os.fsync(handle)\n", ""),
+        ("                raise\n            sync_folder(path.parent)\n", "                raise\n"),
+        ("            os.replace(self._root / source, path)\n            sync_folder(path.parent)\n",
+         "            os.replace(self._root / source, path)\n"),
+        ("            datasync(self._handle)\n", ""),
+        ("                sync_folder(self._path.parent)\n", ""),
+        ("            sync_folder(folder.parent)\n", ""),
+    ],
+    ids=["content of an atomic write", "name of an atomic write", "name after a rename", "content of the tail",
+         "name of a segment", "name of a folder"],
+)  # fmt: skip
+def test_a_missing_sync_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    calls, confirmed = recorded(tmp_path / "log", monkeypatch, planted(old, new))
+    with pytest.raises(AssertionError, match="after call"):
+        check_power_losses(calls, confirmed, seeds=4)
