@@ -34,6 +34,8 @@ _GATHER: Final = 0.004
 _AWAKE: Final = 0.25
 """How long a relay keeps looking after it has found something: commits in quick succession wake it only once."""
 _IDLE: Final = 1.5
+_PATIENCE: Final = 3.0
+"""How long to wait for a moment in which nothing is left to send."""
 _LONGEST_BACKOFF: Final = 30.0
 
 Threshold = Callable[[str, str, str], None]
