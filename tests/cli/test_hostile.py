@@ -25,7 +25,7 @@ def test_b_no_command_lets_a_message_write_to_the_terminal(
             broker.publish(
                 Message(f"q.{HOSTILE}", HOSTILE.encode(), f"{number}-{HOSTILE}", headers={HOSTILE: HOSTILE}), queue="q"
             )
-        delivery = broker.pull("q", consumer=HOSTILE)
+        delivery = broker.pull("q")
         assert delivery is not None
         delivery.dead(reason=HOSTILE, detail=HOSTILE)
     more = ["--json"] if as_json else []

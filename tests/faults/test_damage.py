@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from remuda.broker.engine import Engine
-from remuda.broker.extensions import Extensions
 
 from remuda import Message, open_broker
+from remuda.broker.embedded.engine import Engine
+from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.options import BrokerOptions
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.check import check

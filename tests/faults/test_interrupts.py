@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from remuda.broker.turn import Turn
 
 from remuda import Message, open_broker
+from remuda.broker.embedded.commit import GroupCommit
 from remuda.model.errors import NotFound, StorageError
 
 pytestmark = pytest.mark.faults
@@ -58,7 +58,7 @@ def test_a_change_that_was_cut_short_stops_the_broker_until_it_is_opened_again(t
     broker.publish(Message("jobs.one", b"kept"))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker.runtime.engine.core.queues["jobs"].flights, "_pieces", None)
+        patch.setattr(broker.runtime.engine.core.queues["jobs"].flights, "_blocks", None)
         with pytest.raises((TypeError, AttributeError)):
             broker.pull("jobs")
     with pytest.raises(StorageError, match="open again"):
@@ -70,13 +70,26 @@ def test_a_change_that_was_cut_short_stops_the_broker_until_it_is_opened_again(t
         assert delivery.bodies == [b"kept"]
 
 
-def test_a_refusal_does_not_stop_the_turns_of_others() -> None:
-    failures: list[BaseException] = []
-    turn = Turn(threading.Lock(), failures.append)
-    with pytest.raises(NotFound), turn:
-        raise NotFound("no such queue")
-    with pytest.raises(KeyboardInterrupt), turn:
+def test_a_refusal_does_not_stop_the_broker(tmp_path: Path) -> None:
+    with open_broker(tmp_path / "data", auto_queue_creation=False) as broker:
+        with pytest.raises(NotFound):
+            broker.pull("unknown")
+        broker.create_queue("jobs", type="pull")
+        assert broker.publish(Message("jobs", b"x")).accepted == 1
+
+
+def test_an_interrupt_between_two_lines_leaves_no_leader_behind() -> None:
+    """Whoever was made the leader of a group commit passes that on, wherever it is interrupted."""
+    group = GroupCommit(lambda: 10)
+    taken = group._take_place
+
+    def interrupted(place: Any) -> None:
+        taken(place)
         raise KeyboardInterrupt
-    assert [type(failure) for failure in failures] == [KeyboardInterrupt]
-    with turn:
-        pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group, "_take_place", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group.wait(1)
+    group.wait(1)
+    assert group.idle

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from remuda.broker.host import Host
-from remuda.broker.intake import Intake
 
+from remuda.broker.embedded.intake import Intake
+from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.log import spool
 from remuda.model.errors import StorageError
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.faults
 def take_in_on_a_failing_disk(path: Path, failing: str) -> list[spool.SpoolBatch]:
     """What is left in the spool when the rows of its batch could not be kept."""
     disk = FailingDisk(path)
-    host = Host(disk, BrokerOptions(sync=Sync.ALWAYS, worker=1))
+    host = Runtime(disk, BrokerOptions(sync=Sync.ALWAYS, worker=1))
     try:
         host.upkeep.stop()
         setattr(disk, f"{failing}_error", input_output_error())
@@ -44,5 +44,5 @@ def test_p2_a_batch_stays_until_its_rows_are_kept(tmp_path: Path, failing: str) 
 
 def test_a_batch_that_is_removed_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: nobody waits for the rows to be kept."""
-    monkeypatch.setattr(Host, "wait", lambda host, ticket: None)
+    monkeypatch.setattr(Runtime, "wait", lambda host, ticket: None)
     assert take_in_on_a_failing_disk(tmp_path / "log", "sync") == []

@@ -12,8 +12,10 @@ import duckdb
 import polars
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
 from remuda import lake
+from remuda.cli.app import app
 from remuda.lake.files import folder_of, remove_links
 from remuda.lake.iceberg import catalog
 from remuda.lake.publishing import version_at
@@ -148,3 +150,13 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         pass
     with pytest.raises(InvalidOption, match="a table's format is delta or iceberg, not 'hudi'"):
         lake.publish(tmp_path, formats=["hudi"])
+
+
+def test_the_command_publishes_and_says_what_it_did(tmp_path: Path) -> None:
+    half_sealed(tmp_path / "data", 600)
+    runner = CliRunner()
+    told = runner.invoke(app, ["lake", "publish", str(tmp_path / "data"), "--format", "delta"])
+    assert told.exit_code == 0, told.output
+    assert "messages (delta): 1 files added, 0 dropped, up to " in told.stdout
+    missing = runner.invoke(app, ["lake", "publish", str(tmp_path / "nowhere")])
+    assert (missing.exit_code, "there is no directory" in missing.output) == (1, True)

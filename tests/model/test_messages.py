@@ -36,7 +36,7 @@ MESSAGES = st.lists(
 def test_m2_the_fields_of_a_message() -> None:
     assert Message.__struct_fields__ == (
         "name", "body", "id", "topics", "object", "key", "timestamp", "mime_type", "headers", "priority", "created",
-        "expires", "due",
+        "expires", "due", "wire",
     )  # fmt: skip
 
 

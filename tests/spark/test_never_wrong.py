@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from remuda.broker.embedded.intake import Intake
 from typer.testing import CliRunner
 
+from remuda.broker.embedded.intake import Intake
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.message import Message
 from remuda.spark import pins, read
@@ -137,10 +137,10 @@ def test_a_later_run_mends_what_an_earlier_one_could_not_know(spark: SparkSessio
 
 def test_windows_of_which_messages_are_gone_do_not_wait_for_ever(spark: SparkSession, place: Place) -> None:
     with broker_at(Path(place.url), success_retention="1ms") as broker:
-        publish(broker, 300)
+        publish(broker, 600)
         broker.runtime.sync()
         JOBS["metrics"](spark, place)
-        subscription = broker.subscribe("orders", batch=250)
+        subscription = broker.subscribe("orders", batch=550)
         delivery = subscription.receive(5)
         assert delivery is not None
         delivery.ack()
@@ -151,7 +151,7 @@ def test_windows_of_which_messages_are_gone_do_not_wait_for_ever(spark: SparkSes
         JOBS["metrics"](spark, Place(url=place.url, lake=place.lake, options={"failOnDataLoss": "false"}))
     rows = metrics_table(place.lake).read(spark).where("queue = 'orders'")
     total = rows.groupBy().sum("published", "succeeded", "waiting", "dead").collect()[0]
-    assert tuple(total) == (300, 250, 50, 0)
+    assert tuple(total) == (600, 550, 50, 0)
 
 
 def test_metrics_of_days_between_those_that_changed_are_not_doubled(spark: SparkSession, place: Place) -> None:

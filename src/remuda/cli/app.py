@@ -25,6 +25,7 @@ from remuda.cli import (
     search,
     worker,
 )
+from remuda.lake import commands as lakes
 from remuda.spark import commands as pipelines
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -83,5 +84,6 @@ app.add_typer(index.app, name="index")
 app.command("relay")(relay.relay)
 app.add_typer(db.app, name="db")
 app.add_typer(pipelines.app, name="pipeline")
+app.add_typer(lakes.app, name="lake")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)

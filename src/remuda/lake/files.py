@@ -41,25 +41,26 @@ def folder_of(root: Path, table: str) -> Path:
     return root / TABLES / table
 
 
-def link_files(root: Path, table: str, known: frozenset[str]) -> tuple[list[DataFile], list[str]]:
-    """The files that are sealed now, each linked under its lasting name; and those that are damaged, by name.
+def link_files(root: Path, table: str, known: frozenset[str]) -> tuple[set[str], list[DataFile], list[str]]:
+    """The lasting names of all files that are sealed now; what is to be known of the new ones; the damaged ones.
 
-    Those whose lasting name is `known` were looked at before.
+    Those whose lasting name is `known` were linked and looked at before.
     """
-    disk = DirectoryDisk(str(root), create=False)
     listed = list_files(f"sealed/{name}" for name in _names(root / "sealed"))
-    found: list[DataFile] = []
+    names: set[str] = set()
+    fresh: list[DataFile] = []
     damaged: list[str] = []
     for file in listed.messages if table == MESSAGES else listed.events:
         try:
-            one = _linked(root, disk, table, file, known)
+            name = _lasting_name(root / file.name)
+            if name not in known:
+                fresh.append(_linked(root, table, file, name))
+            names.add(name)
         except FileNotFoundError:
             continue  # collected between the look and the link
         except Unreadable:
             damaged.append(file.name)
-            continue
-        found.append(one)
-    return found, damaged
+    return names, fresh, damaged
 
 
 def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float = GRACE_SECONDS) -> int:
@@ -79,27 +80,30 @@ def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float
     return gone
 
 
-def _linked(root: Path, disk: DirectoryDisk, table: str, file: SealedFile, known: frozenset[str]) -> DataFile:
-    source = root / file.name
+def _lasting_name(source: Path) -> str:
     told = source.stat()
-    name = f"data/{source.stem}-{told.st_ino:x}-{told.st_mtime_ns // 1_000_000:x}.parquet"
+    return f"data/{source.stem}-{told.st_ino:x}-{told.st_mtime_ns // 1_000_000:x}.parquet"
+
+
+def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
     target = folder_of(root, table) / name
-    if name not in known:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(source, target)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                f"no links can be made in {str(root)!r} ({error.strerror}); a table without copies needs a file system "
-                "with hard links, and leave to write there"
-            ) from error
-        if target.stat().st_ino != told.st_ino:
-            raise FileNotFoundError(name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(root / file.name, target)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"no links can be made in {str(root)!r} ({error.strerror}); a table without copies needs a file system "
+            "with hard links, and leave to write there"
+        ) from error
+    told = target.stat()
+    if f"-{told.st_ino:x}-" not in name:
+        target.unlink()
+        raise FileNotFoundError(name)  # shrunk between the look and the link: the next look finds the other
     sealed = SealedParquet(DirectoryDisk(str(root), create=False), target.relative_to(root).as_posix())
-    if name not in known and not sealed.whole():
+    if not sealed.whole():
         target.unlink()
         raise Unreadable(f"{file.name} is damaged")
     number = NUMBER[table]

@@ -79,12 +79,10 @@ def _publish(root: Path, table: str, formats: Sequence[str]) -> list[Published]:
     listed = {kind: one.listed() for kind, one in tables.items()}
     known = frozenset.intersection(*listed.values()) if listed else frozenset()
     end = EmbeddedLog(str(root)).sealed_before(table)
-    files, damaged = link_files(root, table, known)
-    names = {file.path for file in files}
-    end = max(end, *(file.last + 1 for file in files), 0)
+    names, fresh, damaged = link_files(root, table, known)
     told = []
     for kind, one in tables.items():
-        added = [file for file in files if file.path not in listed[kind]]
+        added = [file for file in fresh if file.path not in listed[kind]]
         dropped = sorted(listed[kind] - names)
         version = one.commit(added, dropped, end) if added or dropped else one.version()
         location = str(folder_of(root, table))

@@ -36,12 +36,15 @@ from pyspark.sql.types import (
 )
 
 from remuda.log import spool
+from remuda.log.schemas import MESSAGES_SCHEMA, TEXTS
 from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
 from remuda.spark.options import OF_SPARK, check_names, whole_number
 from remuda.spark.port import directory
 
 WRITE_OPTIONS: Final = ("path", "appId", "batchId", "queue", "checkpointLocation")
+_BY_BROKER: Final = ("offset", "created", "queues", "digest")
+"""Columns of the table that no row can bring."""
 _QUERY: Final = "sql.streaming.queryId"
 _TEXT: Final = (StringType,)
 _TIME: Final = (TimestampType,)
@@ -193,9 +196,17 @@ def query_id(checkpoint: str | None) -> str:
     )
 
 
+def is_whole(schema: StructType) -> bool:
+    """Whether rows have all columns of the table `messages`, as those of INSERT INTO have."""
+    return {*MESSAGES_SCHEMA.names} == {*schema.fieldNames()}
+
+
 def check_columns(schema: StructType) -> None:
     """Refuse rows that can be no messages, before anything is written."""
+    whole = is_whole(schema)
     for field in schema.fields:
+        if whole and field.name in _BY_BROKER:
+            continue
         kinds = _KINDS.get(field.name)
         if kinds is None:
             near = difflib.get_close_matches(field.name, _KINDS, n=1)
@@ -212,6 +223,12 @@ def check_columns(schema: StructType) -> None:
 def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
     """Rows of a query in the columns of the spool, all for one queue if it is named; what they lack is null."""
     known = set(batch.schema.names)
+    for name in _BY_BROKER:
+        if name in known and batch.column(name).null_count < batch.num_rows:
+            raise InvalidMessage(
+                f"the column {name!r} is the broker's to fill; leave it out, as in INSERT INTO log (name, body). "
+                "Nothing was published"
+            )
     columns = {
         field.name: batch.column(field.name).cast(field.type)
         if field.name in known
@@ -220,13 +237,18 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
     }
     if queue is not None:
         columns["queue"] = pa.repeat(pa.scalar(queue), batch.num_rows)
-    if "name" not in known and batch.num_rows:
+    if batch.num_rows and columns["name"].null_count:
         # A message is published under its first topic unless it says otherwise.
-        topics = columns["topics"]
+        topics = columns["topics"].filter(pc.is_null(columns["name"]))
         if pc.min(pc.fill_null(pc.list_value_length(topics), 0)).as_py() == 0:
             raise InvalidMessage("a row has neither a name nor a topic; nothing was published")
-        columns["name"] = pc.list_element(topics, 0)
+        columns["name"] = pc.coalesce(columns["name"], pc.list_element(_never_empty(columns["topics"]), 0))
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=SPOOL_SCHEMA)
+
+
+def _never_empty(lists: pa.Array) -> pa.Array:
+    """Lists of which each has a first element to ask for."""
+    return pc.if_else(pc.equal(pc.fill_null(pc.list_value_length(lists), 0), 0), pa.scalar([None], TEXTS), lists)
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:

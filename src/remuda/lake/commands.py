@@ -1,0 +1,49 @@
+"""`remuda lake`: the log's lakehouse tables."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import msgspec
+import typer
+
+from remuda.lake import publish as publish_tables
+from remuda.model.errors import RemudaError
+
+app = typer.Typer(name="lake", help="The log as Delta and Iceberg tables.", no_args_is_help=True)
+
+
+@app.callback()
+def lake() -> None:
+    """The log as Delta and Iceberg tables, with no byte copied."""
+
+
+@app.command()
+def publish(
+    url: Annotated[str, typer.Argument(help="The directory of the log.")],
+    formats: Annotated[list[str] | None, typer.Option("--format", help="delta or iceberg; both unless told.")] = None,
+    every: Annotated[float | None, typer.Option(min=0.1, help="Go on, looking every so many seconds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Bring the tables under DIR/tables up to the files that are sealed by now."""
+    try:
+        while True:
+            for one in publish_tables(url, formats=formats or ("delta", "iceberg")):
+                if as_json:
+                    typer.echo(json.dumps(msgspec.to_builtins(one)))
+                elif one.added or one.dropped or every is None:
+                    typer.echo(
+                        f"{one.table} ({one.format}): {one.added} files added, {one.dropped} dropped, up to {one.end:,}"
+                    )
+                for name in one.damaged:
+                    typer.echo(f"{name} is damaged and is not in the table; restore it from a copy", err=True)
+            if every is None:
+                return
+            time.sleep(every)
+    except RemudaError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        return
