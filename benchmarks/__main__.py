@@ -22,9 +22,10 @@ from benchmarks.effort import Effort
 from benchmarks.http.rows import HTTP_ROWS
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
+from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
-from benchmarks.table import broker_table, bus_table, findings_table, is_bus, spark_table
+from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, spark_table
 from benchmarks.throughput import measure
 from benchmarks.workload import workloads
 
@@ -81,6 +82,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **BIG_ROWS,
         **INDEX_ROWS,
         **SPARK_ROWS,
+        **OUTBOX_ROWS,
         **HTTP_ROWS,
     }
 
@@ -93,13 +95,16 @@ def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result)]
     http = [result for result in results if result.name in HTTP_ROWS]
-    broker = [result for result in results if not is_bus(result) and not is_spark(result) and result not in http]
+    outbox = [result for result in results if is_outbox(result)]
+    broker = [result for result in results if result not in (*bus, *spark, *http, *outbox)]
     if broker:
         console.print(broker_table(broker))
     if bus:
         console.print(bus_table(bus))
     if spark:
         console.print(spark_table(spark))
+    if outbox:
+        console.print(outbox_table(outbox))
     for result in http:
         console.print(f"{result.name:22} {result.remuda:>12,.1f} {result.unit:12} {result.settings}")
     console.print(findings_table(findings({result.name: result for result in results})))

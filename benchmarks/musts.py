@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from benchmarks.big import BACKLOG, RESTART
 from benchmarks.bus.rows import BUS_ROWS, LATENCY
 from benchmarks.index.rows import SQLITE, WORDS
+from benchmarks.outbox import rows as outbox
 from benchmarks.results import Result
 from benchmarks.spark.rows import LIFECYCLE, PIPELINES, READ, SOURCE, STREAM, is_judged
 
@@ -126,6 +127,10 @@ MUSTS: Final = (
     Must(f"{STREAM}: ≥ 0.5 of the batch source", STREAM, _share(0.5)),
     Must(f"{LIFECYCLE}: ≤ 3 CPU-seconds per million events", LIFECYCLE, _at_most(3)),
     *(Must(f"{row}: no dearer per message for ten times as many", row, _no_faster_than_linear) for row in PIPELINES),
+    Must("8 committers: ≥ 0.8 of bare inserts", outbox.PUBLISH_1, _of_limit(0.8)),
+    Must("outbox from end to end: ≥ 3 times pgqueuer", outbox.END_TO_END, _of_best_peer(3)),
+    Must("outbox from end to end: ≥ 0.5 of raw SQL", outbox.END_TO_END, _of_limit(0.5)),
+    Must("from commit to handler: p50 ≤ 25 ms", outbox.LATENCY, _at_most(25)),
 )
 
 

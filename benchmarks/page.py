@@ -10,6 +10,7 @@ from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import LATENCY
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
+from benchmarks.outbox.rows import is_outbox
 from benchmarks.results import BUSY, Result
 from benchmarks.spark.rows import is_measured, is_spark
 from benchmarks.table import (
@@ -41,7 +42,7 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
-    elsewhere = (is_bus, is_spark, lambda result: result.name in BIG_ROWS or result.name in INDEX_ROWS)
+    elsewhere = (is_bus, is_spark, is_outbox, lambda result: result.name in BIG_ROWS or result.name in INDEX_ROWS)
     broker = [result for result in results if not any(its(result) for its in elsewhere)]
     big, index = (
         [

@@ -18,6 +18,9 @@ BUS_PEERS: Final = ("huey", "huey-memory", "dramatiq", "celery")
 BROKER_HEADINGS: Final = ("remuda", *BROKER_PEERS, "to best peer", "bare loop", "to loop")
 BUS_HEADINGS: Final = ("remuda", "remuda, always", *BUS_PEERS, "to best peer")
 
+OUTBOX_PEERS: Final = ("pgqueuer", "procrastinate")
+OUTBOX_HEADINGS: Final = ("remuda", *OUTBOX_PEERS, "to best peer", "raw SQL", "to raw SQL")
+
 SPARK_PEERS: Final = (NATIVE, BATCH_SOURCE)
 SPARK_HEADINGS: Final = ("remuda", *SPARK_PEERS, "ratio", "ratio by wall", "growth")
 
@@ -39,6 +42,23 @@ def bus_table(results: Iterable[Result]) -> Table:
 def spark_table(results: Iterable[Result]) -> Table:
     table = Table(title="Spark over the log, in CPU seconds of the JVM and all Python workers")
     return _filled(table, SPARK_HEADINGS, (spark_cells(result) for result in results))
+
+
+def outbox_table(results: Iterable[Result]) -> Table:
+    table = Table(
+        title="The outbox on PostgreSQL with fsync on, beside its peers and raw SQL (more is better, but for ms)"
+    )
+    return _filled(table, OUTBOX_HEADINGS, (outbox_cells(result) for result in results))
+
+
+def outbox_cells(result: Result) -> list[str]:
+    return [
+        *_beginning(result),
+        *(number(result.peers.get(peer), result.unit) for peer in OUTBOX_PEERS),
+        ratio(result),
+        number(result.limit, result.unit),
+        "" if result.ratio_to_limit is None else f"{result.ratio_to_limit:.2f}",
+    ]
 
 
 def broker_cells(result: Result) -> list[str]:

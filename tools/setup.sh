@@ -132,8 +132,28 @@ install_browser() {
         say "chromium could not be installed, so the dashboard is not tested in a browser"
 }
 
+# The tests start a PostgreSQL of their own; without root, or elsewhere than on Debian, one has to be there already.
+install_postgres() {
+    if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
+        return
+    fi
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        say "There is no PostgreSQL here: tests of the outbox on PostgreSQL will be SKIPPED. On Debian or Ubuntu run"
+        say "    sudo apt-get install -y --no-install-recommends postgresql"
+        return
+    fi
+    say "installing postgresql ..."
+    mkdir -p /etc/postgresql-common
+    [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq </dev/null
+    apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 postgresql </dev/null >/dev/null ||
+        say "PostgreSQL could not be installed: tests of the outbox on PostgreSQL will be SKIPPED"
+}
+
 make_venv
 install_browser
+install_postgres
 say "installing the locked packages and remuda ..."
 install_with_uv || { say "uv did not do it, installing with pip ..." && install_with_pip; }
 install_rabbitmq

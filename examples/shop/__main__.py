@@ -19,6 +19,7 @@ from rich.console import Console
 
 from examples.shop import figures, report
 from examples.shop.model import Order
+from examples.shop.orders import Orders
 from examples.shop.services import Bank, Counter, Courier, Customer, Warehouse
 from remuda import Bus
 
@@ -29,6 +30,7 @@ class Shop:
     def __init__(self, directory: str, console: Console) -> None:
         self.console = console
         self.bus = Bus(directory, user="shop")
+        self.orders = Orders(self.bus, f"{directory}.orders.db")
         self.warehouse = Warehouse(self.bus)
         self.courier = Courier(self.bus)
         self.customer = Customer()
@@ -43,7 +45,7 @@ class Shop:
 
     def settle(self, pause: float = 0.6) -> None:
         """Wait until nothing is left to do, then give the reader a moment."""
-        while any(info.size for info in self.bus.broker.queues()):
+        while not self.orders.are_sent() or any(info.size for info in self.bus.broker.queues()):
             time.sleep(0.02)
         while self.customer.letters:
             self.tell(f"[green]letter to the customer:[/green] {self.customer.letters.pop(0)}")
@@ -63,32 +65,34 @@ class Lines(logging.Handler):
 
 def play(shop: Shop) -> None:
     bus = shop.bus
-    shop.scene("Publishing", "An order is placed. Five services do their part; no one of them knows another.")
-    bus.publish("order.placed", Order(1, "teapot", 30))
+    shop.scene(
+        "Publishing", "An order is placed, in a transaction of the shop's database. Five services do their part."
+    )
+    shop.orders.place(Order(1, "teapot", 30))
     shop.settle()
 
     shop.scene("Retries", "The bank does not answer at first. The message is tried again by its schedule.")
-    bus.publish("order.placed", Order(2, "teapot", 30))
+    shop.orders.place(Order(2, "teapot", 30))
     shop.settle()
 
     shop.scene("A timeout", "The packing robot hangs. After half a second it is interrupted, and tried again.")
-    bus.publish("order.placed", Order(3, "lamp", 80))
+    shop.orders.place(Order(3, "lamp", 80))
     shop.settle()
 
     shop.scene("A failover", "The drone cannot fly. After its last attempt the parcel goes on in the queue of the van.")
-    bus.publish("order.placed", Order(4, "teapot", 30, express=True))
+    shop.orders.place(Order(4, "teapot", 30, express=True))
     shop.settle()
 
     shop.scene(
         "A compensation", "The bank refuses. Its answer comes back by callback, and what was reserved is put back."
     )
-    bus.publish("order.placed", Order(5, "piano", 9000))
+    shop.orders.place(Order(5, "piano", 9000))
     shop.settle(0)
     shop.tell(f"pianos in stock: {shop.warehouse.stock['piano']}")
     time.sleep(0.6)
 
     shop.scene("Dead letters", "A label cannot be printed. The message is kept with its reason.")
-    bus.publish("order.placed", Order(6, "lamp", 80, address="Ελαιώνας 5"))
+    shop.orders.place(Order(6, "lamp", 80, address="Ελαιώνας 5"))
     shop.settle()
     shop.courier.printer_works = True
     count = bus.reprocess("Courier.label", reason="label printer", who="ada")
@@ -114,6 +118,7 @@ def main(directory: str, page: Path) -> None:
         shop.bus.start()
         play(shop)
         found = list(report.lines(shop.bus.broker))
+    shop.orders.close()
     console.print()
     console.print(report.table(found))
     kept = sum(line.end not in ("done", "moved on") for line in found)
@@ -135,5 +140,5 @@ if __name__ == "__main__":
         print(f"Look around: remuda queues {sys.argv[1]}")
     else:
         with tempfile.TemporaryDirectory() as data:
-            main(data, page_to_keep())
+            main(str(Path(data, "messages")), page_to_keep())
         print("To keep the messages and look around: make run DIR=data, then .venv/bin/remuda queues data")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from remuda.broker.opening import open_broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.message import Message
 from tests.broker.kit import HOUR, MILLISECOND, SECOND, ManualClock, open_at, pass_time
@@ -124,3 +127,29 @@ def test_a_clock_that_goes_back_brings_nothing_back(broker: EmbeddedBroker, cloc
     clock.now -= HOUR
     broker.publish(numbered(1, start=1))
     assert pulled(broker, count=5).bodies == [b"1"]
+
+
+def test_q16_a_pull_ends_when_its_time_is_up_by_the_brokers_clock(broker: EmbeddedBroker, clock: ManualClock) -> None:
+    """The clockwork may notice before whoever waits does, who then waits for no answer that nobody sends."""
+    broker.create_queue("orders", type="pull")
+    pool = ThreadPoolExecutor(1)
+    try:
+        waiting = pool.submit(broker.pull, "orders", timeout="1h")
+        while not broker.queue("orders").pulls:
+            time.sleep(0.001)
+        pass_time(broker, clock, HOUR)
+        assert waiting.result(20) is None
+        assert broker.queue("orders").pulls == 0
+    finally:
+        pool.shutdown(wait=False)
+
+
+def test_q16_idle_pulls_in_real_time_all_come_back() -> None:
+    pool = ThreadPoolExecutor(4)
+    with open_broker("memory://") as broker:
+        broker.create_queue("orders", type="pull")
+        try:
+            pulls = [pool.submit(broker.pull, "orders", timeout="20ms") for _ in range(40)]
+            assert [pull.result(20) for pull in pulls] == [None] * 40
+        finally:
+            pool.shutdown(wait=False)

@@ -15,6 +15,7 @@ import msgspec
 
 from remuda.bus import declaring
 from remuda.bus.broker_api import Broker, Clock, clear_waiting, open_broker, reprocess_retries, steady_clock
+from remuda.bus.companions import Companion, TransactionalOutbox, wait_until_idle
 from remuda.bus.execution.failure_policy import Threshold
 from remuda.bus.execution.processes.parent import parent
 from remuda.bus.execution.processor import QueueProcessor
@@ -117,6 +118,9 @@ class Bus:
         self._closed = False
         self._test: TestBus | None = None
         self._opening = threading.RLock()
+        self.outbox: TransactionalOutbox | None = None
+        self.companions: list[Companion] = []
+        """What runs as long as the bus does: relays."""
 
     @property
     def handlers(self) -> list[Handler]:
@@ -246,11 +250,14 @@ class Bus:
         keep_result: bool = False,
         unique: str | None = None,
         idempotency_key: str | None = None,
+        transaction: Any = None,
     ) -> str:
         """Hand a message over; its id comes back once it is kept. Handlers run elsewhere, later.
 
         `mime_type` says what bytes are; of other values it is known. With `unique`, nothing is published while a
         message with that key waits or is handled; with `idempotency_key`, while one is known at all. Either is its id.
+        With `transaction`, the connection or session of your database, the message is sent if and when its transaction
+        is committed.
         """
         if unique is not None or idempotency_key is not None:
             id = _once_id(id, unique, idempotency_key)
@@ -260,28 +267,42 @@ class Bus:
         )  # fmt: skip
         messages = self._publisher.message(topic, body, options)
         if unique is not None or idempotency_key is not None:
-            return self._publisher.publish_once(messages, id, ever=unique is None)
-        return self._publisher.publish(messages)[0]
+            return self._publisher.publish_once(messages, id, ever=unique is None, transaction=transaction)
+        return self._publisher.publish(messages, transaction)[0]
 
-    def publish_many(self, topic: str, bodies: Iterable[Any], **options: Unpack[BatchKwargs]) -> list[str]:
+    def publish_many(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[BatchKwargs]
+    ) -> list[str]:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
-        if "id" in options:
-            raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self._publisher.publish(self._publisher.messages(topic, bodies, _options(options)))
+        return self._publisher.publish(self._messages(topic, bodies, options), transaction)
 
-    def publish_messages(self, messages: Sequence[Message]) -> list[str]:
+    def publish_messages(self, messages: Sequence[Message], *, transaction: Any = None) -> list[str]:
         """Publish messages made by hand."""
-        return self._publisher.publish(Messages.of(messages))
+        return self._publisher.publish(Messages.of(messages), transaction)
 
-    async def publish_async(self, topic: str, body: Any = None, **options: Unpack[PublishKwargs]) -> str:
+    def transaction(self, connection: Any) -> Any:
+        """`with bus.transaction(connection):` publishes inside are part of the connection's transaction, which ends
+        with the block; `async with` for connections that are awaited."""
+        return self._publisher.outbox.transaction(connection)
+
+    async def publish_async(
+        self, topic: str, body: Any = None, *, transaction: Any = None, **options: Unpack[PublishKwargs]
+    ) -> str:
         """`publish` for coroutines."""
         if options.get("unique") is not None or options.get("idempotency_key") is not None:
             import asyncio
 
-            return await asyncio.to_thread(self.publish, topic, body, **options)
+            return await asyncio.to_thread(self.publish, topic, body, transaction=transaction, **options)
         options.pop("unique", None)
         options.pop("idempotency_key", None)
-        return await self._publisher.publish_async(self._message(topic, body, options))
+        messages = self._publisher.message(topic, body, _options(options))
+        return (await self._publisher.publish_async(messages, transaction))[0]
+
+    async def publish_many_async(
+        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[BatchKwargs]
+    ) -> list[str]:
+        """`publish_many` for coroutines."""
+        return await self._publisher.publish_async(self._messages(topic, bodies, options), transaction)
 
     def deliver(self, messages: Messages) -> list[str]:
         """Give messages to the broker, past all middleware; from a process of a handler, through its parent."""
@@ -452,7 +473,7 @@ class Bus:
                 try:
                     runner = self.start()
                     if until_idle:
-                        runner.wait_until_idle(limit)
+                        wait_until_idle(runner, self.companions, limit)
                     else:
                         runner.wait()
                 except KeyboardInterrupt:
@@ -484,7 +505,7 @@ class Bus:
                 try:
                     runner = await self.start_async(loop_per_queue=loop_per_queue)
                     if until_idle:
-                        await asyncio.to_thread(runner.wait_until_idle, limit)
+                        await asyncio.to_thread(wait_until_idle, runner, self.companions, limit)
                     else:
                         await asyncio.to_thread(runner.wait)
                 except asyncio.CancelledError:
@@ -545,7 +566,8 @@ class Bus:
 
         runner, self._runner = self._runner, None
         if runner is not None:
-            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(runner.stop, micros(grace) / SECOND)))
+            ending = asyncio.to_thread(self._stop_runner, runner, micros(grace) / SECOND)
+            await asyncio.shield(asyncio.ensure_future(ending))
             await self._lifecycle.stop_async()
         self.loop_holder.loop = None
 
@@ -558,6 +580,8 @@ class Bus:
             if self._replies is not None:
                 self._replies.close()
                 self._replies = None
+            if self.outbox is not None:
+                self.outbox.close()
             if self._broker is not None:
                 self._broker.close()
                 self._broker = None
@@ -574,10 +598,15 @@ class Bus:
         runner, self._runner = self._runner, None
         if runner is not None:
             try:
-                runner.stop(grace)
+                self._stop_runner(runner, grace)
                 self._lifecycle.stop(self.loop_holder)
             finally:
                 self._end_loop_thread()
+
+    def _stop_runner(self, runner: Runner, grace: float) -> None:
+        for companion in self.companions:
+            companion.stop(grace)
+        runner.stop(grace)
 
     def __enter__(self) -> Bus:
         return self
@@ -781,6 +810,8 @@ class Bus:
         self.schedules.plan_all()
         runner = self._runner = Runner(processors, self.broker, self.deliver, loop)
         runner.start()
+        for companion in self.companions:
+            companion.start()
         return runner
 
     def _end_loop_thread(self) -> None:
@@ -810,6 +841,11 @@ class Bus:
         if not isinstance(queue, str) or not queue:
             raise InvalidOption(f"queue must be the name of a queue, not {queue!r}")
         return queue if queue in SYSTEM_QUEUES or not self.prefix else self.prefix + queue
+
+    def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
+        if "id" in options:
+            raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
+        return self._publisher.messages(topic, bodies, _options(options))
 
     def _message(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
         return self._publisher.message(topic, body, _options(options))[0]

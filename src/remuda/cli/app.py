@@ -11,12 +11,14 @@ from remuda.cli import (
     check,
     config,
     dashboard,
+    db,
     index,
     log,
     messages,
     operations,
     publish,
     queues,
+    relay,
     report,
     run,
     schedules,
@@ -79,6 +81,8 @@ app.command("check")(check.check)
 app.command("backup")(backup.backup)
 app.command("search")(search.search)
 app.add_typer(index.app, name="index")
+app.command("relay")(relay.relay)
+app.add_typer(db.app, name="db")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(lakes.app, name="lake")
 app.add_typer(logs, name="log")

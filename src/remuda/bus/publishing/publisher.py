@@ -16,12 +16,12 @@ from remuda.bus.publishing.options import PublishOptions
 from remuda.bus.publishing.replies import REPLY_TOPIC
 from remuda.bus.publishing.system_queues import UNROUTED
 from remuda.model.errors import Duplicate, InvalidMessage, NotFound, PartlyRefused, RemudaError
-from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.state import LIVE
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
+    from remuda.bus.companions import TransactionalOutbox
 
 
 class Publisher:
@@ -51,17 +51,28 @@ class Publisher:
             inherited.setdefault(names.USER, bus.user)
         return options.messages(topic, values, inherited, bus.encoding, bus.now())
 
-    def publish(self, messages: Messages) -> list[str]:
-        """Through all middleware to the broker."""
+    @property
+    def outbox(self) -> TransactionalOutbox:
+        """The outbox of the bus, which must have one."""
+        outbox = self._bus.outbox
+        if outbox is None:
+            raise RemudaError(
+                "the bus has no outbox to publish in a transaction with; attach one: Outbox(bus, 'postgresql://…')"
+            )
+        return outbox
+
+    def publish(self, messages: Messages, transaction: Any = None) -> list[str]:
+        """Through all middleware to the broker, or to the outbox where there is a transaction."""
+        connection = self._connection(transaction)
         stack = self._bus.stack
         if not stack.layers:
-            return self.deliver(messages)
+            return self._keep(messages, connection)
         holder = self._bus.loop_holder
         ready = list(messages)
         try:
             for row, message in enumerate(messages):
                 ready[row] = drive(stack.publishing(message), holder)
-            ids = self.deliver(Messages.of(ready))
+            ids = self._keep(Messages.of(ready), connection)
         except Exception as error:
             for message in ready:
                 drive(stack.unpublished(message, error), holder)
@@ -70,19 +81,46 @@ class Publisher:
             drive(stack.published(message), holder)
         return ids
 
-    async def publish_async(self, message: Message) -> str:
+    async def publish_async(self, messages: Messages, transaction: Any = None) -> list[str]:
+        """`publish` for coroutines."""
+        connection = self._connection(transaction)
         stack = self._bus.stack
+        if not stack.layers:
+            return await self._keep_async(messages, connection)
+        ready = list(messages)
         try:
-            message = await drive_async(stack.publishing(message))
-            if parent() is not None:
-                given = self.deliver(Messages.of([message]))[0]
-            else:
-                given = (await self._bus.broker.aio.publish(message, unbound=UNROUTED)).id
+            for row, message in enumerate(messages):
+                ready[row] = await drive_async(stack.publishing(message))
+            ids = await self._keep_async(Messages.of(ready), connection)
         except Exception as error:
-            await drive_async(stack.unpublished(message, error))
+            for message in ready:
+                await drive_async(stack.unpublished(message, error))
             raise
-        await drive_async(stack.published(message))
-        return given
+        for message in ready:
+            await drive_async(stack.published(message))
+        return ids
+
+    def _connection(self, given: Any) -> Any:
+        """The connection in whose transaction to publish, if any."""
+        if given is not None:
+            return self.outbox.connection(given)
+        return None if self._bus.outbox is None else self._bus.outbox.connection(None)
+
+    def _keep(self, messages: Messages, connection: Any) -> list[str]:
+        return self.deliver(messages) if connection is None else self.outbox.write(messages, connection)
+
+    async def _keep_async(self, messages: Messages, connection: Any) -> list[str]:
+        if connection is not None:
+            return await self.outbox.write_async(messages, connection)
+        if parent() is not None:
+            return self.deliver(messages)
+        if self._bus.outbox is not None:
+            import asyncio
+
+            return await asyncio.to_thread(self.deliver, messages)
+        if not messages.bodies:
+            return []
+        return (await self._bus.broker.aio.publish(messages, unbound=UNROUTED)).ids
 
     def deliver(self, messages: Messages) -> list[str]:
         """Give messages to the broker, past all middleware; from a process of a handler, through its parent."""
@@ -91,12 +129,21 @@ class Publisher:
         connection = parent()
         if connection is not None:
             return connection.publish(messages)
-        ids = self._bus.broker.publish(messages, unbound=UNROUTED).ids
+        outbox = self._bus.outbox
+        ids = self._give(messages) if outbox is None else outbox.deliver(messages, self._give)
         watchdog.check()
         return ids
 
-    def publish_once(self, messages: Messages, message_id: str, *, ever: bool) -> str:
+    def _give(self, messages: Messages) -> list[str]:
+        return self._bus.broker.publish(messages, unbound=UNROUTED).ids
+
+    def publish_once(self, messages: Messages, message_id: str, *, ever: bool, transaction: Any = None) -> str:
         """Publish unless a message with this id is still waiting or being handled, or, with `ever`, is known at all."""
+        if self._connection(transaction) is not None:
+            raise InvalidMessage(
+                "unique= and idempotency_key= ask the broker, which does not see what a transaction holds; publish "
+                "with id= instead. Nothing was stored"
+            )
         if parent() is not None:
             raise RemudaError("a handler in a process of its own cannot publish with unique= or idempotency_key=")
         with self._once:

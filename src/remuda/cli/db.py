@@ -1,0 +1,152 @@
+"""`remuda db`: the outbox's tables, and what is in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from remuda.outbox.admin import Administration
+    from remuda.outbox.names import Names
+
+app = typer.Typer(
+    help="Make, upgrade and look into the tables of an outbox. URL is postgresql://… or sqlite:///path.",
+    no_args_is_help=True,
+)
+
+Url = Annotated[str, typer.Argument(metavar="URL|APP", help="The database, or the app whose bus has an outbox.")]
+Schema = Annotated[str, typer.Option(help="The schema of the tables; PostgreSQL only.")]
+Prefix = Annotated[str, typer.Option(help="What the names of the tables begin with.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@app.command("init")
+def init(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_") -> None:
+    """Make the tables. Where they are already there, nothing happens."""
+    _upgrade(url, schema, prefix)
+
+
+@app.command("upgrade")
+def upgrade(
+    url: Url,
+    schema: Schema = "public",
+    prefix: Prefix = "remuda_",
+    restored: Annotated[
+        bool, typer.Option("--restored", help="After a dump was restored: keep what is unsent, forget numbers.")
+    ] = False,
+) -> None:
+    """Bring the tables up to this Remuda's version."""
+    _upgrade(url, schema, prefix)
+    if restored:
+        with _open(url, schema, prefix) as administration:
+            administration.restored()
+        typer.echo("the outbox goes on from here; what was not sent will be")
+
+
+@app.command("status")
+def status(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_json: AsJson = False) -> None:
+    """Say what version the tables have, how many messages are where, and which relays are at work."""
+    from remuda.cli import output
+    from remuda.outbox.admin import describe
+
+    where, names = _where(url, schema, prefix)
+    told = describe(where, names)
+    if as_json:
+        output.json(told)
+        return
+    if not told["version"]:
+        typer.echo("there are no tables; remuda db init makes them")
+        raise typer.Exit(1)
+    typer.echo(f"{told['database']}, tables of version {told['version']} (this Remuda has {told['latest']})")
+    output.table(["status", "messages"], told.get("messages", {}).items(), right=["messages"])
+    output.table(
+        ["relay", "lanes"], ((name, ", ".join(map(str, lanes))) for name, lanes in told.get("relays", {}).items())
+    )
+
+
+@app.command("sql")
+def sql(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_") -> None:
+    """Print the SQL that makes the tables, for those who run it themselves."""
+    from remuda.outbox.sessions import dialect_of
+    from remuda.outbox.statements import LATEST, migration
+
+    where, names = _where(url, schema, prefix)
+    for version in range(1, LATEST + 1):
+        typer.echo(migration(dialect_of(where), names, version))
+
+
+@app.command("messages")
+def messages(
+    url: Url,
+    status: Annotated[str, typer.Option(help="scheduled, succeeded, delayed or failed.")] = "failed",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    schema: Schema = "public",
+    prefix: Prefix = "remuda_",
+    as_json: AsJson = False,
+) -> None:
+    """List messages of one status, the newest first."""
+    import msgspec
+
+    from remuda.cli import output
+    from remuda.model.errors import InvalidOption
+    from remuda.outbox.records import Status
+
+    if status not in set(Status):
+        raise InvalidOption(f"--status must be one of {', '.join(Status)}; not {status!r}")
+    with _open(url, schema, prefix) as administration:
+        found = administration.messages(Status(status), limit)
+    if as_json:
+        output.json([msgspec.structs.asdict(one) for one in found])
+        return
+    rows = (
+        (one.id, one.topic, one.key, output.clock(int(one.created * 1e6)), one.attempts, one.reason) for one in found
+    )
+    output.table(["id", "topic", "key", "created", "attempts", "note"], rows, right=["attempts"])
+
+
+@app.command("retry")
+def retry(
+    url: Url,
+    ids: Annotated[list[str] | None, typer.Argument(help="The messages; all that failed without it.")] = None,
+    schema: Schema = "public",
+    prefix: Prefix = "remuda_",
+) -> None:
+    """Have failed messages sent again, with a fresh count of attempts."""
+    from remuda.cli import output
+
+    with _open(url, schema, prefix) as administration:
+        typer.echo(f"{output.count(administration.retry(ids or None), 'message')} will be sent again")
+
+
+def _upgrade(url: str, schema: str, prefix: str) -> None:
+    with _open(url, schema, prefix, check=False) as administration:
+        done = administration.upgrade()
+    typer.echo(f"version {done[-1]} is in place" if done else "the tables are up to date")
+
+
+def _open(url: str, schema: str, prefix: str, *, check: bool = True) -> Administration:
+    from remuda.outbox.admin import Administration
+
+    administration = Administration.open(*_where(url, schema, prefix))
+    if check:
+        try:
+            administration.check()
+        except BaseException:
+            administration.close()
+            raise
+    return administration
+
+
+def _where(url: str, schema: str, prefix: str) -> tuple[str, Names]:
+    from remuda.cli.target import is_app, load_bus
+    from remuda.model.errors import InvalidOption
+    from remuda.outbox import Outbox
+    from remuda.outbox.names import Names
+
+    if not is_app(url):
+        return url, Names(prefix, schema)
+    outbox = load_bus(url).outbox
+    if not isinstance(outbox, Outbox):
+        raise InvalidOption(f"{url} has no outbox; give the URL of its database")
+    return outbox.url, outbox.names

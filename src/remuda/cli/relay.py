@@ -1,0 +1,43 @@
+"""`remuda relay`: send what was committed to an outbox, in a process of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def relay(
+    app: Annotated[str, typer.Argument(metavar="APP", help="module:variable; its bus must have an Outbox.")],
+    drain: Annotated[bool, typer.Option("--drain", help="Send what there is now, and end.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, one object per line.")] = False,
+) -> None:
+    """Relay an app's outbox to its broker until Ctrl-C or SIGTERM. Any number of relays share the work."""
+    import signal
+    import threading
+
+    from remuda.bus.observing.logs import configure
+    from remuda.cli import output
+    from remuda.cli.target import load_bus
+    from remuda.model.errors import InvalidOption
+    from remuda.outbox import Outbox
+
+    bus = load_bus(app)
+    outbox = bus.outbox
+    if not isinstance(outbox, Outbox):
+        raise InvalidOption(f"{app} has no outbox; attach one in the application: Outbox(bus, 'postgresql://…')")
+    configure(as_json=log_json)
+    try:
+        if drain:
+            typer.echo(f"{output.count(outbox.relay.pump(), 'message')} sent")
+            return
+        ended = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        outbox.relay.start()
+        typer.echo(f"relaying for {app} as {outbox.relay.name}")
+        ended.wait()
+        outbox.relay.stop(10)
+        typer.echo(f"{output.count(outbox.relay.sent, 'message')} sent")
+    finally:
+        bus.close()

@@ -1,0 +1,8 @@
+"""Outbox, inbox and journal: publishing that stands and falls with the user's own database transaction."""
+
+from remuda.outbox.inbox import Inbox
+from remuda.outbox.names import Names
+from remuda.outbox.outbox import Outbox
+from remuda.outbox.records import Status, Stored
+
+__all__ = ["Inbox", "Names", "Outbox", "Status", "Stored"]

@@ -1,0 +1,255 @@
+"""The inbox (O3): a message id is handled once per group, however often it is delivered.
+
+A handler that asks for a connection or session by type gets one whose transaction also holds the note that the message
+was handled: either both are committed or neither. For other handlers the note is written right after they end.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, TypeVar, get_type_hints
+
+from remuda.bus.handlers.context import Context
+from remuda.bus.handlers.exceptions import NotNow
+from remuda.model.durations import Duration
+from remuda.model.errors import InvalidOption
+from remuda.outbox import crashing, drivers, transaction
+from remuda.outbox.admin import Administration
+from remuda.outbox.names import Names
+from remuda.outbox.sessions import PostgresSession, SqliteSession, connect, dialect_of
+from remuda.outbox.statements import Statements
+
+F = TypeVar("F", bound=Callable[..., Any])
+_CLAIM: Final = 60.0
+_COLLECT: Final = 3600.0
+_CONTEXT: Final = "remuda_context"
+
+
+class Inbox:
+    """Remembers in the database at `url` what was handled. `provide` says how connections or sessions are made that
+    handlers ask for by type: `{psycopg.Connection: pool.connection}`, `{Session: sessionmaker(engine)}`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        provide: Mapping[type, Callable[[], Any]] | None = None,
+        schema: str = "public",
+        prefix: str = "remuda_",
+        keep: Duration = "7d",
+    ) -> None:
+        from remuda.outbox.outbox import _seconds
+
+        dialect_of(url)
+        for kind, make in (provide or {}).items():
+            if not isinstance(kind, type) or not callable(make):
+                raise InvalidOption(f"provide maps a type to a function that makes one, not {kind!r} to {make!r}")
+        self.url = url
+        self.names = Names(prefix, schema)
+        self._provide = dict(provide or {})
+        self._keep = _seconds("keep", keep)
+        self._idle: list[PostgresSession | SqliteSession] = []
+        self._guard = threading.Lock()
+        self._collected = time.monotonic()
+
+    def create_tables(self) -> list[int]:
+        """Make the tables, or bring them up to date; they are the outbox's too."""
+        with Administration.open(self.url, self.names) as administration:
+            return administration.upgrade()
+
+    def once(self, function: F) -> F:
+        """Mark a handler; stands below `@bus.subscribe(...)`."""
+        try:
+            hints = get_type_hints(function)
+        except Exception as error:
+            raise InvalidOption(f"the annotations of {function!r} cannot be read: {error}") from error
+        signature = inspect.signature(function)
+        asked = {name: self._provide[hints[name]] for name in signature.parameters if hints.get(name) in self._provide}
+        if len(asked) > 1:
+            raise InvalidOption(
+                f"{function.__qualname__} asks for {', '.join(asked)}; one transaction is on one connection"
+            )
+        wrapper = self._wrapped(function, *next(iter(asked.items()), (None, None)))
+        kept = [one for name, one in signature.parameters.items() if name not in asked]
+        kept = [one for one in kept if one.kind is not one.VAR_KEYWORD]
+        context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+        wrapper.__signature__ = signature.replace(parameters=[*kept, context])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {name: kind for name, kind in hints.items() if name not in asked} | {
+            _CONTEXT: Context
+        }
+        return wrapper  # type: ignore[return-value]
+
+    def collect(self) -> int:
+        """Forget what was handled longer ago than `keep`; done by itself every hour."""
+        with Administration.open(self.url, self.names) as administration:
+            return administration._delete("collect_inbox", self._keep)
+
+    def close(self) -> None:
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.close()
+
+    def _wrapped(
+        self, function: Callable[..., Any], name: str | None, make: Callable[[], Any] | None
+    ) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def handle_async(*, remuda_context: Context, **given: Any) -> Any:
+                if make is None or name is None:
+                    import asyncio
+
+                    own = await asyncio.to_thread(self._begin, remuda_context)
+                    if own is None:
+                        return None
+                    try:
+                        result = await function(**given)
+                    except BaseException:
+                        await asyncio.to_thread(self._end, own, remuda_context, False)
+                        raise
+                    await asyncio.to_thread(self._end, own, remuda_context, True)
+                    return result
+                async with _opened_async(make) as connection, transaction.Transaction(connection, _nothing):
+                    if not await self._note_async(connection, remuda_context):
+                        return None
+                    result = await function(**given, **{name: connection})
+                    crashing.point("handled")
+                return result
+
+            return handle_async
+
+        @functools.wraps(function)
+        def handle(*, remuda_context: Context, **given: Any) -> Any:
+            if make is None or name is None:
+                own = self._begin(remuda_context)
+                if own is None:
+                    return None
+                try:
+                    result = function(**given)
+                except BaseException:
+                    self._end(own, remuda_context, False)
+                    raise
+                crashing.point("handled")
+                self._end(own, remuda_context, True)
+                return result
+            with _opened(make) as connection, transaction.Transaction(connection, _nothing):
+                if not self._note(connection, remuda_context):
+                    return None
+                result = function(**given, **{name: connection})
+                crashing.point("handled")
+            crashing.point("handled and committed")
+            return result
+
+        return handle
+
+    def _note(self, connection: Any, context: Context) -> bool:
+        """Note the message in the handler's transaction. Another that handles it now is waited for; False if it was."""
+        target = drivers.driver(connection)
+        statement = Statements(target.dialect, self.names, target.style)("inbox")
+        with drivers.telling(self.names, target.dialect):
+            return bool(target.insert(statement.sql, statement.values(_row(context))))
+
+    async def _note_async(self, connection: Any, context: Context) -> bool:
+        target = drivers.driver(connection)
+        statement = Statements(target.dialect, self.names, target.style)("inbox")
+        with drivers.telling(self.names, target.dialect):
+            return bool(await target.insert(statement.sql, statement.values(_row(context))))
+
+    def _begin(self, context: Context) -> PostgresSession | SqliteSession | None:
+        """Claim a message for a handler that has no transaction of ours. None if it was handled before."""
+        session, row = self._session(), _row(context)
+        try:
+            if isinstance(session, PostgresSession):
+                session.run("inbox_lock", name=f"{row['consumer']}\n{row['id']}")
+                if not session.run("inbox_known", **row):
+                    return session
+                session.run("inbox_unlock", name=f"{row['consumer']}\n{row['id']}")
+            elif session.run("inbox_claim", lease=_CLAIM, **row):
+                return session
+            elif not session.run("inbox_known", **row)[0][0]:
+                raise NotNow(f"{row['id']} is being handled elsewhere", after="1s")
+        except BaseException:
+            session.close()
+            raise
+        self._give_back(session)
+        return None
+
+    def _end(self, session: PostgresSession | SqliteSession, context: Context, success: bool) -> None:
+        row = _row(context)
+        try:
+            if isinstance(session, SqliteSession):
+                session.run("inbox_done" if success else "inbox_undo", **row)
+            else:
+                if success:
+                    session.run("inbox", **row)
+                session.run("inbox_unlock", name=f"{row['consumer']}\n{row['id']}")
+        except BaseException:
+            session.close()
+            raise
+        self._give_back(session)
+
+    def _session(self) -> PostgresSession | SqliteSession:
+        with self._guard:
+            due = time.monotonic() - self._collected > _COLLECT
+            if due:
+                self._collected = time.monotonic()
+            found = self._idle.pop() if self._idle else None
+        if due:
+            self.collect()
+        return found or connect(self.url, self.names)
+
+    def _give_back(self, session: PostgresSession | SqliteSession) -> None:
+        with self._guard:
+            self._idle.append(session)
+
+
+def _row(context: Context) -> dict[str, str]:
+    return {"consumer": context.queue, "id": context.message.id}
+
+
+def _nothing() -> None:
+    """Nobody has to be told."""
+
+
+@contextmanager
+def _opened(make: Callable[[], Any]) -> Iterator[Any]:
+    made = make()
+    if not _is_connection(made) and hasattr(made, "__enter__"):
+        with made as connection:
+            yield connection
+        return
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@asynccontextmanager
+async def _opened_async(make: Callable[[], Any]) -> AsyncIterator[Any]:
+    made = make()
+    if not _is_connection(made) and hasattr(made, "__aenter__"):
+        async with made as connection:
+            yield connection
+        return
+    if inspect.isawaitable(made):
+        made = await made
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def _is_connection(made: Any) -> bool:
+    if transaction._is_session(made):
+        return True
+    try:
+        drivers.driver(made)
+    except InvalidOption:
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""Values that the outbox gives and takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from remuda.model.errors import RemudaError
+
+LANES: Final = 8
+"""Into so many lanes messages are divided by key; relays share lanes."""
+
+
+class OutboxError(RemudaError):
+    """The outbox's database cannot be used as it is."""
+
+
+class SchemaMissing(OutboxError):
+    """The tables are not there yet."""
+
+
+class Status(StrEnum):
+    """What became of a message in the outbox."""
+
+    SCHEDULED = "scheduled"
+    """Committed, and not yet sent."""
+    SUCCEEDED = "succeeded"
+    """The broker has it."""
+    DELAYED = "delayed"
+    """The broker refused it, or one of the same key before it; it is sent again."""
+    FAILED = "failed"
+    """Refused as often as the retry policy allows. A person can have it retried."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A message in the outbox, as operators see it. Times are seconds since the epoch."""
+
+    id: str
+    topic: str
+    key: str | None
+    created: float
+    attempts: int
+    reason: str | None
+    status: Status
+    next_at: float | None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A row that a relay has read. `number` is its place: seq of a message, number of a held one."""
+
+    number: int
+    lane: int
+    mark: int
+    """The position of its transaction, or of a held row its attempts."""
+    id: str
+    topic: str
+    body: bytes
+    key: str | None
+    object: str | None
+    mime_type: str
+    headers: str
+    priority: int
+    due: int | None
+    expires: int | None
+    produced: int | None
+    topics: str | None
+    created: Any
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What is to be written of a message that the broker did not take at once."""
+
+    row: Row
+    status: Status
+    attempts: int
+    reason: str | None
+    wait: float | None
+    keep: float | None
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What the collector removed."""
+
+    succeeded: int = 0
+    failed: int = 0
+    inbox: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Rows in the order in which they are to be sent, and where their lanes stand once they are."""
+
+    lanes: tuple[int, ...]
+    rows: Sequence[Row]
+    after: Any
+    full: bool
+    """Whether there may be more at once."""

@@ -1,0 +1,309 @@
+"""The relay: sends what was committed, in order, and notes how far it came."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from remuda.bus.settings.retry import RetryPolicy
+from remuda.model.durations import SECOND
+from remuda.outbox import crashing
+from remuda.outbox.admin import Administration
+from remuda.outbox.feeds import Feed, LeaseLost, open_feed
+from remuda.outbox.names import Names
+from remuda.outbox.records import Collected, Row, SchemaMissing, Settled, Status
+from remuda.outbox.rows import messages_of
+from remuda.outbox.sending import send
+
+if TYPE_CHECKING:
+    from remuda.bus.bus import Bus
+
+_log = logging.getLogger("remuda.outbox")
+
+_GATHER: Final = 0.004
+"""After a batch that was not full: time for the next to gather."""
+_AWAKE: Final = 0.25
+"""How long a relay keeps looking after it has found something: commits in quick succession wake it only once."""
+_IDLE: Final = 1.5
+_PATIENCE: Final = 3.0
+"""How long to wait for a moment in which nothing is left to send."""
+_LONGEST_BACKOFF: Final = 30.0
+
+Threshold = Callable[[str, str, str], None]
+
+
+class RelayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a relay works. Durations are seconds."""
+
+    batch: int = 1000
+    lease: float = 15.0
+    retry: RetryPolicy
+    keep_succeeded: float
+    keep_failed: float
+    keep_inbox: float
+    collect_every: float
+    on_threshold: Threshold | None = None
+
+
+class Relay:
+    """One of any number of relays. Runs in a thread of its own between `start` and `stop`."""
+
+    def __init__(self, bus: Bus, url: str, names: Names, options: RelayOptions) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.sent = 0
+        self.trouble: str | None = None
+        self._bus = bus
+        self._url = url
+        self._names = names
+        self._options = options
+        self._stopping = threading.Event()
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._blocked: set[str] = set()
+        self._renewed = 0.0
+        self._collected = time.monotonic()
+        self._drained = 0
+        """Counts the times at which nothing was left to send."""
+        self._guard = threading.Lock()
+        self._held_at = 0.0
+        """When to look for held messages again."""
+
+    def start(self) -> None:
+        if self._thread is not None:
+            return
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="remuda-relay", daemon=True)
+        self._thread.start()
+
+    def stop(self, grace: float = 10.0) -> None:
+        """Finish the batch in hand, and let others have the lanes."""
+        self._stopping.set()
+        self._woken.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(max(grace, 0.05))
+            if thread.is_alive():
+                _log.warning("the relay did not end in time; what it holds is sent by another when its lease is over")
+
+    def wake(self) -> None:
+        """Something was committed here."""
+        self._woken.set()
+
+    def retry_soon(self) -> None:
+        """Held messages were given another chance."""
+        self._held_at = 0.0
+        self.wake()
+
+    def is_idle(self) -> bool:
+        """Send all that was committed before this call; whether there was nothing. Gives up while more keeps coming."""
+        if self._thread is None or self.trouble is not None:
+            return True
+        sent, looks, deadline = self.sent, self._drained, time.monotonic() + _PATIENCE
+        # The look that is under way may have begun too early; the second one has not.
+        while self._drained < looks + 2 and self._thread is not None and self.trouble is None:
+            if time.monotonic() > deadline:
+                return False
+            self.wake()
+            time.sleep(0.002)
+        return self.sent == sent
+
+    def pump(self) -> int:
+        """Send all that can be sent now, in this thread, and give how many; for tests and commands."""
+        with self._guard:
+            feed = open_feed(self._url, self._names, f"{self.name}:pump")
+            before = self.sent
+            try:
+                self._lease(feed)
+                while self._turn(feed):
+                    pass
+            finally:
+                _close(feed, release=True)
+            return self.sent - before
+
+    def _run(self) -> None:
+        backoff = 0.1
+        while not self._stopping.is_set():
+            feed: Feed | None = None
+            try:
+                feed = open_feed(self._url, self._names, self.name)
+                self._work(feed)
+                backoff = 0.1
+            except Exception as error:
+                # The database is away, or the broker is: nothing is lost, since nothing was noted as sent.
+                backoff = 0.1 if self.trouble is None else min(backoff * 2, _LONGEST_BACKOFF)
+                level = logging.ERROR if isinstance(error, SchemaMissing) else logging.WARNING
+                self.trouble = f"{type(error).__name__}: {error}"
+                _log.log(level, "the relay waits %.1f s: %s", backoff, self.trouble)
+                self._stopping.wait(backoff * random.uniform(0.8, 1.2))
+            finally:
+                if feed is not None:
+                    _close(feed, release=self._stopping.is_set())
+
+    def _work(self, feed: Feed) -> None:
+        self._lease(feed)
+        busy_until = 0.0
+        while not self._stopping.is_set():
+            self._woken.clear()
+            try:
+                with self._guard:
+                    found = self._turn(feed)
+                    if not found:
+                        self._upkeep(feed)
+            except LeaseLost as error:
+                _log.warning("%s; what it had in hand may be sent twice", error)
+                self._lease(feed)
+                continue
+            self.trouble = None
+            now = time.monotonic()
+            if found:
+                busy_until = now + _AWAKE
+                if found < self._options.batch:
+                    self._stopping.wait(_GATHER)
+                continue
+            self._drained += 1
+            if now < busy_until:
+                feed.wait(_GATHER * 2, self._woken)
+            else:
+                feed.wait(min(_IDLE, self._options.lease / 3), self._woken)
+
+    def _lease(self, feed: Feed) -> None:
+        feed.lease(self._options.lease)
+        self._renewed = time.monotonic()
+        self._blocked = feed.held_keys()
+
+    def _keep_lease(self, feed: Feed) -> None:
+        """Before anything is sent: a relay that was frozen has lost its lanes, and finds out here."""
+        if time.monotonic() - self._renewed > self._options.lease / 3:
+            if not feed.renew(self._options.lease):
+                raise LeaseLost(f"relay {self.name} is dealt new lanes")
+            self._renewed = time.monotonic()
+
+    def _upkeep(self, feed: Feed) -> None:
+        if time.monotonic() - self._renewed > self._options.lease / 3:
+            if feed.renew(self._options.lease):
+                self._renewed = time.monotonic()
+            else:
+                self._lease(feed)
+        if time.monotonic() - self._collected > self._options.collect_every:
+            self._collected = time.monotonic()
+            feed.checkpoint()
+            self._lease(feed)
+            self.collect()
+
+    def collect(self) -> Collected:
+        options = self._options
+        with Administration.open(self._url, self._names) as administration:
+            removed = administration.collect(options.keep_succeeded, options.keep_failed, options.keep_inbox)
+        _log.info(
+            "the collector removed %d succeeded, %d failed and %d inbox rows",
+            removed.succeeded, removed.failed, removed.inbox,
+        )  # fmt: skip
+        return removed
+
+    def _turn(self, feed: Feed) -> int:
+        """Send one batch of held messages and one of new ones. Gives how many rows were seen to."""
+        return self._send_held(feed) + self._send_new(feed)
+
+    def _send_new(self, feed: Feed) -> int:
+        batch = feed.read(self._options.batch)
+        if batch is None:
+            return 0
+        self._keep_lease(feed)
+        rows = [row for row in batch.rows if row.key is None or row.key not in self._blocked]
+        crashing.point("read")
+        refused = send(self._bus, messages_of(rows)) if rows else {}
+        crashing.point("sent")
+        held = (
+            self._held(batch.rows, {rows[number].id: reason for number, reason in refused.items()})
+            if (refused or len(rows) < len(batch.rows))
+            else []
+        )
+        feed.advance(batch, held)
+        crashing.point("noted")
+        if held:
+            self._held_at = 0.0
+        self.sent += len(batch.rows) - len(held)
+        self._tell(held)
+        return len(batch.rows)
+
+    def _held(self, rows: Sequence[Row], refused: dict[str, str]) -> list[Settled]:
+        """What was refused, and what must wait behind it."""
+        held = []
+        for row in rows:
+            if row.id in refused:
+                held.append(self._judge(row, 1, refused[row.id]))
+                if row.key is not None and held[-1].status is Status.DELAYED:
+                    self._blocked.add(row.key)
+            elif row.key is not None and row.key in self._blocked:
+                held.append(Settled(row, Status.DELAYED, 0, "a message of the same key is held back", 0.0, None))
+        return held
+
+    def _judge(self, row: Row, attempts: int, reason: str) -> Settled:
+        """Whether a refused message is tried again, and when."""
+        wait = self._options.retry.after(attempts)
+        if wait is None:
+            return Settled(row, Status.FAILED, attempts, reason, None, self._options.keep_failed)
+        return Settled(row, Status.DELAYED, attempts, reason, wait / SECOND, None)
+
+    def _send_held(self, feed: Feed) -> int:
+        if not self._blocked and time.monotonic() < self._held_at:
+            return 0
+        rows = feed.held_due(self._options.batch)
+        if not rows:
+            wait = feed.next_held()
+            self._held_at = time.monotonic() + min(_IDLE if wait is None else max(wait, 0.01), _IDLE)
+            if wait is None:
+                self._blocked.clear()
+                self._held_at = time.monotonic() + 10 * _IDLE
+            return 0
+        self._keep_lease(feed)
+        refused = send(self._bus, messages_of(rows))
+        crashing.point("held sent")
+        settled = [
+            self._judge(row, row.mark + 1, refused[number])
+            if number in refused
+            else Settled(row, Status.SUCCEEDED, row.mark + 1, None, None, self._options.keep_succeeded)
+            for number, row in enumerate(rows)
+        ]
+        feed.settle(settled)
+        crashing.point("held noted")
+        self.sent += len(rows) - len(refused)
+        self._tell(settled)
+        return len(rows)
+
+    def _tell(self, settled: Sequence[Settled]) -> None:
+        """The threshold callback, once for each message that is given up."""
+        for one in settled:
+            if one.status is not Status.FAILED:
+                continue
+            _log.error(
+                "message %s to %s is given up after %d attempts: %s",
+                one.row.id,
+                one.row.topic,
+                one.attempts,
+                one.reason,
+            )
+            if self._options.on_threshold is not None:
+                try:
+                    self._options.on_threshold(one.row.id, one.row.topic, one.reason or "")
+                except Exception:
+                    _log.exception("the threshold callback failed; the message stays failed and can be retried")
+
+
+def _close(feed: Feed, *, release: bool) -> None:
+    try:
+        if release:
+            feed.release()
+    except Exception as error:
+        _log.warning("the relay's lanes could not be given back: %s; others get them when the lease is over", error)
+    finally:
+        feed.close()

@@ -1,0 +1,34 @@
+"""The one place where the relay meets the bus's broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from remuda.bus.publishing.system_queues import UNROUTED
+from remuda.model.errors import InvalidMessage, PartlyRefused, Refused
+from remuda.model.messages import Messages
+
+if TYPE_CHECKING:
+    from remuda.bus.bus import Bus
+
+
+def send(bus: Bus, messages: Messages) -> dict[int, str]:
+    """Give messages to the broker. Says why it refused which, by row; raises when it is the broker that fails."""
+    try:
+        receipt = bus.broker.publish(messages, unbound=UNROUTED, raise_refusals=False)
+    except PartlyRefused as error:
+        return {row: _reason(one) for row, one in error.receipt.refusals.items()}  # type: ignore[attr-defined]
+    except (Refused, InvalidMessage) as error:
+        if len(messages) == 1:
+            return {0: _reason(error)}
+        # One message spoils the batch: each goes by itself, so that only those to blame are held back.
+        refused = {}
+        for row in range(len(messages)):
+            if reasons := send(bus, messages.slice(row, row + 1)):
+                refused[row] = reasons[0]
+        return refused
+    return {row: _reason(one) for row, one in receipt.refusals.items()}
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
