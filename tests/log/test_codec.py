@@ -53,7 +53,14 @@ def test_one_message_costs_few_bytes_beside_its_body() -> None:
 
 def test_events_and_changes_come_back() -> None:
     records: list[Record] = [
-        Events(3, 55, [Event("q", State.RETRY, 7, 2, "c", 3, "why", 99, True, "ann", 10, None, "later"), Event("r", State.DEAD, 1)]),
+        Events(
+            3,
+            55,
+            [
+                Event("q", State.RETRY, 7, 2, "c", 3, "why", 99, True, "ann", 10, None, "later"),
+                Event("r", State.DEAD, 1),
+            ],
+        ),
         change(),
         ExchangeChange(CREATED, "r", 5, ExchangeKind.FIRST, (Binding("q"), Binding(None, "t", 4))),
     ]
