@@ -27,7 +27,7 @@ def worker(
     import signal
     import threading
 
-    from remuda.bus.logs import configure
+    from remuda.bus.observing.logs import configure
 
     configure(as_json=log_json)
     running = _load(app, config)
