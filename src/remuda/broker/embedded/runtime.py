@@ -32,7 +32,7 @@ from remuda.core.core import Core
 from remuda.core.effects import Confirmation, Dispatch, Effects
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
-from remuda.log.reader import Reader
+from remuda.log.eventlog import EventLog
 from remuda.model.commands import (
     CancelPull,
     Command,
@@ -335,8 +335,10 @@ class Runtime:
             raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
         return found
 
-    def reader(self) -> Reader:
+    def reader(self) -> EventLog:
         """The log for spectators, up to what has happened by now."""
+        from remuda.log.reader import Reader
+
         self.flush()
         return Reader(self.engine.log.disk)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from remuda.broker.embedded.intake import Intake
 from remuda.core import snapshot
-from remuda.log.collect import Collected, collect, drop_settled
-from remuda.log.seal import seal
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
 from remuda.model.errors import RemudaError
@@ -20,6 +18,7 @@ from remuda.model.results import Removed
 from remuda.model.state import PARKED
 
 if TYPE_CHECKING:
+    from remuda.broker.embedded.intake import Intake
     from remuda.broker.embedded.runtime import Runtime
 
 _log = logging.getLogger("remuda.upkeep")
@@ -41,7 +40,7 @@ class Upkeep:
         self._turn = threading.Lock()
         self._snapshot_bytes = 0
         self._next_collect = runtime.clock() + runtime.options.collect_interval
-        self._intake = Intake(runtime)
+        self._intake: Intake | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -65,8 +64,12 @@ class Upkeep:
         """Turn full tail segments into Parquet, or let them go where nothing outlives the process."""
         with self._turn:
             if self._volatile:
+                from remuda.log.collect import drop_settled
+
                 drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
                 return
+            from remuda.log.seal import seal  # which loads Arrow, and most processes never get here
+
             for sealed in seal(self._runtime.engine.log):
                 if sealed.failure is not None:
                     _log.error("%s could not be sealed and will be tried again: %s", sealed.segment, sealed.failure)
@@ -91,8 +94,10 @@ class Upkeep:
             self.checkpoint()
             self.checkpoint()
             self.seal()
+        from remuda.log.collect import collect
+
         with self._turn:
-            gone: Collected = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
+            gone = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
         for failure in gone.failures:
             _log.error("retention could not look through a file: %s", failure)
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)
@@ -123,6 +128,13 @@ class Upkeep:
             self.troubles[name] = str(error)
 
     def _take_in(self) -> None:
+        if self._intake is None:
+            place = self._runtime.engine.log.disk.path("spool")
+            if place is None or not os.path.isdir(place):
+                return
+            from remuda.broker.embedded.intake import Intake
+
+            self._intake = Intake(self._runtime)
         self._intake.run(self._stop.is_set)
 
     def _checkpoint_when_due(self) -> None:
