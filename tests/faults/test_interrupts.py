@@ -93,3 +93,12 @@ def test_an_interrupt_between_two_lines_leaves_no_leader_behind() -> None:
             group.wait(1)
     group.wait(1)
     assert group.idle
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_of_interrupts_neither_hangs_nor_loses(tmp_path: Path, seed: int) -> None:
+    command = [sys.executable, "-m", "tests.faults.storm", str(tmp_path / "data"), str(seed)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    with open_broker(tmp_path / "data") as broker:
+        assert broker.queue("jobs").size >= int(ran.stdout)

@@ -27,7 +27,7 @@ class NoticeBoard:
         self._handlers: tuple[Handler, ...] = ()
         self._line: deque[Notice] = deque()
         self._ready = threading.Condition(threading.Lock())
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._closed = False
         self._busy = False
 
@@ -37,9 +37,9 @@ class NoticeBoard:
             raise InvalidOption(f"a notice handler must be a plain function, not {shown(handler)}")
         with self._ready:
             self._handlers = (*self._handlers, handler)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="remuda-notices", daemon=True)
-                self._thread.start()
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="remuda-notices", daemon=True)
+                self.thread.start()
 
     def remove(self, handler: Handler) -> None:
         with self._ready:
@@ -66,8 +66,8 @@ class NoticeBoard:
         with self._ready:
             self._closed = True
             self._ready.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=1)
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.thread.join(timeout=1)
 
     def _run(self) -> None:
         while True:

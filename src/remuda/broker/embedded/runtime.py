@@ -25,6 +25,7 @@ from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.notices import Handler, NoticeBoard
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.embedded.timer import Timer
+from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.embedded.upkeep import Upkeep
 from remuda.broker.embedded.workers import claim_worker
 from remuda.broker.options import BrokerOptions, Sync
@@ -109,9 +110,15 @@ class Runtime:
         self._group = GroupCommit(self._write)
         self._timer = Timer(self)
         self.upkeep = Upkeep(self, volatile=volatile)
-        self._timer.start()
-        self.upkeep.start()
-        closed_after_fork(self)
+        self._closing = Uninterrupted(self._close)
+        try:
+            self._timer.start()
+            self.upkeep.start()
+            closed_after_fork(self)
+        except BaseException:
+            # Ctrl-C while it was opened: nobody will have it to close it.
+            self._closing.begin()
+            raise
 
     def new_tag(self) -> int:
         """A number for a new subscription or pull."""
@@ -407,7 +414,16 @@ class Runtime:
         self.wait(ticket)
 
     def close(self) -> None:
-        """End everything in order and let the directory go. What was confirmed is kept, also after a failed write."""
+        """End everything in order and let the directory go. What was confirmed is kept, also after a failed write.
+
+        Ctrl-C ends the wait for it, not the work: calling it again waits on.
+        """
+        if threading.current_thread() in (self._timer.thread, self.upkeep.thread, self.notices.thread):
+            self._close()
+            return
+        self._closing.wait()
+
+    def _close(self) -> None:
         with self.lock:
             if self._closed:
                 return
@@ -435,6 +451,11 @@ class Runtime:
                     for consumer in list(queue.consumers):
                         core.apply(Unsubscribe(queue.name, consumer), now)
                 self._record()
+            except RemudaError:
+                raise
+            except BaseException as error:
+                self._give_up(error)
+                raise
             finally:
                 self._holder = None
             ticket = self._ticket

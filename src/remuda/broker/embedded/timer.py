@@ -24,11 +24,11 @@ class Timer:
         self._change = threading.Condition(threading.Lock())
         self.planned = NEVER
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="remuda-timer", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="remuda-timer", daemon=True)
 
     def start(self) -> None:
         self.planned = self._runtime.engine.core.next_wake()
-        self._thread.start()
+        self.thread.start()
 
     def nudge(self, wake: int) -> None:
         """Something will be due at `wake`."""
@@ -41,8 +41,8 @@ class Timer:
         with self._change:
             self._stopped = True
             self._change.notify()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
     def _run(self) -> None:
         interval = self._runtime.options.sync_interval if self._runtime.options.sync is Sync.INTERVAL else 0

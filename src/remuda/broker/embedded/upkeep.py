@@ -36,19 +36,19 @@ class Upkeep:
         self.troubles: dict[str, str] = {}
         """Duties that failed when they were last tried, with the reason."""
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
         self._snapshot_bytes = 0
         self._next_collect = runtime.clock() + runtime.options.collect_interval
         self._intake: Intake | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
     def checkpoint(self) -> None:
         """Make the next restart begin here."""
