@@ -1,4 +1,4 @@
-"""A process under a storm of Ctrl-C: it publishes, closes and opens again until the storm is over, then says what it had
+"""A process under a storm of Ctrl-C: it publishes, closes and opens again until the storm is over, then says what was
 confirmed. Run by `test_interrupts`; a watchdog ends it when it hangs."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 from remuda import Message, RemudaError, open_broker
@@ -66,10 +67,10 @@ def main(path: str, seed: int) -> None:
     confirmed, end = 0, time.monotonic() + SECONDS
     while time.monotonic() < end:
         try:
-            confirmed += storm.struck(lambda: broker.publish(Message("jobs", b"x"), queue="jobs"))
+            confirmed += storm.struck(partial(broker.publish, Message("jobs", b"x"), queue="jobs"))
         except RemudaError:
             # A change that was cut short stops the broker. Closing it goes on, however often the wait is interrupted.
-            while not storm.struck(lambda: broker.close()):
+            while not storm.struck(broker.close):
                 pass
             broker = open_broker(path, sync="always")
     while not storm.struck(broker.close):
