@@ -372,7 +372,7 @@ def test_no_more_channels_than_the_broker_allows(broker_url: str) -> None:
     ("url", "said"),
     [
         ("http://x", "is not the URL"), ("amqp:/x", "is not the URL"), ("amqp://h:port/", "is not a host"),
-        ("amqp://a,,b/", "is not a host"), ("amqp://h/?heartbeat=soon", "no length of time"),
+        ("amqp://a,,b/", "is not a host"), ("amqp://h/?heartbeat=soon", "not a duration"),
         ("amqp://h/?color=red", "unknown option 'color'"), ("amqp://h/?cafile=x", "write amqps://"),
         ("amqps://h/?cafile=/no/such/file", "cannot be used"), ("amqp://h/?attempts=0", "attempts"),
         ("amqp://h/?heartbeat=70000s", "at most 65535s"), (5, "must be a text"),

@@ -40,7 +40,13 @@ def run(code: str, folder: Path) -> str:
     (folder / "app.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": str(Path(remuda.__file__).parent.parent)}
     done = subprocess.run(
-        [sys.executable, "app.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "app.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

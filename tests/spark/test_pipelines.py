@@ -128,8 +128,8 @@ def after(seconds: float) -> datetime:
 def test_metrics_tell_rates_times_and_outcomes_per_queue_and_window(spark: SparkSession) -> None:
     frame = lives(
         spark,
-        {"consumed": after(1), "processed": after(3)},
-        {"consumed": after(2), "processed": after(3), "attempts": 3},
+        {"consumed": after(1), "processed": after(3), "duration": 2_000_000},
+        {"consumed": after(2), "processed": after(3), "attempts": 3, "duration": 1_000_000},
         {"state": "E", "success": False, "reason": "broken", "failed": after(9)},
         {"state": "Q", "success": False, "archived": False, "attempts": 0},
         {"created": after(70)},

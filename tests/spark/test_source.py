@@ -61,7 +61,7 @@ def test_every_column_comes_back_as_it_was_published(spark: SparkSession, tmp_pa
     assert (first["id"], first["name"], first["topics"]) == ("mine", "fruit.sour", ["fruit.sour", "stone.x"])
     assert (first["object"], first["key"], first["mime_type"]) == ("tree", "7", "image/png")
     assert first["headers"] == {"a": "1", "b": "ü"}
-    assert (first["priority"], bytes(first["body"]), first["queues"]) == (1, b"\x00\xff", ["fruit", "stone"])
+    assert (first["priority"], bytes(first["body"]), first["queues"]) == (10, b"\x00\xff", ["fruit", "stone"])
     assert [to_micros(first[name]) for name in ("timestamp", "expires", "due")] == [micros, 2 * micros, 2 * micros]
     assert len(bytes(first["digest"])) == 16
     assert (second["object"], second["headers"], second["topics"], second["digest"]) == (None, {}, [], None)

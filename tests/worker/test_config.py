@@ -55,7 +55,7 @@ def test_prefetch(threads: int, buffer: int, prefetch: int) -> None:
         ({"queue_type": "stream"}, "queue_type must be quorum or classic, not 'stream'"),
         ({"url": "http://localhost"}, "is not the URL of a RabbitMQ broker"),
         ({"url": None}, "url must be a text"),
-        ({"grace": "soon"}, "'soon' is no length of time"),
+        ({"grace": "soon"}, "'soon' is not a duration"),
         ({"health_port": 70000}, "health_port must be from 0 to 65535"),
         ({"output_queue": "in"}, "results would come in again as tasks"),
         ({"max_priority": 5}, "quorum queues have no priorities"),

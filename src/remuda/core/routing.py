@@ -164,6 +164,8 @@ class Routing:
         """When each channel was opened: copies are made in this order."""
         self._opened = 0
         self._patterns = PatternTrie()
+        self._prefixes: dict[str, dict[str, None]] = {}
+        """Channels by prefix, which is taken to the letter."""
         self._known: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
         """Routes of topics, until a queue comes, changes or goes."""
 
@@ -175,7 +177,9 @@ class Routing:
     def open_channel(self, name: str, prefixes: Iterable[str], patterns: Iterable[str] = ()) -> None:
         self._channels[name] = tuple(prefixes), tuple(patterns)
         self._order[name] = self._opened = self._opened + 1
-        for pattern in _patterns_of(*self._channels[name]):
+        for stem in _stems(self._channels[name][0]):
+            self._prefixes.setdefault(stem, {})[name] = None
+        for pattern in self._channels[name][1]:
             self._patterns.add(pattern, name)
         self.changed()
 
@@ -183,7 +187,11 @@ class Routing:
         known = self._channels.pop(name, None)
         if known is not None:
             del self._order[name]
-            for pattern in _patterns_of(*known):
+            for stem in _stems(known[0]):
+                self._prefixes.get(stem, {}).pop(name, None)
+                if not self._prefixes.get(stem, True):
+                    del self._prefixes[stem]
+            for pattern in known[1]:
                 self._patterns.discard(pattern, name)
             self.changed()
 
@@ -206,6 +214,12 @@ class Routing:
         found: dict[str, None] = {}
         for topic in topics:
             found |= self._patterns.find(topic)
+            if self._prefixes:
+                found.update(self._prefixes.get("", ()))
+                end = -1
+                while (end := topic.find(".", end + 1)) >= 0:
+                    found.update(self._prefixes.get(topic[:end], ()))
+                found.update(self._prefixes.get(topic, ()))
         return tuple(sorted(found, key=self._order.__getitem__)) if len(found) > 1 else tuple(found)
 
     def _find(self, topics: tuple[str, ...], unbound: str | None, queues: Mapping[str, object]) -> tuple[str, ...]:
@@ -239,9 +253,7 @@ class Routing:
         return tuple(found)
 
 
-def _patterns_of(prefixes: tuple[str, ...], patterns: tuple[str, ...]) -> Iterator[str]:
-    """Prefixes as patterns: `fruit`, or `fruit.*`, covers `fruit` and all below it."""
+def _stems(prefixes: tuple[str, ...]) -> Iterator[str]:
+    """`fruit`, or `fruit.*`, covers `fruit` and all below it."""
     for prefix in prefixes:
-        stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
-        yield f"{stem}.#" if stem else "#"
-    yield from patterns
+        yield prefix.removesuffix(".*").removesuffix("*").rstrip(".")

@@ -39,8 +39,8 @@ class Sealed(NamedTuple):
 
 
 def seal(log: Log) -> list[Sealed]:
-    """Seal every segment that is full and that no restart needs any more. One that cannot be sealed keeps no other
-    from it, and is tried again the next time."""
+    """Seal every segment that is full and that no restart needs any more, in order: where one ends is told by where the
+    next begins. One that cannot be sealed is reported, and tried again the next time before those behind it."""
     sealed = []
     with log.maintenance:
         for segment in list(closed_segments(log)):
@@ -48,6 +48,7 @@ def seal(log: Log) -> list[Sealed]:
                 sealed.append(_seal(log, segment))
             except (RemudaError, OSError, pa.ArrowException, ValueError) as error:
                 sealed.append(Sealed(segment.name, (), 0, 0, segment.written, 0, (), str(error)))
+                break
     return sealed
 
 

@@ -43,7 +43,7 @@ from remuda.spark.options import OF_SPARK, check_names, whole_number
 from remuda.spark.port import directory
 
 WRITE_OPTIONS: Final = ("path", "appId", "batchId", "queue", "checkpointLocation")
-_BY_BROKER: Final = ("offset", "created", "queues", "digest")
+_BY_BROKER: Final = ("offset", "created", "queues", "digest", "wire")
 """Columns of the table that no row can bring."""
 _QUERY: Final = "sql.streaming.queryId"
 _TEXT: Final = (StringType,)

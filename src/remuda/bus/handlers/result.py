@@ -61,7 +61,7 @@ def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResu
     error.__traceback__ = _from_handler(error.__traceback__)
     final = retry is not None and not retry.retries(error)
     # A log may be a file or a terminal that cannot hold such a text either.
-    logged = error if _is_storable(_full_text(error)) else None
+    logged = error if _speaks(error) and _is_storable(_full_text(error)) else None
     return CallResult(Outcome.NACK, f"{name}: {text}", _traceback(error), final=final, error=logged, error_type=name)
 
 
@@ -121,6 +121,15 @@ def _stack(trace: TracebackType | None) -> str:
 
 def _text(error: BaseException) -> str:
     return storable(_full_text(error))[:_REASON_LIMIT]
+
+
+def _speaks(error: BaseException) -> bool:
+    """Whether a log handler that asks for its text gets one."""
+    try:
+        str(error)
+    except Exception:
+        return False
+    return True
 
 
 def _full_text(error: BaseException) -> str:
