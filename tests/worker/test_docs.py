@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import remuda
 from remuda.amqp.connection import Connection
 from remuda.worker import TaskMessage
@@ -37,7 +35,6 @@ def test_the_example(broker_url: str) -> None:
     }
 
 
-@pytest.mark.xfail(strict=False, reason="a SIGTERM before the worker listens for it ends the process at once")
 def test_the_pages_first_snippet(broker_url: str, tmp_path: Path) -> None:
     """Run by the command that stands below it."""
     block = re.search(r"```python no-run\n(.*?)```", (ROOT / "docs/worker.md").read_text(), re.DOTALL)

@@ -32,15 +32,23 @@ def worker(
     configure(as_json=log_json)
     running = _load(app, config)
     asked: list[int] = []
+    started = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        grace = None if len(asked) == 1 else 0.0
-        threading.Thread(target=running.stop, args=(grace,), name="worker stop", daemon=True).start()
+        if started.is_set():
+            grace = None if len(asked) == 1 else 0.0
+            threading.Thread(target=running.stop, args=(grace,), name="worker stop", daemon=True).start()
+        elif len(asked) > 1:
+            raise SystemExit(128 + number)
 
-    running.start()
+    # Before it starts: it takes tasks from then on, and a signal meanwhile must not cut them short.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    running.start()
+    started.set()
+    if asked:
+        running.stop()
     where = "" if running.health_port is None else f"; health on port {running.health_port}"
     logging.getLogger("remuda.worker").info("%s takes tasks from %s%s", app, running.config.input_queue, where)
     running.run()
