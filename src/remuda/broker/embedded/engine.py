@@ -20,6 +20,7 @@ from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
 from remuda.log.tail import Batch, LogOptions
+from remuda.model.commands import Settle
 from remuda.model.document import Document, document
 from remuda.model.errors import InvalidMessage
 from remuda.model.ids import Snowflakes
@@ -81,6 +82,15 @@ class Engine:
                 "Publish it in parts"
             )
         self.log.reserve(size)
+
+    def make_room_for_answer(self, command: Settle) -> None:
+        """As `make_room`, for the events of an answer: two rows for each run, with the reason."""
+        queue, settlement = self.core.queues.get(command.queue), command.settlement
+        lease = queue.leases.get(command.lease) if queue is not None else None
+        runs = command.runs if command.runs is not None else lease.runs if lease is not None else []
+        text = len(settlement.reason or "") + len(settlement.detail or "") + len(command.queue)
+        size = 4096 + 2 * max(len(runs), 1) * (64 + 4 * (text + len(settlement.consumer or "")))
+        self.log.reserve(size, use_spare=True)
 
     def record(self) -> Effects:
         """Hand what the core decided to the log. Nothing of it counts before the next commit."""
