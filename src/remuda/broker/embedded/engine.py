@@ -16,6 +16,8 @@ from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
+from remuda.core.snapshot import FrozenCore
+from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
@@ -125,10 +127,18 @@ class Engine:
         return self._recent.take(dispatch.runs) if held is None else held
 
     def checkpoint(self) -> None:
-        """Make the next restart begin here."""
-        mark, state = self.log.mark(), snapshot.save(self.core)
-        self.commit(sync=True)
-        self.log.write_checkpoint(mark, state)
+        """Make the next restart begin here, while nobody changes anything."""
+        mark, frozen = self.freeze()
+        try:
+            self.commit(sync=True)
+            self.log.write_checkpoint(mark, frozen.encode())
+        finally:
+            frozen.thaw()
+
+    def freeze(self) -> tuple[Mark, FrozenCore]:
+        """The state and its place in the log, for a checkpoint. Takes a moment, whatever is live; whoever asks thaws
+        it."""
+        return self.log.mark(), FrozenCore(self.core)
 
     def document(self, offset: int) -> Document | None:
         """One message's whole life."""
