@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, MutableSequence
 from itertools import islice
 from typing import Final, overload
 
 import msgspec
 
-from remuda.core.ranges import Block, MessageRange, RangeMap
+from remuda.core.ranges import LOAD, Block, MessageRange, RangeMap
 from remuda.core.ready import NEVER
 from remuda.model.state import State
 
@@ -150,6 +150,24 @@ class ColumnMap(RangeMap):
     """As its base, in columns."""
 
     __slots__ = ()
+
+    def _put(self, piece: MessageRange) -> None:
+        blocks = self._blocks
+        if blocks and len(blocks[-1]) < LOAD:
+            last = blocks[-1]
+            assert isinstance(last, Columns)
+            if last.firsts[-1] < piece.first:
+                (self._own(-1) if self._shared else last).append(piece)
+                return
+        super()._put(piece)
+
+    def _locate(self, first: int) -> tuple[int, int]:
+        if not self._blocks:
+            return 0, 0
+        at = max(bisect_right(self._firsts, first) - 1, 0)
+        block = self._blocks[at]
+        assert isinstance(block, Columns)
+        return at, max(bisect_right(block.firsts, first) - 1, 0)
 
     def _block(self, piece: MessageRange) -> Block:
         block = Columns()
@@ -305,10 +323,7 @@ class DelayedMessages(ColumnMap):
     def remove(self, first: int, count: int) -> list[MessageRange]:
         taken = super().remove(first, count)
         if not self.size:
-            self._lines.clear()
-            self._levels.clear()
-            self._alarms = Timeline()
-            self.soonest = NEVER
+            self._forget_times()
         elif taken:
             rest = self.holding(first + count)
             if rest is not None and rest.first == first + count:
@@ -330,14 +345,14 @@ class DelayedMessages(ColumnMap):
         for one in [level] if level is not None else list(self._levels):
             line = self._lines.get(one)
             while line is not None and most > 0 and line.is_due(time):
-                at, order, first = line.pop()
-                piece = self._standing(at, order, first)
-                if piece is None:
-                    continue
-                most -= 1
-                self.remove(first, piece.count)
-                yield piece
-        self._note_soonest()
+                piece = self._take_standing(*line.pop())
+                if piece is not None:
+                    most -= 1
+                    yield piece
+        if self.size:
+            self._note_soonest()
+        else:
+            self._forget_times()
 
     def alarms(self, time: int, most: int) -> Iterator[MessageRange]:
         """At most so many ranges that are to be retried or have expired; whoever asks takes them out."""
@@ -364,6 +379,27 @@ class DelayedMessages(ColumnMap):
         if piece is None or piece.first != first or piece.due != at or (piece.order or first) != order:
             return None
         return piece if piece.state is State.QUEUED else None
+
+    def _take_standing(self, at: int, order: int, first: int) -> MessageRange | None:
+        """As `_standing`, and take it out."""
+        if not self._blocks:
+            return None
+        number, within = self._locate(first)
+        piece = self._blocks[number][within]
+        if piece.first != first or piece.due != at or (piece.order or first) != order:
+            return None
+        if piece.state is not State.QUEUED:
+            return None
+        self.size -= piece.count
+        self._delete(number, within, within + 1)
+        return piece
+
+    def _forget_times(self) -> None:
+        """There is nothing left to wait for."""
+        self._lines.clear()
+        self._levels.clear()
+        self._alarms = Timeline()
+        self.soonest = NEVER
 
     def _note_soonest(self) -> None:
         soonest = self._alarms.soonest

@@ -15,7 +15,7 @@ import msgspec
 from remuda.core.credit import Consumer, Credit, room
 from remuda.core.delayed import DelayedMessages
 from remuda.core.extensions import ContainedHandler, Strategy
-from remuda.core.ranges import MessageRange, RangeMap
+from remuda.core.ranges import MessageRange, ParkedMessages, RangeMap
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.core.tables import PagedTable
 from remuda.model.durations import MINUTE
@@ -23,7 +23,7 @@ from remuda.model.options import Acknowledge, AutoDestroy, CommitWhen, Persisten
 from remuda.model.records import Event
 from remuda.model.state import LIVE, State
 
-SLICE: Final = 1000
+SLICE: Final = 500
 """How much that time demands is done at once."""
 _STALE: Final = 1000
 _AT_ONCE: Final = frozenset({CommitWhen.NONE, CommitWhen.RECEIVED})
@@ -108,7 +108,7 @@ class Queue:
         self.ready = ReadyMessages()
         self.flights = RangeMap()
         self.delayed = DelayedMessages()
-        self.parked = RangeMap()
+        self.parked = ParkedMessages()
         self.attempts = PagedTable[int, int]()
         """Attempts that count, of waiting messages that were delivered before."""
         self.offset_of: dict[str, int] = {}

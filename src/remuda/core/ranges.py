@@ -44,7 +44,7 @@ class MessageRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _FIRST: Final = attrgetter("first")
-_LOAD: Final = 512
+LOAD: Final = 512
 
 Block = MutableSequence[MessageRange]
 
@@ -86,6 +86,9 @@ class RangeMap:
 
     def add(self, piece: MessageRange) -> None:
         self.size += piece.count
+        self._put(piece)
+
+    def _put(self, piece: MessageRange) -> None:
         blocks = self._blocks
         if not blocks:
             blocks.append(self._block(piece))
@@ -93,7 +96,7 @@ class RangeMap:
             return
         block = blocks[-1]
         if block[-1].first < piece.first:
-            if len(block) < _LOAD:
+            if len(block) < LOAD:
                 if self._shared:
                     block = self._own(-1)
                 block.append(piece)
@@ -106,10 +109,10 @@ class RangeMap:
         block.insert(self._place(block, piece.first), piece)
         if piece.first < self._firsts[at]:
             self._firsts[at] = piece.first
-        if len(block) > 2 * _LOAD:
-            blocks.insert(at + 1, block[_LOAD:])
-            self._firsts.insert(at + 1, block[_LOAD].first)
-            del block[_LOAD:]
+        if len(block) > 2 * LOAD:
+            blocks.insert(at + 1, block[LOAD:])
+            self._firsts.insert(at + 1, block[LOAD].first)
+            del block[LOAD:]
 
     def add_merged(self, piece: MessageRange, within: int) -> None:
         """Add a range, as one with its left neighbour when both ended alike less than `within` apart."""
@@ -163,7 +166,6 @@ class RangeMap:
         stop = first + count
         taken: list[MessageRange] = []
         rest: list[MessageRange] = []
-        before = self.size
         at, low = self._locate(first)
         if self._blocks[at][low].end <= first:
             low += 1
@@ -172,7 +174,6 @@ class RangeMap:
             high = low
             while high < len(block) and block[high].first < stop:
                 piece = block[high]
-                before -= piece.count
                 taken.append(piece.part(first, stop))
                 if piece.first < first:
                     rest.append(piece.part(piece.first, first))
@@ -185,9 +186,9 @@ class RangeMap:
             if ended:
                 break
             at, low = at + 1, 0
-        self.size = before
+        self.size -= sum(piece.count for piece in taken)
         for piece in rest:
-            self.add(piece)
+            self._put(piece)
         return taken
 
     def _locate(self, first: int) -> tuple[int, int]:
@@ -224,6 +225,26 @@ class RangeMap:
 
     def _place(self, block: Block, first: int) -> int:
         return bisect_left(block, first, key=_FIRST)
+
+
+class ParkedMessages(RangeMap):
+    """Messages that ended, counted by how."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[State, int] = {}
+
+    def add(self, piece: MessageRange) -> None:
+        super().add(piece)
+        self.counts[piece.state] = self.counts.get(piece.state, 0) + piece.count
+
+    def remove(self, first: int, count: int) -> list[MessageRange]:
+        taken = super().remove(first, count)
+        for piece in taken:
+            self.counts[piece.state] -= piece.count
+        return taken
 
 
 def _fate(piece: MessageRange) -> tuple[State, str | None, int, int]:

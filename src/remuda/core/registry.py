@@ -477,9 +477,7 @@ def _rest(lifted: Any, first: int) -> Any:
 
 
 def _describe(queue: Queue) -> QueueInfo:
-    parked = {State.DEAD: 0, State.INVALID: 0, State.NOT_INTERESTED: 0}
-    for piece in queue.parked:
-        parked[piece.state] += piece.count
+    parked = queue.parked.counts
     high, normal = queue.ready.by_rank
     return QueueInfo(
         name=queue.name,
@@ -489,9 +487,9 @@ def _describe(queue: Queue) -> QueueInfo:
         normal=normal,
         delayed=queue.delayed.size,
         in_flight=queue.flights.size,
-        dead=parked[State.DEAD],
-        invalid=parked[State.INVALID],
-        not_interested=parked[State.NOT_INTERESTED],
+        dead=parked.get(State.DEAD, 0),
+        invalid=parked.get(State.INVALID, 0),
+        not_interested=parked.get(State.NOT_INTERESTED, 0),
         consumers=tuple(queue.consumers),
         counts=dict(queue.counts),
         pulls=len(queue.waiters),

@@ -211,9 +211,9 @@ def _frozen(queue: Queue) -> _FrozenQueue:
         queue.flights.freeze() if queue.flights.size else (),
         queue.delayed.freeze() if queue.delayed.size else (),
         queue.parked.freeze() if queue.parked.size else (),
-        queue.attempts.freeze() if queue.attempts else (),
-        queue.id_of.freeze() if queue.id_of else (),
-        queue.topic_counts.freeze() if queue.topic_counts else (),
+        queue.attempts.freeze() if queue.attempts.size else (),
+        queue.id_of.freeze() if queue.id_of.size else (),
+        queue.topic_counts.freeze() if queue.topic_counts.size else (),
     )
 
 

@@ -14,13 +14,13 @@ _BYTES_BITS: Final = 4
 class PagedTable(MutableMapping[K, V]):
     """A dictionary whose keys are offsets or hashes."""
 
-    __slots__ = ("_pages", "_shared", "_size")
+    __slots__ = ("_pages", "_shared", "size")
 
     def __init__(self, values: dict[K, V] | None = None) -> None:
         self._pages: dict[int, dict[K, V]] = {}
         self._shared: frozenset[int] = frozenset()
         """Pages that are frozen, by identity."""
-        self._size = 0
+        self.size = 0
         if values:
             self.update(values)
 
@@ -34,17 +34,17 @@ class PagedTable(MutableMapping[K, V]):
         self._shared = frozenset()
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __contains__(self, key: object) -> bool:
-        page = self._pages.get(_page_of(key)) if self._size else None
+        page = self._pages.get(_page_of(key)) if self.size else None
         return page is not None and key in page
 
     def __getitem__(self, key: K) -> V:
         return self._pages[_page_of(key)][key]
 
     def get(self, key: K, default: Any = None) -> Any:
-        page = self._pages.get(_page_of(key)) if self._size else None
+        page = self._pages.get(_page_of(key)) if self.size else None
         return default if page is None else page.get(key, default)
 
     def pop(self, key: K, default: Any = None) -> Any:
@@ -64,7 +64,7 @@ class PagedTable(MutableMapping[K, V]):
             page = self._pages[number] = page.copy()
         before = len(page)
         page[key] = value
-        self._size += len(page) - before
+        self.size += len(page) - before
 
     def __delitem__(self, key: K) -> None:
         number = _page_of(key)
@@ -74,7 +74,7 @@ class PagedTable(MutableMapping[K, V]):
         if self._shared and id(page) in self._shared:
             page = self._pages[number] = page.copy()
         del page[key]
-        self._size -= 1
+        self.size -= 1
         if not page:
             del self._pages[number]
 
