@@ -7,6 +7,7 @@ from remuda.core.credit import Consumer, Credit
 from remuda.core.effects import Dispatch
 from remuda.core.queue import Lease, Queue, Waiter
 from remuda.core.ranges import MessageRange
+from remuda.core.ready import Place, Run
 from remuda.core.recorder import BLOCK_BITS
 from remuda.core.registry import Registry
 from remuda.model.commands import (
@@ -168,30 +169,32 @@ class Consuming:
             not queue.plain_out
             or queue.waiters
             or queue.consumers
-            or queue.attempts
+            or queue.attempts.size
             or queue.delayed.soonest <= now
             or queue.watched
             or recorder.wants_notices
         ):
             return None
-        if now > recorder.now:
-            recorder.at(now)
         ready = queue.ready
+        if not ready.size or ready.soonest <= now:
+            return None
         place = ready.first()
-        if place is None or ready.soonest <= now:
+        run = place[2].front()
+        if run[1] < count and run[1] != ready.size:
             return None
-        there = place[2].front()[1]
-        if there < count and there != ready.size:
-            return None
-        return self.send_plainly(queue, consumer, now, count, tag)
+        if recorder.rows:
+            recorder.at(now)
+        else:
+            recorder.now = now
+        return self.send_plainly(queue, consumer, now, count, tag, place, run)
 
-    def send_plainly(self, queue: Queue, consumer: str, now: int, count: int, tag: int) -> tuple[Dispatch, Events]:
+    def send_plainly(
+        self, queue: Queue, consumer: str, now: int, count: int, tag: int, place: Place, run: Run
+    ) -> tuple[Dispatch, Events]:
         """Hand the first run that waits, or `count` messages of it, to whoever asked."""
         recorder, ready = self._recorder, queue.ready
-        place = ready.first()
-        assert place is not None
         priority, _, level = place
-        first, there, expires = level.front()
+        first, there, expires = run
         if there < count:
             count = there
         token = recorder.next_position
@@ -230,16 +233,19 @@ class Consuming:
         first, count = lease.runs[0]
         if queue.flights.take_exactly(first, count, token) is None:
             return None
-        if now > recorder.now:
+        if now < recorder.now:
+            now = recorder.now
+        if recorder.rows:
             recorder.at(now)
         else:
-            now = recorder.now
+            recorder.now = now
         del queue.leases[token]
-        queue.answered(lease)
+        if not lease.pulled:
+            queue.answered(lease)
         counts = queue.counts
         counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
         counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count
-        if queue.topic_counts or queue.id_of:
+        if queue.topic_counts.size or queue.id_of.size:
             queue._free(first, count)
         if count == 1:
             block = first >> BLOCK_BITS

@@ -136,14 +136,16 @@ class Runtime:
 
         Without `wait` an answer goes with whatever is written next, unless others wait for what comes of it.
         """
-        self._check_caller()
+        caller = threading.get_ident()
+        if self._holder == caller:
+            self._check_caller()
         with self.lock:
             if self._closed:
                 raise BrokerClosed(self._closed_text)
             if self._group.failure is not None:
                 raise self._group.stopped()
             # As `_changing`, at less cost.
-            self._holder = threading.get_ident()
+            self._holder = caller
             try:
                 return self._carry_out(command, inbox, wait)
             except RemudaError:
@@ -507,8 +509,8 @@ class Runtime:
                 self._unreplicated.append(record)
         if type(record) is Appended:
             engine.store(record, size)
-        soonest = engine.core.registry.soonest
-        if soonest < self._timer.planned:
+        wakes = engine.core.registry.wakes
+        if wakes and wakes[0][0] < self._timer.planned:
             self._timer.nudge(engine.core.next_wake())
         return ticket
 
