@@ -119,6 +119,12 @@ class Core:
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         return self.operating.parked(name, chosen, limit)
 
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        """The runs of messages that wait, delayed ones last."""
+        queue = self.registry.queue(name)
+        runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
+        return runs + [(piece.first, piece.count) for piece in queue.delayed]
+
     # Recovery
 
     @property
