@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("remuda.upkeep")
 _PAUSE: Final = 0.5
+_FIRST_DELAY: Final = 1.0
+_LONGEST_DELAY: Final = 30.0
+"""How long, in seconds, a duty that failed is left alone: twice as long each time."""
 _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
 
@@ -35,6 +39,8 @@ class Upkeep:
         self._volatile = volatile
         self.troubles: dict[str, str] = {}
         """Duties that failed when they were last tried, with the reason."""
+        self._postponed: dict[str, tuple[float, float]] = {}
+        """Until when a duty that failed is left alone, and for how long that is."""
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
@@ -116,12 +122,18 @@ class Upkeep:
     def _try(self, duty: Callable[[], None]) -> None:
         """One duty that fails costs a report; the others go on."""
         name = duty.__name__.strip("_").replace("_", " ")
+        until, delay = self._postponed.get(name, (0.0, 0.0))
+        if time.monotonic() < until:
+            return
         try:
             duty()
             self.troubles.pop(name, None)
+            self._postponed.pop(name, None)
         except Exception as error:
             if self._stop.is_set():
                 return
+            delay = min(max(2 * delay, _FIRST_DELAY), _LONGEST_DELAY)
+            self._postponed[name] = time.monotonic() + delay, delay
             if self.troubles.get(name) != str(error):
                 known = isinstance(error, RemudaError)
                 _log.error("upkeep: %s failed and will be tried again: %s", name, error, exc_info=not known)
