@@ -68,7 +68,6 @@ def test_an_index_of_another_log_is_told(log: Path, tmp_path: Path) -> None:
         Follower(index, source(tmp_path / "other")).lag()
 
 
-@pytest.mark.xfail(strict=False, reason="a search may meet the moment in which a rebuild replaces the file")
 def test_one_searches_while_another_writes_and_a_third_rebuilds(tmp_path: Path) -> None:
     place = tmp_path / "index"
     with open_broker(tmp_path / "data", sync="os") as broker:
