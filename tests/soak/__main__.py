@@ -55,7 +55,7 @@ class Soak:
         accepted = self.accepted + len(self._witness.names["P"])
         settled = self.settled + len(self._witness.names["S"])
         return (
-            f"{self.kills} kills in {seconds:.0f} s (seed {self.seed}): {accepted} messages accepted, {settled} settled, "
+            f"{self.kills} kills in {seconds:.0f} s (seed {self.seed}): {accepted} accepted, {settled} settled, "
             f"{self.waited} found waiting after restarts"
         )
 
