@@ -340,13 +340,19 @@ class DirectoryFile:
     def sync(self) -> None:
         try:
             datasync(self._handle)
-            if not self._name_synced:
-                # The data is worth nothing while a power loss can still take the file's name, also where an earlier
-                # process made the file and was killed before it synced.
-                sync_folder(self._path.parent)
-                self._name_synced = True
         except OSError as error:
-            raise _storage_error(self._path.name, error) from error
+            # Whatever the reason, the system may have dropped what it could not write, and a second try would succeed
+            # without it: this never passes.
+            raise _unusable(self._path.name, error) from error
+        if not self._name_synced:
+            # The data is worth nothing while a power loss can still take the file's name, also where an earlier
+            # process made the file and was killed before it synced.
+            try:
+                sync_folder(self._path.parent)
+            except OSError as error:
+                known = _storage_error if error.errno in _NO_HANDLES else _unusable
+                raise known(self._path.name, error) from error
+            self._name_synced = True
 
     def reserve(self, up_to: int) -> None:
         with _storage_errors(self._path.name):
@@ -384,6 +390,10 @@ def _storage_error(name: str, error: OSError) -> StorageError:
         )
     if error.errno == errno.ELOOP:
         return StorageError(f"{name!r} is a link, which Remuda did not put there; nothing was opened. Remove it")
+    return _unusable(name, error)
+
+
+def _unusable(name: str, error: OSError) -> StorageError:
     return StorageError(f"{name!r} cannot be read or written: {error.strerror}; check the disk")
 
 
