@@ -25,7 +25,7 @@ from remuda.model.notices import NoticeKind
 from remuda.model.options import Status
 from remuda.model.records import Event, Events
 from remuda.model.results import Differences
-from remuda.model.settlement import Outcome
+from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 
 
@@ -138,8 +138,8 @@ class Consuming:
             self._recorder.late_answers += 1
             return 0
         settlement = command.settlement
-        if command.runs is None and settlement.outcome is Outcome.ACK:
-            record = self.complete_plainly(queue, command.lease, settlement.consumer, self._recorder.now)
+        if command.runs is None:
+            record = self.settle_plainly(queue, command.lease, settlement, self._recorder.now)
             if record is not None:
                 self._recorder.keep(record, queue.persistent)
                 return record.rows[0].count
@@ -215,33 +215,21 @@ class Consuming:
             self._registry.plan(queue)
         return dispatch, Events(token, now, [Event(name, State.FETCHED, first, count, consumer, 1)])
 
+    def settle_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
+        """The answer to a whole delivery, if it is one of the two that most are."""
+        if settlement.outcome is Outcome.ACK:
+            return self.complete_plainly(queue, token, settlement.consumer, now)
+        if settlement.outcome is Outcome.RETRY:
+            return self.retry_plainly(queue, token, settlement, now)
+        return None
+
     def complete_plainly(self, queue: Queue, token: int, consumer: str | None, now: int) -> Events | None:
         """The acknowledgement of a whole delivery of one run."""
         recorder = self._recorder
-        lease = queue.leases.get(token)
-        if (
-            lease is None
-            or not queue.plain_out
-            or consumer is None
-            or lease.consumers[0] != consumer
-            or len(lease.runs) != 1
-            or queue.watched
-            or queue.consumers
-            or recorder.wants_notices
-        ):
+        piece = self._land(queue, token, consumer, now)
+        if piece is None:
             return None
-        first, count = lease.runs[0]
-        if queue.flights.take_exactly(first, count, token) is None:
-            return None
-        if now < recorder.now:
-            now = recorder.now
-        if recorder.rows:
-            recorder.at(now)
-        else:
-            recorder.now = now
-        del queue.leases[token]
-        if not lease.pulled:
-            queue.answered(lease)
+        first, count, now = piece.first, piece.count, recorder.now
         counts = queue.counts
         counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
         counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count
@@ -257,3 +245,61 @@ class Consuming:
         recorder.next_position = at + 2
         rows = [Event(name, State.SUCCESS, first, count, consumer), Event(name, State.COMPLETED, first, count)]
         return Events(at, now, rows)
+
+    def retry_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
+        """The answer to a whole delivery of one run that it failed and is to come again after a while."""
+        delay = settlement.delay
+        if not delay or settlement.counted is False or queue.options.delivery_limit:
+            return None
+        piece = self._land(queue, token, settlement.consumer, now)
+        if piece is None:
+            return None
+        recorder, counts = self._recorder, queue.counts
+        first, count, now = piece.first, piece.count, recorder.now
+        counts[State.RETRY] = counts.get(State.RETRY, 0) + count
+        due, front, reason = now + delay, bool(settlement.front), settlement.reason or "negative answer"
+        queue.delayed.add(
+            MessageRange(
+                first, count, State.RETRY, piece.deadline, piece.priority, piece.attempt, -1, due, front, reason, now,
+                True,
+            )
+        )  # fmt: skip
+        if due < queue.wake or piece.deadline < queue.wake:
+            self._registry.plan(queue)
+        at = recorder.next_position
+        recorder.next_position = at + 1
+        failed = Event(
+            queue.name, State.RETRY, first, count, settlement.consumer, piece.attempt, reason, due, front,
+            detail=settlement.detail,
+        )  # fmt: skip
+        return Events(at, now, [failed])
+
+    def _land(self, queue: Queue, token: int, consumer: str | None, now: int) -> MessageRange | None:
+        """Take a whole delivery of one run out of the air, and let its time be now; None if it is not so plain."""
+        recorder = self._recorder
+        lease = queue.leases.get(token)
+        if (
+            lease is None
+            or not queue.plain_out
+            or consumer is None
+            or lease.consumers[0] != consumer
+            or len(lease.runs) != 1
+            or queue.watched
+            or queue.consumers
+            or recorder.wants_notices
+        ):
+            return None
+        first, count = lease.runs[0]
+        piece = queue.flights.take_exactly(first, count, token)
+        if piece is None:
+            return None
+        if now < recorder.now:
+            now = recorder.now
+        if recorder.rows:
+            recorder.at(now)
+        else:
+            recorder.now = now
+        del queue.leases[token]
+        if not lease.pulled:
+            queue.answered(lease)
+        return piece

@@ -221,18 +221,20 @@ class Runtime:
     def _settle(self, command: Settle, now: int, wait: bool) -> Pending:
         core, log = self.engine.core, self.engine.log
         settlement = command.settlement
-        if command.runs is None and settlement.outcome is Outcome.ACK:
-            queue = core.queues.get(command.queue)
-            if queue is not None:
+        queue = core.queues.get(command.queue)
+        if command.runs is None and queue is not None:
+            if settlement.reason is None and settlement.detail is None:
                 log.reserve(_PLAIN_ANSWER, use_spare=True)
-                record = core.consuming.complete_plainly(queue, command.lease, settlement.consumer, now)
-                if record is not None:
-                    count = record.rows[0].count
-                    if wait:
-                        return Pending(count, self._keep(record, queue.persistent))
-                    self._keep_later(record, queue.persistent)
-                    self._timer.nudge(now + _DEFERMENT)
-                    return Pending(count, 0)
+            else:
+                self.engine.make_room_for_answer(command)
+            record = core.consuming.settle_plainly(queue, command.lease, settlement, now)
+            if record is not None:
+                count = record.rows[0].count
+                if wait:
+                    return Pending(count, self._keep(record, queue.persistent))
+                self._keep_later(record, queue.persistent)
+                self._timer.nudge(now + _DEFERMENT)
+                return Pending(count, 0)
         self.engine.make_room_for_answer(command)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
