@@ -27,23 +27,23 @@ from remuda.model.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
-    from remuda.broker.embedded.runtime import Runtime
+    from remuda.broker.backend import Backend
     from remuda.log.recovery import RecoveryReport
 
 NOT_YET = "no consumer has answered yet; the message is kept and will be delivered"
 
 
 class EmbeddedBroker:
-    """The port for threads, on a `Runtime`. Safe to use from any thread."""
+    """The port for threads. Safe to use from any thread."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Backend) -> None:
         self.runtime = runtime
         self._aio: AsyncEmbeddedBroker | None = None
 
     @property
     def recovery(self) -> RecoveryReport:
         """What was cut or lost when the log was opened."""
-        return self.runtime.engine.report
+        return self.runtime.recovery
 
     @property
     def aio(self) -> AsyncEmbeddedBroker:
@@ -224,18 +224,14 @@ class EmbeddedBroker:
 
     def checkpoint(self) -> None:
         """Make the next start begin here. The broker does this by itself as its log grows."""
-        self.runtime.upkeep.checkpoint()
+        self.runtime.checkpoint()
 
     def collect(self) -> Removed:
         """Let go what has outlived its retention. The broker does this by itself every `collect_interval`."""
-        self.runtime.upkeep.checkpoint()
-        self.runtime.upkeep.seal()
-        return self.runtime.upkeep.collect()
+        return self.runtime.collect()
 
     def close(self) -> None:
         self.runtime.close()
-        if self._aio is not None:
-            self._aio.release()
 
     def __enter__(self) -> EmbeddedBroker:
         return self

@@ -304,6 +304,69 @@ def put_back_lost(
     registry.recorder.event(queue, State.FETCHED, back)
 
 
+def put_back_begun(registry: Registry, queue: Queue, piece: MessageRange, begun: Sequence[tuple[int, int]] | None) -> None:
+    """Messages in flight whose holder died: those it had begun with count as attempted; None, and all of them do."""
+    at = piece.first
+    for first, count in [(at, piece.count)] if begun is None else begun:
+        if at < first:
+            put_back_lost(registry, queue, piece.part(at, first), attempted=False)
+        at = first + count
+        put_back_lost(registry, queue, piece.part(first, at))
+    if at < piece.end:
+        put_back_lost(registry, queue, piece.part(at, piece.end), attempted=False)
+
+
+def abandon(
+    registry: Registry, queue: Queue, token: int, consumer: str, begun: Sequence[tuple[int, int]] | None
+) -> None:
+    """The holder of a delivery is gone."""
+    lease = queue.leases.get(token)
+    if lease is None or consumer not in lease.consumers:
+        return
+    if len(lease.consumers) > 1 or lease.awaits_hand_over or lease.confirmed:
+        return  # others have the same, or nobody has it yet: that is settled when the consumer leaves
+    pieces = _held(queue, lease, lease.runs)
+    queue.revoke(lease, over=False)
+    for piece in pieces:
+        known = None
+        if begun is not None:
+            clipped = [(max(first, piece.first), min(first + count, piece.end)) for first, count in sorted(begun)]
+            known = [(start, stop - start) for start, stop in clipped if start < stop]
+        put_back_begun(registry, queue, piece, known)
+
+
+def reclaim(
+    registry: Registry, queue: Queue, token: int, consumer: str, runs: Sequence[tuple[int, int]], pulled: bool
+) -> int:
+    """A holder that outlived a restart still has these messages: they are its own again, under the lease it knows."""
+    lease = queue.leases.get(token)
+    if lease is not None:
+        if consumer not in lease.consumers:
+            lease.consumers = (*lease.consumers, consumer)
+        return lease.open
+    # The events of one delivery stand side by side, and each of its runs was played under its own.
+    own = range(token, token + len(runs))
+    found: list[tuple[int, int]] = []
+    for first, count in runs:
+        for piece in queue.flights.find(first, count):
+            if piece.state is State.FETCHED and piece.lease in own:
+                queue.flights.remove(piece.first, piece.count)
+                queue.flights.add(msgspec.structs.replace(piece, lease=token))
+                found.append((piece.first, piece.count))
+    total = sum(count for _, count in found)
+    if total:
+        deadline = registry.recorder.now + queue.options.acknowledge_timeout
+        uncounted = not pulled and consumer not in queue.consumers
+        queue.grant(
+            Lease(
+                token, (consumer,), found, deadline, total, set(), set(), pulled=pulled, awaited=set(), taken=set(),
+                uncounted=uncounted,
+            )
+        )  # fmt: skip
+        registry.plan(queue)
+    return total
+
+
 def conclude(registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement) -> None:
     """Carry out an answer for messages in flight."""
     recorder, options = registry.recorder, queue.options

@@ -46,7 +46,7 @@ class _CoreState(msgspec.Struct, array_like=True):
     history: dict[bytes, bytes]
     last_settled: dict[int, int]
     spool: dict[str, Progress] = {}
-    producers: dict[str, tuple[int, int, int]] = {}
+    producers: dict[str, dict[int, tuple[int, int]]] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

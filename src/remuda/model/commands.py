@@ -115,6 +115,27 @@ class Renew(msgspec.Struct, frozen=True):
     lease: int
 
 
+class Reclaim(msgspec.Struct, frozen=True):
+    """After a restart that a holder outlived: it still has this delivery in its hands. Gives how many messages of it
+    are in flight and its own once more."""
+
+    queue: str
+    lease: int
+    consumer: str
+    runs: list[tuple[int, int]]
+    pulled: bool = False
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """The holder of a delivery is gone. Of what it had not answered, the runs it had `begun` with count as attempted;
+    None where nobody knows, and then all of it does."""
+
+    queue: str
+    lease: int
+    consumer: str
+    begun: list[tuple[int, int]] | None = None
+
+
 class DeclareQueue(msgspec.Struct, frozen=True):
     """Create a queue, or say how the one that exists differs from what is asked. The creator's options stand."""
 
@@ -218,6 +239,8 @@ Command = (
     | HandOver
     | Settle
     | Renew
+    | Reclaim
+    | Abandon
     | DeclareQueue
     | ConfigureQueue
     | SetStatus

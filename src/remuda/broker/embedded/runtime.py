@@ -16,8 +16,10 @@ from typing import Final
 
 import msgspec
 
+from remuda.broker.embedded.attempts import Survey
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.committer import Committer
 from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
@@ -34,6 +36,7 @@ from remuda.core.effects import Confirmation, Dispatch, Effects
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
 from remuda.log.eventlog import EventLog
+from remuda.log.recovery import RecoveryReport
 from remuda.model.commands import (
     CancelPull,
     Command,
@@ -47,11 +50,11 @@ from remuda.model.commands import (
 )
 from remuda.model.document import Document
 from remuda.model.durations import MILLISECOND
-from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound, Refused, RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Events, Record
-from remuda.model.results import ParkedMessage, QueueInfo, Receipt
+from remuda.model.results import ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 
@@ -78,13 +81,15 @@ class Runtime:
         clock: Clock | None = None,
         *,
         volatile: bool = False,
+        survey: Survey | None = None,
+        tags: Iterator[int] | None = None,
     ) -> None:
         self.options = options or BrokerOptions()
         self.extensions = extensions or Extensions()
         self.clock = clock or steady_clock()
         self._claim = claim_worker(self.options.worker)
         try:
-            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock())
+            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock(), survey)
         except BaseException:
             self._claim.release()
             raise
@@ -103,7 +108,12 @@ class Runtime:
         self._unreplicated: list[Record] = []
         self._inboxes: dict[int, Inbox] = {}
         """By tag of the subscription or the pull."""
-        self._tags = itertools.count(1)
+        self._tags = tags or itertools.count(1)
+        self.visitors: set[int] = set()
+        """Tags of subscriptions that other processes have here: closing does not end them, the next writer has them."""
+        self.fence: Callable[[], None] | None = None
+        """Asked before anything is written whether the directory is still ours."""
+        self._committer: Committer | None = None
         self._confirmations: dict[int, Future[None]] = {}
         self._holder: int | None = None
         """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
@@ -173,6 +183,8 @@ class Runtime:
                     return Pending(receipt, self._keep_and_serve(record, durable, served))
                 return Pending(receipt, self._keep(record, durable))
             receipt = core.apply(command, now)
+            if receipt.repeated is not None:
+                receipt = self._found_again(command.messages, receipt)
             confirmed = None
             if receipt.watch is not None:
                 confirmed = self._confirmations.setdefault(receipt.watch, Future())
@@ -242,6 +254,72 @@ class Runtime:
             return Pending(None, ticket)
         self._inboxes.pop(command.tag, None)
         return Pending(dispatch, ticket, held=engine.held(dispatch))
+
+    begin = submit
+    """The same for those who may not wait for another process: here nobody does."""
+
+    remote = False
+
+    def asks(self, dispatch: Dispatch) -> bool:
+        """Whether handing this delivery over takes a question to another process."""
+        return False
+
+    def _found_again(self, messages: Messages, receipt: Receipt) -> Receipt:
+        """The receipt of a batch that was taken in before, as the log tells it."""
+        runs = [(receipt.first, receipt.repeated or 0)]
+        held = self.engine.recent(runs)
+        stored = self.engine.log.fetch(runs).messages if held is None else held
+        ids = [stored.id(row) for row in range(len(stored.bodies))]
+        if len(ids) == len(messages.bodies):
+            return msgspec.structs.replace(receipt, given=ids)
+        given, refusals, at = [], dict[int, Refused](), 0
+        for row, body in enumerate(messages.bodies):
+            if at < len(ids) and stored.bodies[at] == body:
+                given.append(ids[at])
+                at += 1
+            else:
+                given.append(messages.id(row))
+                refusals[row] = Refused("its queue refused it when the batch was sent first; nothing of it was stored")
+        return msgspec.structs.replace(receipt, given=given, refusals=refusals)
+
+    def watch(self, first: int, count: int) -> Future[None] | None:
+        """The fate of messages that were taken in before, where their queues commit later than on receipt."""
+        with self.lock:
+            number = self.engine.core.publishing.watch_again(first, count)
+            if number is None:
+                return None
+            confirmed = self._confirmations.setdefault(number, Future())
+            ticket = self._record()
+        self.wait(ticket)
+        return confirmed
+
+    def release_unclaimed(self) -> None:
+        """Deliveries that nobody has reclaimed since the directory was opened come back."""
+        with self.lock:
+            if self._closed or not self.engine.unclaimed:
+                return
+            self.engine.unclaimed = False
+            self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
+            self._holder = threading.get_ident()
+            try:
+                self.engine.core.release_unclaimed(self.clock(), self.engine.begun)
+                ticket = self._record()
+            except RemudaError:
+                raise
+            except BaseException as error:
+                self._give_up(error)
+                raise
+            finally:
+                self._holder = None
+        self.wait(ticket)
+
+    def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
+        """Nobody is left to take what a pull brought, or will bring."""
+        if pending.result is not None:
+            self.give_back(pending.result)
+        elif inbox is not None:
+            self.cancel_pull(command.queue, command.tag)
+            inbox.divert(self.give_back)
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
         """Whoever asked waits no longer. False if the answer is already on its way and will be in the inbox."""
@@ -367,7 +445,29 @@ class Runtime:
                 raise BrokerClosed(self._closed_text)
             yield self.engine.core
 
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What was cut or lost when the log was opened."""
+        return self.engine.report
+
+    def checkpoint(self) -> None:
+        self.upkeep.checkpoint()
+
+    def collect(self) -> Removed:
+        self.upkeep.checkpoint()
+        self.upkeep.seal()
+        return self.upkeep.collect()
+
     # Waiting and writing
+
+    def kept(self, ticket: int) -> Future[None]:
+        """The same as `wait`, for those who cannot wait: a thread does it for them."""
+        if self._committer is None:
+            with self.lock:
+                if self._closed:
+                    raise BrokerClosed(self._closed_text)
+                self._committer = self._committer or Committer(self.wait)
+        return self._committer.kept(ticket)
 
     def wait(self, ticket: int) -> None:
         """Return when everything up to this ticket is kept."""
@@ -438,6 +538,8 @@ class Runtime:
             self.engine.close()
             self._claim.release()
             self.notices.close()
+            if self._committer is not None:
+                self._committer.close()
 
     def _settle_down(self) -> None:
         """Put back what consumers hold, and make the next start quick."""
@@ -448,8 +550,9 @@ class Runtime:
             self._holder = threading.get_ident()
             try:
                 for queue in list(core.queues.values()):
-                    for consumer in list(queue.consumers):
-                        core.apply(Unsubscribe(queue.name, consumer), now)
+                    for name, consumer in list(queue.consumers.items()):
+                        if consumer.tag not in self.visitors:
+                            core.apply(Unsubscribe(queue.name, name), now)
                 self._record()
             except RemudaError:
                 raise
@@ -612,6 +715,8 @@ class Runtime:
             must_sync, self._must_sync = self._must_sync, False
             self._deferred = 0
         try:
+            if self.fence is not None:
+                self.fence()
             batch.write()
             if must_sync:
                 batch.sync()
