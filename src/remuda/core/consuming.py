@@ -92,7 +92,7 @@ class Consuming:
         queue.leave(command.consumer)
         if not consumer.credit.members and consumer.group is not None:
             self._registry.credits.pop(consumer.group, None)
-        delivering.lose(self._registry, queue, command.consumer)
+        delivering.lose(self._registry, queue, command.consumer, command.begun)
         self._recorder.notice(NoticeKind.CONSUMER_UNSUBSCRIBED, queue, consumer=command.consumer)
         self._registry.after(queue)
 
@@ -161,9 +161,7 @@ class Consuming:
         queue = self._registry.queues.get(command.queue)
         if queue is None:
             return 0
-        return delivering.reclaim(
-            self._registry, queue, command.lease, command.consumer, command.runs, command.pulled
-        )
+        return delivering.reclaim(self._registry, queue, command.lease, command.consumer, command.runs, command.pulled)
 
     def abandon(self, command: Abandon) -> None:
         queue = self._registry.queues.get(command.queue)

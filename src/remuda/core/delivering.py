@@ -3,7 +3,7 @@ answer, a missing one, or a consumer that is gone (Q1-Q3, Q9, M8)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -251,7 +251,7 @@ def time_out(registry: Registry, queue: Queue, lease: Lease) -> None:
                 conclude(registry, queue, piece.part(offset, offset + 1), decided)
 
 
-def lose(registry: Registry, queue: Queue, consumer: str) -> None:
+def lose(registry: Registry, queue: Queue, consumer: str, begun: Mapping[int, Sequence[tuple[int, int]]]) -> None:
     """A consumer is gone: what it had not answered goes back by the queue's `put_back`."""
     for lease in [lease for lease in queue.leases.values() if consumer in lease.consumers and not lease.pulled]:
         others = [name for name in lease.consumers if name != consumer and name in queue.consumers]
@@ -267,7 +267,10 @@ def lose(registry: Registry, queue: Queue, consumer: str) -> None:
             queue.abandon(lease)
             continue
         for piece in pieces:
-            put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
+            if lease.token in begun and not unseen:
+                put_back_begun(registry, queue, piece, _clipped(begun[lease.token], piece))
+            else:
+                put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
 
 
 def recount(queue: Queue) -> None:
@@ -304,7 +307,9 @@ def put_back_lost(
     registry.recorder.event(queue, State.FETCHED, back)
 
 
-def put_back_begun(registry: Registry, queue: Queue, piece: MessageRange, begun: Sequence[tuple[int, int]] | None) -> None:
+def put_back_begun(
+    registry: Registry, queue: Queue, piece: MessageRange, begun: Sequence[tuple[int, int]] | None
+) -> None:
     """Messages in flight whose holder died: those it had begun with count as attempted; None, and all of them do."""
     at = piece.first
     for first, count in [(at, piece.count)] if begun is None else begun:
@@ -328,11 +333,13 @@ def abandon(
     pieces = _held(queue, lease, lease.runs)
     queue.revoke(lease, over=False)
     for piece in pieces:
-        known = None
-        if begun is not None:
-            clipped = [(max(first, piece.first), min(first + count, piece.end)) for first, count in sorted(begun)]
-            known = [(start, stop - start) for start, stop in clipped if start < stop]
-        put_back_begun(registry, queue, piece, known)
+        put_back_begun(registry, queue, piece, None if begun is None else _clipped(begun, piece))
+
+
+def _clipped(runs: Sequence[tuple[int, int]], piece: MessageRange) -> list[tuple[int, int]]:
+    """The parts of these runs that lie in a range, in order."""
+    parts = [(max(first, piece.first), min(first + count, piece.end)) for first, count in sorted(runs)]
+    return [(start, stop - start) for start, stop in parts if start < stop]
 
 
 def reclaim(

@@ -66,10 +66,14 @@ class SetCredit(msgspec.Struct, frozen=True):
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """A consumer leaves or is lost; what it had not answered goes back."""
+    """A consumer leaves or is lost; what it had not answered goes back, and counts as attempted.
+
+    Of some of its deliveries it may be known with which runs it had `begun`; then only those do.
+    """
 
     queue: str
     consumer: str
+    begun: dict[int, list[tuple[int, int]]] = {}
 
 
 class Pull(msgspec.Struct, frozen=True):

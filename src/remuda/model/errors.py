@@ -83,6 +83,10 @@ class BrokerClosed(RemudaError):
     """The broker was closed; open it again to go on. Everything accepted before is kept."""
 
 
+class HostNotResponding(RemudaError, TimeoutError):
+    """The process that has the directory, or the server, does not answer. What was asked may or may not be done."""
+
+
 class StorageError(RemudaError):
     """The log could not be read or written."""
 

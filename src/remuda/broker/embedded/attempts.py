@@ -29,7 +29,7 @@ Run = tuple[int, int]
 class Survivors(NamedTuple):
     """Holders of deliveries beside the last writer: how many outlived it, and the marks of those that did not."""
 
-    alive: int
+    alive: frozenset[str]
     marks: tuple[AttemptMarks, ...]
 
 

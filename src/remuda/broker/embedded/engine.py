@@ -75,7 +75,8 @@ class Engine:
             self.begun: Begun = self.attempts.runs
             if survivors is not None and survivors.marks:
                 self.begun = first_known((self.attempts, *survivors.marks))
-            self.unclaimed = survivors is not None and survivors.alive > 0
+            self.survivors = frozenset() if survivors is None else survivors.alive
+            self.unclaimed = bool(self.survivors)
             """Whether deliveries in flight wait for holders that outlived the last writer."""
             self.core.resume(now, self.begun, keep=self.unclaimed)
             self.record()

@@ -474,6 +474,16 @@ class Runtime:
         if ticket:
             self._group.wait(ticket)
 
+    @property
+    def last_ticket(self) -> int:
+        """Once this is kept, everything that happened so far is."""
+        return self._ticket
+
+    @property
+    def reached(self) -> int:
+        """The ticket up to which everything is kept."""
+        return self._group.reached
+
     def tick(self) -> int:
         """Do what time demands; gives when it next will."""
         with self.lock:
