@@ -37,8 +37,13 @@ T = TypeVar("T")
 class AsyncEmbeddedBroker:
     """The asyncio port."""
 
-    def __init__(self, runtime: Backend) -> None:
-        self.runtime = runtime
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def runtime(self) -> Any:
+        """What carries out the commands, with the parts of its own that it has."""
+        return self._backend
 
     # Publishing
 
@@ -53,7 +58,7 @@ class AsyncEmbeddedBroker:
         raise_refusals: bool = True,
     ) -> Receipt:
         read_flag("raise_refusals", raise_refusals)
-        pending = self.runtime.begin(checks.publish(messages, queue, unbound, None, options, timeout))
+        pending = self._backend.begin(checks.publish(messages, queue, unbound, None, options, timeout))
         receipt: Receipt = await self._finish(pending, timeout)
         if receipt.refusals and raise_refusals:
             checks.report_refusals(receipt)
@@ -61,7 +66,7 @@ class AsyncEmbeddedBroker:
 
     async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
         command = checks.publish(messages, None, None, read_name("router", router), None, timeout)
-        receipt: Receipt = await self._finish(self.runtime.begin(command), timeout)
+        receipt: Receipt = await self._finish(self._backend.begin(command), timeout)
         return receipt
 
     # Consuming
@@ -76,9 +81,9 @@ class AsyncEmbeddedBroker:
         group: str | None = None,
         options: Options = None,
     ) -> AsyncEmbeddedSubscription:
-        tag, inbox = self.runtime.new_tag(), Inbox()
+        tag, inbox = self._backend.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
-        differs = await self._finish(self.runtime.begin(command, inbox))
+        differs = await self._finish(self._backend.begin(command, inbox))
         return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
 
     async def channel(
@@ -96,28 +101,28 @@ class AsyncEmbeddedBroker:
         clear_after: str = "none",
         timeout: Duration = 0,
     ) -> AsyncDelivery | None:
-        runtime = self.runtime
-        tag = runtime.new_tag()
+        backend = self._backend
+        tag = backend.new_tag()
         command = checks.pull(tag, queue, consumer, count, newest, clear_after, timeout)
         inbox = Inbox() if command.wait else None
-        pending = runtime.begin(command, inbox)
+        pending = backend.begin(command, inbox)
         found: Dispatch | None = None
         try:
             found = await self._finish(pending)
             if found is not None and pending.held is not None:
-                return AsyncDelivery(found, pending.held, self._settle, runtime.track)
+                return AsyncDelivery(found, pending.held, self._settle, backend.track)
             if found is None and inbox is not None:
                 found = await receive(inbox, command.wait / SECOND)
-                if found is None and not inbox.closed and not await self._call(runtime.cancel_pull, queue, tag):
+                if found is None and not inbox.closed and not await self._call(backend.cancel_pull, queue, tag):
                     found = await receive(inbox, None)
-                runtime.forget_pull(tag)
+                backend.forget_pull(tag)
             return None if found is None else await self._deliver(found)
         except asyncio.CancelledError:
             # Nobody is left to take what was, or will be, sent.
             if found is not None and pending.result is None:
-                runtime.give_back(found)
+                backend.give_back(found)
             else:
-                runtime.abandon_pull(pending, command, inbox)
+                backend.abandon_pull(pending, command, inbox)
             raise
 
     async def renew(self, delivery: AsyncDelivery) -> bool:
@@ -144,10 +149,10 @@ class AsyncEmbeddedBroker:
         await self._do(checks.remove_queue(name, who))
 
     async def queue(self, name: str) -> QueueInfo:
-        return await self._call(self.runtime.info, read_name("queue", name))
+        return await self._call(self._backend.info, read_name("queue", name))
 
     async def queues(self) -> list[QueueInfo]:
-        return await self._call(self.runtime.queues)
+        return await self._call(self._backend.queues)
 
     async def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
         await self._do(checks.declare_exchange(name, kind, bindings))
@@ -162,7 +167,7 @@ class AsyncEmbeddedBroker:
         await self._do(checks.remove_exchange(name))
 
     async def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return await self._call(self.runtime.exchanges)
+        return await self._call(self._backend.exchanges)
 
     # Operating
 
@@ -181,10 +186,10 @@ class AsyncEmbeddedBroker:
     async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
         wanted = checks.message_filter(chosen)
         count = read_count("limit", limit, 1)
-        return await self._call(self.runtime.parked, read_name("queue", name), wanted, count)
+        return await self._call(self._backend.parked, read_name("queue", name), wanted, count)
 
     async def waiting(self, name: str) -> list[tuple[int, int]]:
-        return await self._call(self.runtime.waiting, read_name("queue", name))
+        return await self._call(self._backend.waiting, read_name("queue", name))
 
     async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
         count: int = await self._do(checks.reprocess(name, chosen, who))
@@ -201,20 +206,20 @@ class AsyncEmbeddedBroker:
     # Observing
 
     async def message(self, message: str | int) -> Document:
-        return await asyncio.to_thread(self.runtime.document, checks.message_name(message))
+        return await asyncio.to_thread(self._backend.document, checks.message_name(message))
 
     async def spectate(self) -> Spectator:
         """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
-        return Spectator(await asyncio.to_thread(self.runtime.reader), self.runtime.flush)
+        return Spectator(await asyncio.to_thread(self._backend.reader), self._backend.flush)
 
     async def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        await self._call(self.runtime.on_notice, handler)
+        await self._call(self._backend.on_notice, handler)
 
     async def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        await self._call(self.runtime.off_notice, handler)
+        await self._call(self._backend.off_notice, handler)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.runtime.close)
+        await asyncio.to_thread(self._backend.close)
 
     async def __aenter__(self) -> AsyncEmbeddedBroker:
         return self
@@ -225,18 +230,18 @@ class AsyncEmbeddedBroker:
     # Inside
 
     async def _do(self, command: Command) -> Any:
-        return await self._finish(self.runtime.begin(command))
+        return await self._finish(self._backend.begin(command))
 
     async def _call(self, question: Callable[..., T], *args: Any) -> T:
         """Ask the broker; in a thread, where the answer comes from another process."""
-        return await asyncio.to_thread(question, *args) if self.runtime.remote else question(*args)
+        return await asyncio.to_thread(question, *args) if self._backend.remote else question(*args)
 
     async def _finish(self, pending: Pending, timeout: Duration | None = None) -> Any:
         # A cancelled caller stops waiting; what it asked for is kept all the same.
         if pending.answer is not None:
             await asyncio.shield(asyncio.wrap_future(pending.answer))
         if pending.ticket:
-            await asyncio.shield(asyncio.wrap_future(self.runtime.kept(pending.ticket)))
+            await asyncio.shield(asyncio.wrap_future(self._backend.kept(pending.ticket)))
         if pending.confirmed is not None:
             try:
                 async with asyncio.timeout(None if timeout is None else micros(timeout) / SECOND):
@@ -246,16 +251,16 @@ class AsyncEmbeddedBroker:
         return pending.result
 
     async def _deliver(self, dispatch: Dispatch) -> AsyncDelivery | None:
-        held = self.runtime.held(dispatch)
+        held = self._backend.held(dispatch)
         if held is not None:
-            return AsyncDelivery(dispatch, held, self._settle, self.runtime.track)
-        dispatch, messages = await asyncio.to_thread(self.runtime.load, dispatch)
-        return AsyncDelivery(dispatch, messages, self._settle, self.runtime.track) if messages.bodies else None
+            return AsyncDelivery(dispatch, held, self._settle, self._backend.track)
+        dispatch, messages = await asyncio.to_thread(self._backend.load, dispatch)
+        return AsyncDelivery(dispatch, messages, self._settle, self._backend.track) if messages.bodies else None
 
     async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
         if delivery.lease is None:
             return 0
-        pending = self.runtime.begin(Settle(delivery.queue, delivery.lease, settlement, runs), wait=wait)
+        pending = self._backend.begin(Settle(delivery.queue, delivery.lease, settlement, runs), wait=wait)
         settled: int = await self._finish(pending)
         return settled
 
@@ -276,13 +281,13 @@ class AsyncEmbeddedSubscription:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)
         while (dispatch := await receive(self._inbox, wait)) is not None:
-            runtime = self._broker.runtime
+            backend = self._broker._backend
             taken: Dispatch | None = dispatch
             try:
-                if runtime.asks(dispatch):
-                    taken = await asyncio.to_thread(runtime.hand_over, dispatch)
+                if backend.asks(dispatch):
+                    taken = await asyncio.to_thread(backend.hand_over, dispatch)
                 else:
-                    taken = runtime.hand_over(dispatch)
+                    taken = backend.hand_over(dispatch)
                 if taken is None:
                     continue
                 delivery = await self._broker._deliver(taken)
@@ -302,9 +307,9 @@ class AsyncEmbeddedSubscription:
             yield delivery
 
     async def close(self) -> None:
-        runtime = self._broker.runtime
-        if not runtime.closed:
-            await self._broker._finish(runtime.begin(Unsubscribe(self.queue, self.consumer)))
+        backend = self._broker._backend
+        if not backend.closed:
+            await self._broker._finish(backend.begin(Unsubscribe(self.queue, self.consumer)))
         self._inbox.close()
 
     async def __aenter__(self) -> AsyncEmbeddedSubscription:

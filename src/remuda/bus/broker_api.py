@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
 from remuda.broker.embedded.clock import Clock, steady_clock
-from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
 from remuda.broker.threads import EmbeddedBroker
@@ -85,5 +84,5 @@ def move_waiting(broker: Broker, source: str, target: str, who: str | None) -> i
 def next_wake(broker: Broker) -> int:
     """Do what time demands, and give when it next will."""
     assert isinstance(broker, EmbeddedBroker)
-    assert isinstance(broker.runtime, Runtime)
-    return broker.runtime.tick()
+    wake: int = broker.runtime.tick()
+    return wake

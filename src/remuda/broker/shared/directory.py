@@ -18,10 +18,10 @@ from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.options import BrokerOptions
 from remuda.broker.shared import presence, sockets
+from remuda.broker.shared.filesystems import check_local
 from remuda.broker.shared.frames import Hello
 from remuda.broker.shared.guest import PATIENCE, Guest
 from remuda.broker.shared.host import Connection, Host, Listener, known_options
-from remuda.broker.shared.filesystems import check_local
 from remuda.broker.shared.presence import Presence
 from remuda.log.directory import SOCKET, DirectoryDisk
 from remuda.model.errors import DirectoryInUse, HostNotResponding, RemudaError, StorageError, Unsupported
@@ -111,8 +111,8 @@ class SharedDirectory:
                 alone = alone + 1 if holder.pid and not holder.shares else 0
                 if alone > _SURE:
                     raise DirectoryInUse(
-                        f"directory {str(self.path)!r} is open in process {holder.pid}, which does not share it; nothing "
-                        "was changed. Stop that process, or open the directory there without shared=False"
+                        f"directory {str(self.path)!r} is open in process {holder.pid}, which does not share it; "
+                        "nothing was changed. Stop that process, or open the directory there without shared=False"
                     ) from None
                 if time.monotonic() > deadline:
                     raise HostNotResponding(
@@ -179,10 +179,9 @@ class SharedDirectory:
         guest = self.guest
         assert guest is not None
         self._compare_options(guest)
-        pause, since = _FIRST_PAUSE, 0.0
         while not self._stop.is_set():
             guest.listen()
-            pause, since = _FIRST_PAUSE, time.monotonic()
+            pause = _FIRST_PAUSE
             while not self._stop.is_set():
                 try:
                     if self._try_to_host(guest):

@@ -23,8 +23,8 @@ def check_local(path: Path, *, force: bool = False) -> None:
     if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
         raise StorageError(
             f"directory {str(path)!r} lies on a network file system ({kind}), where another machine could write to it "
-            "at the same time and damage it; nothing was changed. Choose a local disk, connect by remuda://, or open it "
-            "with force_network=True if only this machine uses it"
+            "at the same time and damage it; nothing was changed. Choose a local disk, connect by remuda://, or open "
+            "it with force_network=True if only this machine uses it"
         )
 
 

@@ -288,7 +288,7 @@ def columns_of(messages: Messages, producer: str | None = None, sequence: int = 
 
 def messages_of(columns: msgspec.Raw) -> Messages:
     try:
-        record = codec.decode(codec.MESSAGES, columns).record  # type: ignore[arg-type]
+        record = codec.decode(codec.MESSAGES, columns).record
     except codec.Damaged as error:
         raise WireError(str(error)) from error
     assert isinstance(record, Appended)

@@ -1,7 +1,7 @@
 """A guest: commands go to the host's process, and what comes of them comes back.
 
-It remembers what it asked and did not hear of, what it subscribed to and what it holds. So when its host ends it goes on
-with the next one: it reclaims its deliveries, subscribes again, and asks again under the same numbers. Or it becomes
+It remembers what it asked and did not hear of, what it subscribed to and what it holds. So when its host ends it goes
+on with the next one: it reclaims its deliveries, subscribes again, and asks again under the same numbers. Or it becomes
 the host itself, and then the same is done in this process.
 """
 
@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -87,8 +88,10 @@ class Way(Protocol):
 class _Request:
     """Something asked and not yet answered."""
 
-    __slots__ = ("again", "command", "expected", "frame", "future", "inbox", "number", "pending", "question", "restores",
-                 "sent", "shape", "since", "values", "waits")  # fmt: skip
+    __slots__ = (
+        "again", "command", "expected", "frame", "future", "inbox", "number", "pending", "question", "restores", "sent",
+        "shape", "since", "values", "waits",
+    )  # fmt: skip
 
     def __init__(self, number: int, frame: bytes, shape: Callable[[Any], Any]) -> None:
         self.number = number
@@ -472,7 +475,7 @@ class Guest:
             left = max(int((until - now) * 1e6), 1000)
             yield self._restore(msgspec.structs.replace(pull, wait=left), self._pulled, inbox, tag)
         for number, (_, first, count) in list(self._watched.items()):
-            watch = _Request(number, b"", lambda raw, number=number: self._watched_again(number, raw))
+            watch = _Request(number, b"", partial(self._watched_again, number))
             watch.question, watch.restores = "watch", True
             self._requests[number] = watch
             yield frames.frame(frames.ASK, frames.Asked(number, "watch", frames.raw((first, count))))
@@ -535,12 +538,12 @@ class Guest:
                 else:
                     self.resolve(request, result)
         elif kind == frames.FAILED:
-            number, error = frames.decode(tuple[int, frames.Error], payload)
+            number, said_error = frames.decode(tuple[int, frames.Error], payload)
             failed = self._requests.pop(number, None)
             if failed is not None:
-                self._fail(failed, frames.raised(error))
+                self._fail(failed, frames.raised(said_error))
             elif number == 0:
-                _log.error("the host refused this process: %s", error.text)
+                _log.error("the host refused this process: %s", said_error.text)
         elif kind == frames.DELIVERY:
             tag, delivered = frames.decode(tuple[int, frames.Delivered], payload)
             self._deliver(tag, delivered)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from remuda.broker.shared import frames
+from remuda.broker.shared.border import checked
 from remuda.broker.shared.frames import Hello, Welcome, WireError
 from remuda.broker.shared.session import Session
 from remuda.core.effects import Dispatch
@@ -640,10 +641,3 @@ def known_options(options: Any) -> dict[str, Any]:
         for name in options.__struct_fields__
         if getattr(options, name) != getattr(usual, name)
     }
-
-
-def checked(command: Any) -> Any:
-    """A command that comes from who knows where, checked as at the door."""
-    from remuda.broker.shared.border import check
-
-    return check(command)

@@ -214,7 +214,10 @@ class Session:
         self._wake(self)
 
     def outgoing(self, send: Callable[[bytes], int]) -> bool:
-        """Give what waits to `send`, which tells how many bytes it holds, as long as those are few. Whether more waits."""
+        """Give what waits to `send`, which tells how many bytes it holds, as long as those are few.
+
+        Whether more waits.
+        """
         while self._due:
             inbox, dispatch = self._due.popleft()
             if send(self._delivery(inbox, dispatch)) > _LEFT_UNSENT:
