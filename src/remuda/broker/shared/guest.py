@@ -161,6 +161,10 @@ class Guest:
         """Deliveries that were over when a new host was asked."""
         self._successor: Runtime | None = None
         """The engine in this very process, once it has become the host."""
+        self._engine: Runtime | None = None
+        """The same, from the moment on in which it is given what was under way."""
+        self._late: list[_Request] | None = None
+        """What is asked while everything else is handed to it."""
         self._clock_offset = 0
         self._heard_at = time.monotonic()
         self._worried = False
@@ -230,6 +234,9 @@ class Guest:
             if self.closed:
                 raise BrokerClosed(_CLOSED_TEXT)
             successor = self._successor
+            if self._late is not None:
+                self._late.append(request)
+                return
             if successor is None:
                 self._post(request)
         if successor is not None:
@@ -273,7 +280,7 @@ class Guest:
     def cancel_pull(self, queue: str, tag: int) -> bool:
         if self.closed:
             return True
-        if tag not in self._pulls and self._successor is None:
+        if tag not in self._pulls and self._late is None and self._successor is None:
             return False  # its delivery came a moment ago, or its time was up by the host's clock: the inbox tells
         cancelled: bool = self.submit(CancelPull(queue, tag)).result
         if cancelled:
@@ -323,7 +330,8 @@ class Guest:
     def hand_over(self, dispatch: Dispatch) -> Dispatch | None:
         if dispatch.lease is None or not self.asks(dispatch):
             return dispatch
-        assert isinstance(dispatch, Carried)
+        if not isinstance(dispatch, Carried):
+            return self._engine_here().hand_over(dispatch)
         if not dispatch.hand_over and dispatch.shared and dispatch.deadline > self.clock():
             return dispatch
         runs: list[tuple[int, int]] = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)).result
@@ -336,9 +344,15 @@ class Guest:
         return dispatch.messages if isinstance(dispatch, Carried) else None
 
     def load(self, dispatch: Dispatch) -> tuple[Dispatch, Messages]:
-        assert isinstance(dispatch, Carried)
+        if not isinstance(dispatch, Carried):
+            return self._engine_here().load(dispatch)
         assert dispatch.messages is not None
         return dispatch, dispatch.messages
+
+    def _engine_here(self) -> Runtime:
+        """The engine in this process, which made a delivery that nobody brought here."""
+        assert self._engine is not None
+        return self._engine
 
     # Questions
 
@@ -723,7 +737,8 @@ class Guest:
     def hand_to(self, runtime: Runtime) -> None:
         """The engine runs in this process from now on: bring everything that is under way to it."""
         with self._lock:
-            self._successor = runtime
+            self._late = []
+            self._engine = runtime
             requests = [request for request in self._requests.values() if not request.restores]
             self._requests = {}
             self._backlog.clear()
@@ -745,6 +760,12 @@ class Guest:
             runtime.on_notice(handler)
         for request in requests:
             request.again = request.sent
+        while requests:
+            self._carry_out(requests, runtime)
+            with self._lock:
+                requests, self._late = self._late, []
+        with self._lock:
+            self._successor, requests, self._late = runtime, self._late, None
         self._carry_out(requests, runtime)
         self.notices.close()
 

@@ -321,6 +321,7 @@ class Host:
             for other in [one for one in self._connections if one.session is session]:
                 self._drop(other)
             session.returns()
+        self._runtime.visited = True
         session.pid = hello.pid
         session.local = connection.local
         connection.session = session
