@@ -303,7 +303,8 @@ class DirectoryDisk:
         try:
             marker = self.read(MARKER)
         except FileNotFoundError:
-            others = [name for name in os.listdir(self._root) if name != LOCK and not name.startswith(MARKER)]
+            ours = {LOCK, SOCKET, "guests"}  # made by those who open a new directory at the same time
+            others = [name for name in os.listdir(self._root) if name not in ours and not name.startswith(MARKER)]
             if others and (self._root / MARKER).exists():
                 self._check_owner()  # another process opens the new directory at the same time
                 return

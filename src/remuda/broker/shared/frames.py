@@ -252,7 +252,7 @@ class Buffer:
         return len(self._data)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that are whole now."""
+        """The frames that are whole now. Those that are not taken stay, for when it is called again."""
         if not self._data:
             buffer: bytes | bytearray = data
         else:
@@ -266,9 +266,9 @@ class Buffer:
                     raise WireError(f"a frame of {length} bytes is over the limit of {self.limit}")
                 if end - at < HEAD.size + length:
                     break
-                at += HEAD.size
-                yield kind, bytes(memoryview(buffer)[at : at + length])
-                at += length
+                start = at + HEAD.size
+                at = start + length
+                yield kind, bytes(memoryview(buffer)[start:at])
         finally:
             if buffer is data:
                 if at < end:

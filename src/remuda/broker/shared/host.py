@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -33,6 +34,10 @@ _log = logging.getLogger("remuda.host")
 _READ: Final = 1 << 18
 _STOP_READING: Final = 4 << 20
 """Unsent bytes at which a guest is not listened to until it has taken its answers."""
+_SLOW_AT_ONCE: Final = 4
+_LOAD: Final = 4000
+_COMMAND_WEIGHT: Final = 40
+"""A command may bring messages with it: at most a hundred are answered in one turn, and four thousand publishes."""
 _GRACE: Final = 2.0
 """Seconds for which a guest that lost its connection, but may live, keeps what it holds."""
 _CLAIMING: Final = 3.0
@@ -72,6 +77,17 @@ class Connection:
         """Whether it is to be closed once everything is sent."""
         self.since = time.monotonic()
         self.waits_for = selectors.EVENT_READ
+        self.slow = 0
+        """Questions of it that another thread works on."""
+        self.load = 0
+        """What it asked for in this turn, by weight."""
+        self.stalled = False
+        """Whether frames of it lie here that are not looked at yet."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it has asked for more than it has taken: then it is not listened to for now."""
+        return self.unsent_bytes > _STOP_READING or self.slow >= _SLOW_AT_ONCE or self.load >= _LOAD
 
     def send(self, data: bytes) -> int:
         if data:
@@ -209,6 +225,8 @@ class Host:
             self._shut()
 
     def _patience(self) -> float | None:
+        if any(connection.stalled and not connection.full for connection in self._connections):
+            return 0
         if self._deferred:
             return _DEFERRED
         if self._claiming or any(session.until is not None for session in self._sessions.values()):
@@ -229,6 +247,8 @@ class Host:
                 self._guarded(key.data, key.data.flush)
         while self._posted:
             self._posted.popleft()()
+        for connection in [one for one in self._connections if one.stalled and not one.full]:
+            self._guarded(connection, partial(self._feed, connection, b""))
         self._look_after()
         self._commit()
         self._send()
@@ -285,14 +305,20 @@ class Host:
         if not data:
             self._lose(connection)
             return
-        if connection.closing:
-            return
+        self._feed(connection, data)
+
+    def _feed(self, connection: Connection, data: bytes) -> None:
+        connection.stalled = False
         for kind, payload in connection.buffer.feed(data):
+            if connection.closing:
+                return
             if connection.session is None:
                 self._greet(connection, kind, payload)
             else:
                 self._do(connection, connection.session, kind, payload)
-            if connection.closing:
+            connection.load += _COMMAND_WEIGHT if kind == frames.COMMAND else 1
+            if connection.full:
+                connection.stalled = True
                 return
 
     # Requests
@@ -464,6 +490,7 @@ class Host:
                 self._tell_fate(connection, said.request, fate)
         elif said.question in _SLOW:
             self._executor = self._executor or ThreadPoolExecutor(1, "remuda-host-work")
+            connection.slow += 1
             self._executor.submit(self._answer_slowly, connection, said.request, said.question, values)
         else:
             result = getattr(self._runtime, said.question)(*values)
@@ -474,7 +501,11 @@ class Host:
             data = frames.frame(frames.RESULT, (request, getattr(self._runtime, question)(*values)))
         except BaseException as error:
             data = frames.frame(frames.FAILED, (request, frames.error_of(error)))
-        self._post(lambda: self._later(connection, data))
+        self._post(lambda: self._answered_slowly(connection, data))
+
+    def _answered_slowly(self, connection: Connection, data: bytes) -> None:
+        connection.slow -= 1
+        self._later(connection, data)
 
     def _attach(self, connection: Connection, session: Session, payload: bytes) -> None:
         request, claims = frames.decode(tuple[int, list[frames.Claim]], payload)
@@ -529,18 +560,25 @@ class Host:
             if connection.closing and not connection.unsent:
                 self._drop(connection)
                 continue
+            connection.load = 0
             self._listen_to(connection)
 
     def _listen_to(self, connection: Connection) -> None:
         """A guest that does not take its answers is not heard until it does."""
-        wanted = 0 if connection.unsent_bytes > _STOP_READING else selectors.EVENT_READ
+        wanted = 0 if connection.full or connection.stalled else selectors.EVENT_READ
         if connection.unsent:
             wanted |= selectors.EVENT_WRITE
             if connection.session is not None:
                 self._dirty.add(connection.session)
-        if wanted != connection.waits_for and connection in self._connections:
-            connection.waits_for = wanted
+        if wanted == connection.waits_for or connection not in self._connections:
+            return
+        if not wanted:
+            self._selector.unregister(connection.peer)
+        elif not connection.waits_for:
+            self._selector.register(connection.peer, wanted, connection)
+        else:
             self._selector.modify(connection.peer, wanted, connection)
+        connection.waits_for = wanted
 
     def _look_after(self) -> None:
         now = time.monotonic()
@@ -574,7 +612,8 @@ class Host:
     def _drop(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
-            self._selector.unregister(connection.peer)
+            if connection.waits_for:
+                self._selector.unregister(connection.peer)
             connection.peer.close()
 
     def _end(self, session: Session, gate: Gate | None = None) -> None:
