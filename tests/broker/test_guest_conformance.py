@@ -1,7 +1,8 @@
-"""A guest of a shared directory passes the suite: what another process can do, it can do too (S5)."""
+"""A guest of a shared directory passes the suite (S5), and so does a client over TCP (S6): each can do everything."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ import pytest
 
 from remuda.broker.opening import open_async_broker, open_broker
 from remuda.broker.port import AsyncBroker, Broker
+from remuda.server.wire import WireServer, serve_wire
 from tests.conformance import (
     asyncio_face,
     delivery,
@@ -78,13 +80,51 @@ class AsyncGuests(Guests):
         self._loop.close()
 
 
+class Clients(Guests):
+    """Clients of a server, each at the other end of a TCP connection."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._server: WireServer | None = None
+
+    def open(self, **options: Any) -> Broker:
+        self._start_host(**options)
+        assert self._server is not None
+        broker = open_broker(self._server.url)
+        self._opened.append(broker)
+        return broker
+
+    async def open_async(self, **options: Any) -> AsyncBroker:
+        await asyncio.to_thread(self._start_host, **options)
+        assert self._server is not None
+        broker = await open_async_broker(self._server.url)
+        self._opened.append(broker)
+        return broker
+
+    def _start_host(self, **options: Any) -> None:
+        before = self._host
+        super()._start_host(**options)
+        if self._host is not before:
+            if self._server is not None:
+                self._server.close()
+            self._server = serve_wire(self._host, ("127.0.0.1", 0))
+
+    def close(self) -> None:
+        super().close()
+        if self._server is not None:
+            self._server.close()
+
+
 BACKENDS: dict[str, Callable[[Path], Guests]] = {
-    "threads": lambda path: Guests(path / "broker"),
+    "guest": lambda path: Guests(path / "broker"),
+    "tcp": lambda path: Clients(path / "broker"),
     "asyncio": lambda path: AsyncGuests(path / "broker"),
 }
+asynchronously = pytest.mark.parametrize("backend", ["asyncio"], indirect=True)
+"""Themes in which the two faces differ at all."""
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["guest", "tcp"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     place = BACKENDS[request.param](tmp_path)
     yield place
@@ -222,4 +262,24 @@ class TestEvents(events.Events):
 
 
 class TestAsyncFace(asyncio_face.AsyncFace):
+    pass
+
+
+@asynchronously
+class TestPullAsynchronously(delivery.Pull):
+    pass
+
+
+@asynchronously
+class TestAnswersAsynchronously(settling.Answers):
+    pass
+
+
+@asynchronously
+class TestCommitsAsynchronously(settling.Commits):
+    pass
+
+
+@asynchronously
+class TestClosingAsynchronously(queues.Closing):
     pass

@@ -1,7 +1,7 @@
 """Processes on one directory that are killed at random, and an account of what they were told (S5).
 
-Run as `python -m tests.faults.shared_nursery DIRECTORY KILLS SEED`; prints one line of JSON. The processes are forked from
-this one, which opens no broker itself, so that a hundred of them cost little.
+Run as `python -m tests.faults.shared_nursery DIRECTORY KILLS SEED`; prints one line of JSON. The processes are forked
+from this one, which has no broker open, so that a hundred of them cost little.
 """
 
 from __future__ import annotations
@@ -105,7 +105,13 @@ def storm(directory: Path, kills: int, seed: int) -> dict[str, object]:
         os.kill(child, signal.SIGTERM)
     for child in alive:
         os.waitpid(child, 0)
-    return {**account(directory, journals, host_kills), "kills": killed, "host_kills": hosts, "raised": ended, "in_time": killed >= kills}
+    return {
+        **account(directory, journals, host_kills),
+        "kills": killed,
+        "host_kills": hosts,
+        "raised": ended,
+        "in_time": killed >= kills,
+    }
 
 
 def account(directory: Path, journals: Path, host_kills: list[float]) -> dict[str, object]:

@@ -15,8 +15,8 @@ from remuda.broker.shared.filesystems import check_local
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
-from remuda.model.errors import InvalidOption
-from remuda.model.urls import MEMORY, parse_url
+from remuda.model.errors import InvalidOption, Unsupported
+from remuda.model.urls import MEMORY, REMUDA, Url, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
@@ -59,4 +59,16 @@ def _runtime(
     if place.is_directory:
         check_local(Path(place.path), force=options.force_network)
         return Runtime(DirectoryDisk(place.path, group=options.group), options, extensions, clock)
-    raise InvalidOption(f"no broker speaks {place.scheme}://; give a directory, file:///path or memory://")
+    if place.scheme == REMUDA:
+        return _remote(place, options, extensions)
+    raise InvalidOption(
+        f"no broker speaks {place.scheme}://; give a directory, file:///path, memory:// or remuda://host:port"
+    )
+
+
+def _remote(place: Url, options: BrokerOptions, extensions: Extensions | None) -> Backend:
+    from remuda.broker.shared.remote import RemoteServer
+
+    if extensions is not None and extensions != Extensions():
+        raise Unsupported(f"the broker's parts run at {place}: extensions cannot be given here", "extensions")
+    return RemoteServer(place)

@@ -35,7 +35,9 @@ def run(
     if workers < 1:
         raise InvalidOption(f"--workers must be at least 1, not {workers}")
     if workers > 1 and metrics is not None:
-        raise InvalidOption("--metrics serves the numbers of one process; give it without --workers, or use the dashboard")
+        raise InvalidOption(
+            "--metrics serves the numbers of one process; give it without --workers, or use the dashboard"
+        )
     if reload or workers > 1:
         arguments = _child_arguments(app, grace, threads or [], until_idle, log_json, metrics)
         if reload:

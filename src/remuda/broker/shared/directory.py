@@ -23,6 +23,7 @@ from remuda.broker.shared.frames import Hello
 from remuda.broker.shared.guest import PATIENCE, Guest
 from remuda.broker.shared.host import Connection, Host, Listener, known_options
 from remuda.broker.shared.presence import Presence
+from remuda.broker.shared.role import Role
 from remuda.log.directory import SOCKET, DirectoryDisk
 from remuda.model.errors import DirectoryInUse, HostNotResponding, RemudaError, StorageError, Unsupported
 
@@ -30,18 +31,7 @@ if TYPE_CHECKING:
     import socket
 
     from remuda.broker.embedded.attempts import AttemptMarks, Survivors
-    from remuda.broker.embedded.inbox import Inbox
-    from remuda.broker.embedded.pending import Pending
-    from remuda.core.effects import Dispatch
     from remuda.log.eventlog import EventLog
-    from remuda.log.recovery import RecoveryReport
-    from remuda.model.commands import Pull
-    from remuda.model.document import Document
-    from remuda.model.filters import MessageFilter
-    from remuda.model.messages import Messages
-    from remuda.model.notices import Notice
-    from remuda.model.results import ParkedMessage, QueueInfo, Removed
-    from remuda.model.routing import Binding, ExchangeKind
 
 _log = logging.getLogger("remuda.shared")
 _FIRST_PAUSE: Final = 0.001
@@ -55,8 +45,8 @@ _FENCE: Final = 0.25
 """Seconds after which a host that has not written looks whether the directory is still its own."""
 
 
-class SharedDirectory:
-    """A backend for faces. Verbs that cost are bound to whoever does them now, so that a host pays nothing for this."""
+class SharedDirectory(Role):
+    """A backend for faces: the engine while this process hosts, else a guest's connection."""
 
     def __init__(
         self,
@@ -120,7 +110,7 @@ class SharedDirectory:
                     ) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        self._use_guest(guest)
+        self._use(guest)
         self._thread = threading.Thread(target=self._follow, name="remuda-guest", daemon=True)
         self._thread.start()
 
@@ -155,7 +145,7 @@ class SharedDirectory:
             raise
         with self._changing:
             self.runtime, self._host = runtime, host
-            self._use_runtime(runtime)
+            self._use(runtime)
         return True
 
     def _survey(self) -> Survivors:
@@ -214,113 +204,10 @@ class SharedDirectory:
                 self.path, guest.pid, ", ".join(f"{name}={theirs.get(name, 'as usual')}" for name in differing),
             )  # fmt: skip
 
-    def _use_runtime(self, runtime: Runtime) -> None:
-        self.remote = False
-        self.submit: Any = runtime.submit
-        self.begin: Any = runtime.begin
-        self.wait: Any = runtime.wait
-        self.new_tag: Any = runtime.new_tag
-        self.track: Any = runtime.track
-        self._do: Any = runtime
-
-    def _use_guest(self, guest: Guest) -> None:
-        self.remote = True
-        self.submit = guest.submit
-        self.begin = guest.begin
-        self.wait = guest.wait
-        self.new_tag = guest.new_tag
-        self.track = guest.track
-        self._do = guest
-
-    # What is not worth binding
-
     @property
     def hosts(self) -> bool:
         """Whether this process has the directory."""
         return self.runtime is not None
-
-    @property
-    def recovery(self) -> RecoveryReport:
-        report: RecoveryReport = self._do.recovery
-        return report
-
-    def kept(self, ticket: int) -> Any:
-        return self._do.kept(ticket)
-
-    def cancel_pull(self, queue: str, tag: int) -> bool:
-        cancelled: bool = self._do.cancel_pull(queue, tag)
-        return cancelled
-
-    def forget_pull(self, tag: int) -> None:
-        self._do.forget_pull(tag)
-
-    def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
-        (self._do if pending.answer is None or self.guest is None else self.guest).abandon_pull(pending, command, inbox)
-
-    def give_back(self, dispatch: Dispatch) -> None:
-        self._do.give_back(dispatch)
-
-    def asks(self, dispatch: Dispatch) -> bool:
-        asks: bool = self._do.asks(dispatch)
-        return asks
-
-    def hand_over(self, dispatch: Dispatch) -> Dispatch | None:
-        taken: Dispatch | None = self._do.hand_over(dispatch)
-        return taken
-
-    def held(self, dispatch: Dispatch) -> Messages | None:
-        messages: Messages | None = getattr(dispatch, "messages", None) or self._do.held(dispatch)
-        return messages
-
-    def load(self, dispatch: Dispatch) -> tuple[Dispatch, Messages]:
-        loaded: tuple[Dispatch, Messages]
-        brought = getattr(dispatch, "messages", None)
-        loaded = (dispatch, brought) if brought is not None else self._do.load(dispatch)
-        return loaded
-
-    def info(self, name: str) -> QueueInfo:
-        info: QueueInfo = self._do.info(name)
-        return info
-
-    def queues(self) -> list[QueueInfo]:
-        found: list[QueueInfo] = self._do.queues()
-        return found
-
-    def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
-        found: list[ParkedMessage] = self._do.parked(name, chosen, limit)
-        return found
-
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = self._do.waiting(name)
-        return found
-
-    def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        found: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]] = self._do.exchanges()
-        return found
-
-    def document(self, message: str | int) -> Document:
-        found: Document = self._do.document(message)
-        return found
-
-    def reader(self) -> EventLog:
-        log: EventLog = self._do.reader()
-        return log
-
-    def flush(self) -> None:
-        self._do.flush()
-
-    def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._do.on_notice(handler)
-
-    def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._do.off_notice(handler)
-
-    def checkpoint(self) -> None:
-        self._do.checkpoint()
-
-    def collect(self) -> Removed:
-        removed: Removed = self._do.collect()
-        return removed
 
     def __getattr__(self, name: str) -> Any:
         """The engine's own parts, for who looks after it: only a host has them."""
@@ -378,38 +265,14 @@ class SharedDirectory:
         if was_closed:
             self.closed = True
             return
-        self._opening = threading.Lock()
-        self._do = _Reopening(self)
-        self.remote = False
-        for verb in ("submit", "begin", "wait", "new_tag", "track"):
-            setattr(self, verb, getattr(self._do, verb))
+        self._open_when_needed(self._open)
         closed_after_fork(self)
-
-    def reopen(self) -> Any:
-        """In a fork, at first use."""
-        with self._opening:
-            if isinstance(self._do, _Reopening):
-                self._open()
-            return self._do
 
     def describe(self, pid: int) -> str:
         return (
             f"process {pid or '(unknown)'}, which has directory {str(self.path)!r}. If it is frozen, "
             f"`remuda takeover {self.path}` ends it and lets another process go on; it"
         )
-
-
-class _Reopening:
-    """Stands in until a fork first needs its broker."""
-
-    def __init__(self, shared: SharedDirectory) -> None:
-        self._shared = shared
-
-    def __getattr__(self, verb: str) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            return getattr(self._shared.reopen(), verb)(*args, **options)
-
-        return call
 
 
 class _Fence:

@@ -22,7 +22,7 @@ from remuda.model.errors import InvalidOption, Refused, RemudaError
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
-from remuda.model.records import Appended
+from remuda.model.records import Appended, Event
 from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 
@@ -66,8 +66,8 @@ class Hello(msgspec.Struct, frozen=True):
     password: str | None = None
     epoch: int = 0
     """The newest host it has seen."""
-    options: dict[str, Any] = {}
-    """Options of the broker that it was opened with and that are not the usual ones."""
+    far: bool = False
+    """Whether it comes from another machine: what it says is checked, and it cannot read the directory."""
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -148,6 +148,15 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     partly_refused: dict[int, Error]
 
 
+class Pages(msgspec.Struct, frozen=True, array_like=True):
+    """Part of a log: records as the log writes them, where to read on, and what was not there."""
+
+    records: list[bytes]
+    following: int | None
+    """None when there is no more now."""
+    gaps: list[tuple[int, int]] = []
+
+
 class Carried(Dispatch, frozen=True):
     """A delivery that brought its messages along."""
 
@@ -214,6 +223,13 @@ QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "collect": (tuple[()], Removed),
     "notices": (tuple[bool], None),
     "watch": (tuple[int, int], bool),
+    "log_ends": (tuple[()], tuple[int, int, int, int]),
+    "log_offset_at": (tuple[int], int),
+    "log_position_at": (tuple[int], int),
+    "log_offset_of": (tuple[str], int | None),
+    "log_events_of": (tuple[int], list[tuple[int, Event]]),
+    "log_messages": (tuple[int, int | None], Pages),
+    "log_events": (tuple[int, int | None], Pages),
 }
 """Questions by name: what is asked with, and what is answered."""
 

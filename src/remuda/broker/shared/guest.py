@@ -28,6 +28,7 @@ from remuda.broker.embedded.notices import Handler, NoticeBoard
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import Carried, Claim, Hello, Welcome, WireError
+from remuda.broker.shared.tls import TlsSocket
 from remuda.core.effects import Dispatch
 from remuda.core.publishing import UNCONFIRMED
 from remuda.log.recovery import RecoveryReport
@@ -528,7 +529,7 @@ class Guest:
 
     def _receive(self, peer: socket.socket) -> bytes:
         while True:
-            if select_readable(peer, 1.0):
+            if (isinstance(peer, TlsSocket) and peer.pending()) or select_readable(peer, 1.0):
                 return peer.recv(_READ)
             self._look_after()
 

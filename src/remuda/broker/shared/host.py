@@ -20,6 +20,7 @@ import msgspec
 from remuda.broker.shared import frames
 from remuda.broker.shared.border import checked
 from remuda.broker.shared.frames import Hello, Welcome, WireError
+from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
 from remuda.broker.shared.session import Session
 from remuda.core.effects import Dispatch
 from remuda.model.commands import CancelPull, Pull, Reclaim, Settle, Subscribe, Unsubscribe
@@ -45,7 +46,7 @@ _CLAIMING: Final = 3.0
 _STRANGERS: Final = 10.0
 """Seconds within which a new connection must have said who it is."""
 _DEFERRED: Final = 0.025
-_SLOW: Final = frozenset({"document", "collect", "checkpoint"})
+_SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUESTIONS
 """Questions that may take long, and are answered by a thread of their own."""
 
 
@@ -167,6 +168,11 @@ class Host:
         """Take connections there too."""
         self._post(lambda: self._add_listener(listener))
 
+    def adopt(self, peer: socket.socket, gate: Gate) -> None:
+        """Take a connection that was made elsewhere."""
+        peer.setblocking(False)
+        self._post(lambda: self._add(Connection(peer, gate, local=True)))
+
     def start(self) -> None:
         self._thread.start()
 
@@ -278,8 +284,11 @@ class Host:
                 _log.warning("a connection was refused: %s", error)
                 peer.close()
                 continue
-            self._connections.add(connection)
-            self._selector.register(connection.peer, selectors.EVENT_READ, connection)
+            self._add(connection)
+
+    def _add(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        self._selector.register(connection.peer, selectors.EVENT_READ, connection)
 
     def _read(self, connection: Connection) -> None:
         self._guarded(connection, lambda: self._take(connection))
@@ -335,6 +344,7 @@ class Host:
                 )
             if not hello.token or len(hello.token) > 64:
                 raise WireError("a guest needs a token of 1 to 64 letters")
+            connection.local = connection.local and not hello.far
             connection.gate.admit(connection, hello)
         except RemudaError as error:
             connection.send(frames.frame(frames.FAILED, (0, frames.error_of(error))))
@@ -498,7 +508,11 @@ class Host:
 
     def _answer_slowly(self, connection: Connection, request: int, question: str, values: tuple[Any, ...]) -> None:
         try:
-            data = frames.frame(frames.RESULT, (request, getattr(self._runtime, question)(*values)))
+            if question in LOG_QUESTIONS:
+                found = answer_from_log(self._runtime, question, values)
+            else:
+                found = getattr(self._runtime, question)(*values)
+            data = frames.frame(frames.RESULT, (request, found))
         except BaseException as error:
             data = frames.frame(frames.FAILED, (request, frames.error_of(error)))
         self._post(lambda: self._answered_slowly(connection, data))
@@ -603,7 +617,7 @@ class Host:
         self._drop(connection)
         if session is None or session.token not in self._sessions:
             return
-        if connection.gate.lives(session.token) is False:
+        if connection.local and connection.gate.lives(session.token) is False:
             self._end(session, connection.gate)
         else:
             session.until = time.monotonic() + _GRACE
