@@ -327,6 +327,11 @@ class Log:
         return self._total - self._checkpoint_total
 
     @property
+    def records_since_checkpoint(self) -> int:
+        """How many records a restart would have to play."""
+        return self._number - (self._kept[-1][1].number if self._kept else 0)
+
+    @property
     def settled_before(self) -> int:
         """The sequence of the first tail segment that a restart may need: those before live on in a checkpoint."""
         return min((mark.segment for _, mark in self._kept), default=0)

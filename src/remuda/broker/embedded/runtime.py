@@ -11,13 +11,16 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 import msgspec
 
 from remuda.broker.embedded import stalls
+from remuda.broker.embedded.attempts import Survey
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.committer import Committer
 from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
@@ -35,6 +38,7 @@ from remuda.core.effects import Dispatch, Effects
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
 from remuda.log.eventlog import EventLog
+from remuda.log.recovery import RecoveryReport
 from remuda.log.tail import passes
 from remuda.model.commands import (
     CancelPull,
@@ -49,11 +53,11 @@ from remuda.model.commands import (
 )
 from remuda.model.document import Document
 from remuda.model.durations import MILLISECOND
-from remuda.model.errors import BrokerClosed, NotFound, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, NotFound, Refused, RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Events, Record
-from remuda.model.results import Health, ParkedMessage, QueueInfo, Receipt
+from remuda.model.results import Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 
@@ -82,13 +86,15 @@ class Runtime:
         clock: Clock | None = None,
         *,
         volatile: bool = False,
+        survey: Survey | None = None,
+        tags: Iterator[int] | None = None,
     ) -> None:
         self.options = options or BrokerOptions()
         self.extensions = extensions or Extensions()
         self.clock = clock or steady_clock()
         self._claim = claim_worker(self.options.worker)
         try:
-            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock())
+            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock(), survey)
         except BaseException:
             self._claim.release()
             raise
@@ -106,7 +112,14 @@ class Runtime:
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
         self._recipients = Recipients(self.notices)
-        self._tags = itertools.count(1)
+        self._tags = tags or itertools.count(1)
+        self.visitors: set[int] = set()
+        """Tags of subscriptions that other processes have here: closing does not end them, the next writer has them."""
+        self.visited = False
+        """Whether other processes are served, of which one takes over when this one ends."""
+        self.fence: Callable[[], None] | None = None
+        """Asked before anything is written whether the directory is still ours."""
+        self._committer: Committer | None = None
         self._holder: int | None = None
         """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
         self.trouble: StorageError | None = None
@@ -170,14 +183,15 @@ class Runtime:
             if self._group.failure is not None:
                 raise self._group.stopped()
             if self._stalled is not None:
-                raise stalls.refusal(self._stalled)
+                return self._owe(command, stalls.refusal(self._stalled))
             # As `_changing`, at less cost.
             self._holder = caller
             try:
                 return self._carry_out(command, inbox, wait)
-            except RemudaError as error:
-                if isinstance(error, StorageError):
-                    self._note_trouble(error)
+            except StorageError as error:
+                self._note_trouble(error)
+                return self._owe(command, error)
+            except RemudaError:
                 raise
             except BaseException as error:
                 self._give_up(error)
@@ -198,6 +212,8 @@ class Runtime:
                     return Pending(receipt, self._keep_and_serve(record, durable, served))
                 return Pending(receipt, self._keep(record, durable))
             receipt = core.apply(command, now)
+            if receipt.repeated is not None:
+                receipt = self._found_again(command.messages, receipt)
             confirmed = None
             if receipt.watch is not None:
                 confirmed = self._recipients.watch(receipt.watch)
@@ -270,6 +286,56 @@ class Runtime:
         self._recipients.inboxes.pop(command.tag, None)
         return Pending(dispatch, ticket, held=engine.held(dispatch))
 
+    begin = submit
+    """The same for those who may not wait for another process: here nobody does."""
+
+    remote = False
+
+    def asks(self, dispatch: Dispatch) -> bool:
+        """Whether handing this delivery over takes a question to another process."""
+        return False
+
+    def _found_again(self, messages: Messages, receipt: Receipt) -> Receipt:
+        """The receipt of a batch that was taken in before, as the log tells it."""
+        runs = [(receipt.first, receipt.repeated or 0)]
+        held = self.engine.recent(runs)
+        stored = self.engine.log.fetch(runs).messages if held is None else held
+        ids = [stored.id(row) for row in range(len(stored.bodies))]
+        if len(ids) == len(messages.bodies):
+            return msgspec.structs.replace(receipt, given=ids)
+        given, refusals, at = [], dict[int, Refused](), 0
+        for row, body in enumerate(messages.bodies):
+            if at < len(ids) and stored.bodies[at] == body:
+                given.append(ids[at])
+                at += 1
+            else:
+                given.append(messages.id(row))
+                refusals[row] = Refused("its queue refused it when the batch was sent first; nothing of it was stored")
+        return msgspec.structs.replace(receipt, given=given, refusals=refusals)
+
+    def watch(self, first: int, count: int) -> Future[None] | None:
+        """The fate of messages that were taken in before, where their queues commit later than on receipt."""
+        with self.lock:
+            number = self.engine.core.publishing.watch_again(first, count)
+            if number is None:
+                return None
+            confirmed = self._recipients.watch(number)
+            ticket = self._record()
+        self.wait(ticket)
+        return confirmed
+
+    def release_unclaimed(self) -> None:
+        """Deliveries that nobody has reclaimed since the directory was opened come back."""
+        with self.lock:
+            if self._closed or not self.engine.unclaimed:
+                return
+            self.engine.unclaimed = False
+            self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
+            with self._changing():
+                self.engine.core.release_unclaimed(self.clock(), self.engine.begun)
+                ticket = self._record()
+        self.wait(ticket)
+
     def cancel_pull(self, queue: str, tag: int) -> bool:
         """Whoever asked waits no longer. False if the answer is already on its way and will be in the inbox."""
         with self.lock:
@@ -291,7 +357,7 @@ class Runtime:
             self._timer.nudge(0)
 
     def submit_sometime(self, command: Command) -> Pending:
-        """As `submit`, for those who leave and cannot come again: what cannot be kept now is done when it can."""
+        """As `submit`, for what must be done though nobody waits for it: if it cannot be kept now, when it can."""
         try:
             return self.submit(command)
         except StorageError as error:
@@ -301,21 +367,20 @@ class Runtime:
                 self._owed.append(command)
             return Pending(None, 0)
 
+    def _owe(self, command: Command, refusal: StorageError) -> Pending:
+        """Those who leave cannot come again: what cannot be kept now is done when it can. Others are refused."""
+        if type(command) is not Unsubscribe or not refusal.passing:
+            raise refusal
+        self._owed.append(command)
+        return Pending(None, 0)
+
     def leave(self, queue: str, consumer: str) -> None:
         """A consumer was told that it could not subscribe."""
         with contextlib.suppress(RemudaError):
-            self.submit_sometime(Unsubscribe(queue, consumer))
+            self.submit(Unsubscribe(queue, consumer))
 
-    def wait_for_pull(self, command: Pull, pending: Pending, inbox: Inbox | None) -> None:
-        """Return when what was pulled may be handed out. If that cannot be told now, it is put back where it was."""
-        try:
-            self.wait(pending.ticket)
-        except StorageError:
-            self.undo_pull(command, pending, inbox)
-            raise
-
-    def undo_pull(self, command: Pull, pending: Pending, inbox: Inbox | None) -> None:
-        """Whoever asked is gone, or was told that it failed."""
+    def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
+        """Nobody is left to take what a pull brought, or will bring: they are gone, or were told that it failed."""
         found: Dispatch | None = pending.result
         if found is not None and found.lease is not None:
             release = Settlement(Outcome.RELEASE, "it was not handed out", consumer=found.consumer, front=True)
@@ -447,12 +512,44 @@ class Runtime:
                 raise BrokerClosed(self._closed_text)
             yield self.engine.core
 
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What was cut or lost when the log was opened."""
+        return self.engine.report
+
+    def checkpoint(self) -> None:
+        self.upkeep.checkpoint()
+
+    def collect(self) -> Removed:
+        self.upkeep.checkpoint()
+        self.upkeep.seal()
+        return self.upkeep.collect()
+
     # Waiting and writing
+
+    def kept(self, ticket: int) -> Future[None]:
+        """The same as `wait`, for those who cannot wait: a thread does it for them."""
+        if self._committer is None:
+            with self.lock:
+                if self._closed:
+                    raise BrokerClosed(self._closed_text)
+                self._committer = self._committer or Committer(self.wait)
+        return self._committer.kept(ticket)
 
     def wait(self, ticket: int) -> None:
         """Return when everything up to this ticket is kept."""
         if ticket:
             self._group.wait(ticket)
+
+    @property
+    def last_ticket(self) -> int:
+        """Once this is kept, everything that happened so far is."""
+        return self._ticket
+
+    @property
+    def reached(self) -> int:
+        """The ticket up to which everything is kept."""
+        return self._group.reached
 
     def tick(self) -> int:
         """Do what time demands; gives when it next will."""
@@ -518,6 +615,8 @@ class Runtime:
             self.engine.close()
             self._claim.release()
             self.notices.close()
+            if self._committer is not None:
+                self._committer.close()
 
     def _settle_down(self) -> None:
         """Put back what consumers hold, and make the next start quick."""
@@ -526,8 +625,9 @@ class Runtime:
             core.registry.closing = True
             with self._changing():
                 for queue in list(core.queues.values()):
-                    for consumer in list(queue.consumers):
-                        core.apply(Unsubscribe(queue.name, consumer), now)
+                    for name, consumer in list(queue.consumers.items()):
+                        if consumer.tag not in self.visitors:
+                            core.apply(Unsubscribe(queue.name, name), now)
                 self._record()
             ticket = self._ticket
         self.wait(ticket)
@@ -731,6 +831,8 @@ class Runtime:
             must_sync, self._must_sync = self._must_sync, False
             self._deferred = 0
         try:
+            if self.fence is not None:
+                self.fence()
             batch.write(final=self._closed)
             if must_sync:
                 batch.sync(final=self._closed)

@@ -31,6 +31,11 @@ _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
 
 
+_RECORDS_TO_PLAY: Final = 4000
+_SNAPSHOT_BYTES_PER_RECORD: Final = 50
+"""How much of a snapshot is loaded in the time in which a record is played."""
+
+
 class Upkeep:
     """One thread that wakes now and then."""
 
@@ -170,7 +175,10 @@ class Upkeep:
 
     def _checkpoint_when_due(self) -> None:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
-        if self._runtime.engine.log.bytes_since_checkpoint >= due:
+        log = self._runtime.engine.log
+        # Whoever takes over from this process plays what came since: that must not take long.
+        records = _RECORDS_TO_PLAY + self._snapshot_bytes // _SNAPSHOT_BYTES_PER_RECORD
+        if log.bytes_since_checkpoint >= due or (self._runtime.visited and log.records_since_checkpoint >= records):
             self.checkpoint()
             self.seal()
 
