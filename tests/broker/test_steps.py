@@ -1,4 +1,4 @@
-"""One message at a time is cheap because little is done for it. Calls are counted, since time depends on the machine."""
+"""One message at a time is cheap because little is done for it. Calls are counted: time depends on the machine."""
 
 from __future__ import annotations
 

@@ -199,3 +199,12 @@ def test_a_lease_that_is_over_cannot_be_taken_or_renewed() -> None:
     assert bench.take(bench.sent[0]) == []
     bench.unsubscribe("c")
     assert not bench.do(Renew("q", lease))
+
+
+def test_q2_credit_of_one_who_leaves_goes_to_others_of_its_group_in_the_same_queue() -> None:
+    bench = Bench({})
+    bench.subscribe("c", "d", credit=1, group="g")
+    bench.publish("a", "b")
+    assert [one.consumer for one in bench.sent] == ["c"]
+    bench.unsubscribe("c")
+    assert [one.consumer for one in bench.sent] == ["c", "d"]
