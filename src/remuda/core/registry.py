@@ -434,14 +434,15 @@ class Registry:
             self.plan(queue)
 
     def _spread_credit(self, queue: Queue) -> None:
-        """Credit given back in this queue may have been waited for in others."""
+        """Credit given back in this queue may have been waited for by others, here and in other queues."""
         freed, queue.freed = queue.freed, []
         for credit in freed:
             for name, member in credit.members:
                 other = self.queues.get(name)
-                if other is not None and other is not queue:
+                if other is not None:
                     other.offer(member)
-                    self.touch(name)
+                    if other is not queue:
+                        self.touch(name)
 
     def plan(self, queue: Queue) -> None:
         """Note when to look at a queue next."""
