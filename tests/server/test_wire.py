@@ -186,7 +186,7 @@ def test_s6_commands_from_afar_are_checked_like_any(command: Any) -> None:
 
 
 def test_s6_a_broken_connection_is_made_anew_and_nothing_is_doubled(tmp_path: Path) -> None:
-    with open_broker(tmp_path / "d", sync="os") as broker, serve_wire(broker, LOOPBACK) as server:
+    with open_broker(tmp_path / "d", sync="os") as broker, serve_wire(broker, LOOPBACK) as server:  # noqa: SIM117
         with open_broker(server.url) as client:
             client.create_queue("jobs", type="pull", acknowledge_timeout="60s")
             client.publish(Message("jobs", b"held"))
@@ -211,7 +211,7 @@ def test_s6_a_broken_connection_is_made_anew_and_nothing_is_doubled(tmp_path: Pa
 
 
 def test_s6_the_log_is_read_from_afar(tmp_path: Path) -> None:
-    with open_broker(tmp_path / "d", sync="os") as broker, serve_wire(broker, LOOPBACK) as server:
+    with open_broker(tmp_path / "d", sync="os") as broker, serve_wire(broker, LOOPBACK) as server:  # noqa: SIM117
         with open_broker(server.url) as client:
             client.publish([Message("jobs", b"%d" % number * 1000, headers={"a": "b"}) for number in range(3000)])
             delivery = client.pull("jobs", 10)
@@ -250,7 +250,7 @@ def test_s6_a_client_that_vanishes_gives_back_what_it_held(tmp_path: Path) -> No
 
 
 def test_s6_too_many_clients_are_told(tmp_path: Path) -> None:
-    with open_broker("memory://") as broker, serve_wire(broker, LOOPBACK, connections=2) as server:
+    with open_broker("memory://") as broker, serve_wire(broker, LOOPBACK, connections=2) as server:  # noqa: SIM117
         with open_broker(server.url), open_broker(server.url):
             with pytest.raises(NotAllowed, match="has 2 clients"):
                 open_broker(server.url)
