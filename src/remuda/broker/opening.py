@@ -48,6 +48,8 @@ def _runtime(
 ) -> Runtime:
     place = parse_url(url)
     if place.scheme == MEMORY:
+        if options.lake:
+            raise InvalidOption("lake needs a directory: what is in memory is never sealed, and leaves no files")
         return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
     if place.is_directory:
         return Runtime(DirectoryDisk(place.path), options, extensions, clock)

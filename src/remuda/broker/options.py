@@ -43,6 +43,8 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     collect_interval: int = HOUR
     segment_bytes: int = 64 << 20
     checkpoint_bytes: int = 8 << 20
+    lake: tuple[str, ...] = ()
+    """Formats of lakehouse tables that are kept over the sealed files: `delta`, `iceberg` or `both`."""
 
     @classmethod
     def parse(cls, **options: Any) -> BrokerOptions:
@@ -67,6 +69,13 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _DURATIONS: Final = frozenset({"sync_interval", "success_retention", "dead_retention", "collect_interval"})
+_LAKES: Final[Mapping[str | None, tuple[str, ...]]] = {
+    None: (),
+    "none": (),
+    "delta": ("delta",),
+    "iceberg": ("iceberg",),
+    "both": ("delta", "iceberg"),
+}
 _FLAGS: Final = frozenset({"auto_queue_creation", "compact"})
 _NUMBERS: Final = frozenset({"segment_bytes", "checkpoint_bytes"})
 
@@ -88,6 +97,10 @@ def _read(name: str, value: Any) -> Any:
         isinstance(value, Mapping) and all(isinstance(key, str) and isinstance(on, bool) for key, on in value.items())
     ):
         raise InvalidOption(f"compact_objects must map names of objects to true or false, not {value!r}")
+    if name == "lake":
+        if value is not None and (not isinstance(value, str) or value not in _LAKES):
+            raise InvalidOption(f"lake must be delta, iceberg, both or none, not {value!r}")
+        return _LAKES[value]
     if name == "worker" and value is not None and (type(value) is not int or not 0 <= value < WORKERS):
         raise InvalidOption(f"worker must be a number from 0 to {WORKERS - 1}, or None to claim one, not {value!r}")
     if name == "default_queue" and value is not None and not (isinstance(value, str) and value):

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from remuda.log.disk import AppendFile, Disk
+from remuda.log.schemas import with_ids, without_ids
 from remuda.model.errors import RemudaError, StorageError
 
 TEMPORARY: Final = ".tmp"
@@ -76,7 +77,7 @@ def _write(file: AppendFile, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     rows = 0
     with pq.ParquetWriter(
         pa.PythonFile(sink, mode="w"),
-        schema,
+        with_ids(schema),
         compression="zstd",
         compression_level=1,
         use_dictionary=_LOW_CARDINALITY[table],
@@ -148,7 +149,7 @@ class SealedParquet:
             self._groups = self._read_seal()
             self._file = pq.ParquetFile(self._source, pre_buffer=False)
             self.metadata: Any = self._file.metadata
-            self._schema: pa.Schema = self._file.schema_arrow
+            self._schema: pa.Schema = without_ids(self._file.schema_arrow)
             self._places = self._flat_columns()
         except UNREADABLE as error:
             raise self._damage(error) from error

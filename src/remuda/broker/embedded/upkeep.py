@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remuda.core import snapshot
@@ -20,9 +22,12 @@ from remuda.model.state import PARKED
 if TYPE_CHECKING:
     from remuda.broker.embedded.intake import Intake
     from remuda.broker.embedded.runtime import Runtime
+    from remuda.lake.publishing import Publisher
 
 _log = logging.getLogger("remuda.upkeep")
 _PAUSE: Final = 0.5
+_PUBLISH_AGAIN: Final = 10.0
+"""Seconds until tables are published again that could not be."""
 _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
 
@@ -41,6 +46,10 @@ class Upkeep:
         self._snapshot_bytes = 0
         self._next_collect = runtime.clock() + runtime.options.collect_interval
         self._intake: Intake | None = None
+        self._publisher: Publisher | None = None
+        self._tables_due = bool(runtime.options.lake)
+        """Whether files may have come or gone since the tables were published; also at the start, after a crash."""
+        self._tables_failed: tuple[float, Exception] | None = None
 
     def start(self) -> None:
         self.thread.start()
@@ -49,6 +58,8 @@ class Upkeep:
         self._stop.set()
         if self.thread is not threading.current_thread():
             self.thread.join()
+        self._tables_failed = None
+        self._try(self._publish_tables)
 
     def checkpoint(self) -> None:
         """Make the next restart begin here."""
@@ -70,7 +81,9 @@ class Upkeep:
                 return
             from remuda.log.seal import seal  # which loads Arrow, and most processes never get here
 
-            for sealed in seal(self._runtime.engine.log):
+            done = seal(self._runtime.engine.log)
+            self._tables_due = self._tables_due or bool(done and self._runtime.options.lake)
+            for sealed in done:
                 if sealed.failure is not None:
                     _log.error("%s could not be sealed and will be tried again: %s", sealed.segment, sealed.failure)
                 for damage in sealed.damages:
@@ -98,6 +111,8 @@ class Upkeep:
 
         with self._turn:
             gone = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
+        if gone.messages or gone.events:
+            self._tables_due = bool(options.lake)
         for failure in gone.failures:
             _log.error("retention could not look through a file: %s", failure)
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)
@@ -110,7 +125,7 @@ class Upkeep:
 
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE):
-            for duty in (self._take_in, self._checkpoint_when_due, self._collect_when_due):
+            for duty in (self._take_in, self._checkpoint_when_due, self._collect_when_due, self._publish_tables):
                 self._try(duty)
 
     def _try(self, duty: Callable[[], None]) -> None:
@@ -120,12 +135,35 @@ class Upkeep:
             duty()
             self.troubles.pop(name, None)
         except Exception as error:
-            if self._stop.is_set():
+            if self._stop.is_set() and duty != self._publish_tables:
                 return
             if self.troubles.get(name) != str(error):
                 known = isinstance(error, RemudaError)
                 _log.error("upkeep: %s failed and will be tried again: %s", name, error, exc_info=not known)
             self.troubles[name] = str(error)
+
+    def _publish_tables(self) -> None:
+        """Bring the lakehouse tables up to the files that are sealed now."""
+        if not self._tables_due:
+            return
+        if self._tables_failed is not None and time.monotonic() < self._tables_failed[0]:
+            raise self._tables_failed[1]
+        self._tables_due = False
+        try:
+            if self._publisher is None:
+                from remuda.lake.publishing import Publisher  # which loads Arrow, and most brokers have no tables
+
+                root = self._runtime.engine.log.disk.path("")
+                assert root is not None
+                self._publisher = Publisher(Path(root).absolute(), self._runtime.options.lake)
+            told = self._publisher.publish()
+        except Exception as error:
+            self._tables_due = True
+            self._tables_failed = time.monotonic() + _PUBLISH_AGAIN, error
+            raise
+        self._tables_failed = None
+        for name in sorted({name for one in told for name in one.damaged}):
+            _log.error("%s is damaged and is not in the lakehouse tables; restore it from a copy", name)
 
     def _take_in(self) -> None:
         if self._intake is None:
