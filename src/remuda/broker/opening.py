@@ -48,8 +48,9 @@ def _runtime(
 ) -> Runtime:
     place = parse_url(url)
     if place.scheme == MEMORY:
-        if options.lake:
-            raise InvalidOption("lake needs a directory: what is in memory is never sealed, and leaves no files")
+        for name in ("lake", "collect_after_archive"):
+            if getattr(options, name):
+                raise InvalidOption(f"{name} needs a directory: what is in memory is never sealed, and leaves no files")
         return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
     if place.is_directory:
         return Runtime(DirectoryDisk(place.path), options, extensions, clock)

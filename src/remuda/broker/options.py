@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -45,6 +46,8 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int = 8 << 20
     lake: tuple[str, ...] = ()
     """Formats of lakehouse tables that are kept over the sealed files: `delta`, `iceberg` or `both`."""
+    collect_after_archive: str | None = None
+    """The folder of a lake: nothing is collected before the pipeline `archive` has put it there."""
 
     @classmethod
     def parse(cls, **options: Any) -> BrokerOptions:
@@ -101,6 +104,10 @@ def _read(name: str, value: Any) -> Any:
         if value is not None and (not isinstance(value, str) or value not in _LAKES):
             raise InvalidOption(f"lake must be delta, iceberg, both or none, not {value!r}")
         return _LAKES[value]
+    if name == "collect_after_archive" and value is not None:
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value) or isinstance(os.fspath(value), bytes):
+            raise InvalidOption(f"collect_after_archive must be the folder of a lake, or None, not {value!r}")
+        return os.path.abspath(os.fspath(value))
     if name == "worker" and value is not None and (type(value) is not int or not 0 <= value < WORKERS):
         raise InvalidOption(f"worker must be a number from 0 to {WORKERS - 1}, or None to claim one, not {value!r}")
     if name == "default_queue" and value is not None and not (isinstance(value, str) and value):

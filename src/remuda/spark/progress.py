@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from remuda.model.errors import StorageError
 from remuda.spark.port import directory, open_log
 
 
@@ -27,6 +28,30 @@ def progress(url: str, lake: str) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+class Archived(NamedTuple):
+    """The offset and the position before which everything is in an archive."""
+
+    offset: int
+    position: int
+
+
+def archived(lake: str) -> Archived:
+    """How far the pipeline `archive` has come in a lake; not at all where it never ran."""
+    place = Path(directory(lake)) / "_checkpoints"
+    try:
+        return Archived(_reached(place / "archive-messages", "offset"), _reached(place / "archive-events", "position"))
+    except (OSError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise StorageError(
+            f"how far the archive in {lake!r} has come cannot be read ({error}); nothing was collected. Check the "
+            "folder, or open the broker without collect_after_archive"
+        ) from error
+
+
+def _reached(checkpoint: Path, number: str) -> int:
+    done = _last(checkpoint / "commits")
+    return 0 if done is None else _offsets(checkpoint / "offsets" / str(done))[number]
 
 
 def _last(commits: Path) -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remuda.core import snapshot
+from remuda.log.scrub import Scrub
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
 from remuda.model.errors import RemudaError
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
     from remuda.broker.embedded.intake import Intake
     from remuda.broker.embedded.runtime import Runtime
     from remuda.lake.publishing import Publisher
+    from remuda.spark.progress import Archived
 
 _log = logging.getLogger("remuda.upkeep")
 _PAUSE: Final = 0.5
+_SCRUB_FIRST: Final = 4 << 20
+"""Bytes of sealed files that are held against their checksums before the broker is there, and at each turn after."""
+_SCRUB: Final = 16 << 20
 _PUBLISH_AGAIN: Final = 10.0
 """Seconds until tables are published again that could not be."""
 _SNAPSHOTS_PER_LOG: Final = 4
@@ -46,12 +51,14 @@ class Upkeep:
         self._snapshot_bytes = 0
         self._next_collect = runtime.clock() + runtime.options.collect_interval
         self._intake: Intake | None = None
+        self._scrubbing = Scrub(runtime.engine.log)
         self._publisher: Publisher | None = None
         self._tables_due = bool(runtime.options.lake)
         """Whether files may have come or gone since the tables were published; also at the start, after a crash."""
         self._tables_failed: tuple[float, Exception] | None = None
 
     def start(self) -> None:
+        self._scrub(_SCRUB_FIRST)
         self.thread.start()
 
     def stop(self) -> None:
@@ -109,8 +116,10 @@ class Upkeep:
             self.seal()
         from remuda.log.collect import collect
 
+        archived = self._archived()
         with self._turn:
-            gone = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
+            kept = _Kept(runtime, options.success_retention, archived)
+            gone = collect(runtime.engine.log, kept, None if archived is None else archived.position)
         if gone.messages or gone.events:
             self._tables_due = bool(options.lake)
         for failure in gone.failures:
@@ -123,9 +132,26 @@ class Upkeep:
             )  # fmt: skip
         return removed
 
+    def _archived(self) -> Archived | None:
+        """How far the archive has come that the collector must not pass."""
+        lake = self._runtime.options.collect_after_archive
+        if lake is None:
+            return None
+        from remuda.spark.progress import archived
+
+        reached = archived(lake)
+        _log.info("retention goes no farther than the archive: offset %d, position %d", *reached)
+        return reached
+
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE):
-            for duty in (self._take_in, self._checkpoint_when_due, self._collect_when_due, self._publish_tables):
+            for duty in (
+                self._take_in,
+                self._checkpoint_when_due,
+                self._collect_when_due,
+                self._publish_tables,
+                self._look_for_damage,
+            ):
                 self._try(duty)
 
     def _try(self, duty: Callable[[], None]) -> None:
@@ -141,6 +167,20 @@ class Upkeep:
                 known = isinstance(error, RemudaError)
                 _log.error("upkeep: %s failed and will be tried again: %s", name, error, exc_info=not known)
             self.troubles[name] = str(error)
+
+    def _look_for_damage(self) -> None:
+        self._scrub(_SCRUB)
+
+    def _scrub(self, budget: int) -> None:
+        """Hold sealed files against their checksums. What is damaged is reported as what was found at the start is."""
+        if self._scrubbing.done:
+            return
+        report = self._runtime.engine.report
+        known = {damage.file for damage in report.damages}
+        found = [damage for damage in self._scrubbing.run(budget) if damage.file not in known]
+        report.damages = (*report.damages, *found)
+        for damage in found:
+            _log.error("a sealed file is damaged: %s. Restore it from a copy", damage.describe())
 
     def _publish_tables(self) -> None:
         """Bring the lakehouse tables up to the files that are sealed now."""
@@ -191,10 +231,13 @@ class Upkeep:
 class _Kept:
     """Says which messages must stay: those that a queue may need, and those settled too lately."""
 
-    def __init__(self, runtime: Runtime, retention: int) -> None:
+    def __init__(self, runtime: Runtime, retention: int, archived: Archived | None = None) -> None:
         with runtime.lock:
             core = runtime.engine.core
             live = sorted(run for queue in core.queues.values() for run in queue.live())
+            if archived is not None:
+                live.append((archived.offset, max(core.recorder.next_offset - archived.offset, 0)))
+                live.sort()
             self._recent = core.recorder.settled_since(runtime.clock() - retention)
         self._runs = _merged(live)
         self._starts = [first for first, _ in self._runs]
