@@ -55,6 +55,17 @@ def fill(directory: Path, count: int) -> None:
         _seal(broker)
 
 
+def tell(directory: Path, count: int) -> int:
+    """Messages that tell of objects, each of them twice; how many objects."""
+    objects = -(-count // 2)
+    with _broker(directory) as broker:
+        for number, bodies in enumerate(_batches(count)):
+            keys: list[str | None] = [str((number * BATCH + at) % objects) for at in range(len(bodies))]
+            broker.publish(Messages(name=QUEUE, bodies=bodies, object="order", key=keys))
+        _seal(broker)
+    return objects
+
+
 def live(directory: Path, events: int) -> Lived:
     """Messages whose states changed at least so many times, mixed as `MIX` says."""
     lived = Lived()
