@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -205,6 +206,15 @@ def test_another_program_was_first(tmp_path: Path, kind: str) -> None:
     assert tables[1].listed() == tables[0].listed()
     (told,) = (one for one in lake.publish(tmp_path, formats=[kind]) if one.table == "messages")
     assert (told.added, told.dropped) == (1, 0), "a table is what is sealed, whatever others did to it"
+
+
+def test_a_process_that_never_ends_its_publishing_is_not_waited_for(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 700)
+    lake.publish(tmp_path, formats=["delta"])
+    with open(tmp_path / "tables" / "lock") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(Conflict, match="another process is publishing the tables"):
+            Publisher(tmp_path, ["delta"]).publish(patience=0.1)
 
 
 def test_a_moved_log_and_damaged_metadata_begin_anew(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -14,7 +15,7 @@ import msgspec
 from remuda.lake.delta import DeltaLakehouse
 from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links
 from remuda.lake.iceberg import IcebergLakehouse
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import Conflict, InvalidOption, StorageError
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.port import directory
 from remuda.spark.tables import EVENTS, MESSAGES
@@ -77,8 +78,9 @@ class Publisher:
             for table in (MESSAGES, EVENTS)
         }
 
-    def publish(self) -> list[Published]:
-        with _alone(self._root):
+    def publish(self, patience: float = 60.0) -> list[Published]:
+        """Raises where another process has been publishing for so many seconds."""
+        with _alone(self._root, patience):
             return [one for table in self._tables for one in self._publish(table)]
 
     def _publish(self, table: str) -> list[Published]:
@@ -122,12 +124,29 @@ def _check_format(kind: str) -> str:
 
 
 @contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def _alone(root: Path, patience: float) -> Iterator[None]:
     """One at a time: who comes second finds that there is nothing left to do."""
-    (root / TABLES).mkdir(exist_ok=True)
-    handle = os.open(root / TABLES / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        (root / TABLES).mkdir(exist_ok=True)
+        handle = os.open(root / TABLES / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(
+            f"{str(root / TABLES)!r} cannot be written: {error.strerror}; the log itself is untouched. Give leave to "
+            "write there, or remove what is in the way"
+        ) from error
+    try:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Conflict(
+                        f"another process is publishing the tables of {str(root)!r} and does not come to an end; "
+                        "nothing was changed. Look what it waits for, then publish again"
+                    ) from None
+                time.sleep(0.02)
         yield
     finally:
         os.close(handle)

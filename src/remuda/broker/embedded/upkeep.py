@@ -31,6 +31,8 @@ _PAUSE: Final = 0.5
 _SCRUB_FIRST: Final = 4 << 20
 """Bytes of sealed files that are held against their checksums before the broker is there, and at each turn after."""
 _SCRUB: Final = 16 << 20
+_PUBLISH_PATIENCE: Final = 2.0
+"""Seconds that the broker waits for another process which publishes the same tables."""
 _PUBLISH_AGAIN: Final = 10.0
 """Seconds until tables are published again that could not be."""
 _SNAPSHOTS_PER_LOG: Final = 4
@@ -196,7 +198,7 @@ class Upkeep:
                 root = self._runtime.engine.log.disk.path("")
                 assert root is not None
                 self._publisher = Publisher(Path(root).absolute(), self._runtime.options.lake)
-            told = self._publisher.publish()
+            told = self._publisher.publish(patience=_PUBLISH_PATIENCE)
         except Exception as error:
             self._tables_due = True
             self._tables_failed = time.monotonic() + _PUBLISH_AGAIN, error
