@@ -95,7 +95,7 @@ def test_trouble_with_the_tables_is_told_and_stops_nothing(tmp_path: Path) -> No
     with broker_at(tmp_path, lake="both") as broker:
         publish(broker, 700)
         seal(broker)
-        eventually(lambda: "publish tables" in broker.runtime.upkeep.troubles)
+        eventually(lambda: "lakehouse tables" in broker.runtime.upkeep.troubles)
         publish(broker, 10, start=700)
         assert broker.queue("orders").waiting == 710
         (tmp_path / "tables").unlink()

@@ -20,11 +20,11 @@ from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import BrokerClosed, CommitTimeout
+from remuda.model.errors import BrokerClosed, CommitTimeout, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
 from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
@@ -125,7 +125,12 @@ class AsyncEmbeddedBroker:
     ) -> AsyncEmbeddedSubscription:
         tag, inbox = self.runtime.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
-        differs = await self._finish(self.runtime.submit(command, inbox))
+        pending = self.runtime.submit(command, inbox)
+        try:
+            differs = await self._finish(pending)
+        except StorageError:
+            self.runtime.leave(command.queue, command.consumer)
+            raise
         return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
 
     async def channel(
@@ -151,7 +156,11 @@ class AsyncEmbeddedBroker:
         found: Dispatch | None = pending.result
         try:
             if pending.ticket:
-                await self._finish(pending)
+                try:
+                    await self._finish(pending)
+                except StorageError:
+                    runtime.undo_pull(command, pending, inbox)
+                    raise
             if found is not None and pending.held is not None:
                 return AsyncDelivery(found, pending.held, self._settle, runtime.track)
             if found is None and inbox is not None:
@@ -159,6 +168,8 @@ class AsyncEmbeddedBroker:
                 if found is None and not inbox.closed and not runtime.cancel_pull(command.queue, tag):
                     found = await receive(inbox, None)
                 runtime.forget_pull(tag)
+                if found is None:
+                    runtime.check_stalled()
             return None if found is None else await self._deliver(found)
         except asyncio.CancelledError:
             # Nobody is left to take what was, or will be, sent.
@@ -255,6 +266,10 @@ class AsyncEmbeddedBroker:
         """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
         return Spectator(await asyncio.to_thread(self.runtime.reader), self.runtime.flush)
 
+    async def health(self) -> Health:
+        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        return self.runtime.health()
+
     async def on_notice(self, handler: Callable[[Notice], None]) -> None:
         self.runtime.on_notice(handler)
 
@@ -323,7 +338,7 @@ class AsyncEmbeddedSubscription:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)
         while (dispatch := await receive(self._inbox, wait)) is not None:
-            taken = self._broker.runtime.hand_over(dispatch)
+            taken = self._broker.runtime.hand_over(dispatch, self._inbox)
             if taken is None:
                 continue
             try:
@@ -333,6 +348,8 @@ class AsyncEmbeddedSubscription:
                 raise
             if delivery is not None:
                 return delivery
+        if not self._inbox.closed:
+            self._broker.runtime.check_stalled()
         return None
 
     async def set_credit(self, credit: int) -> None:
@@ -346,7 +363,7 @@ class AsyncEmbeddedSubscription:
     async def close(self) -> None:
         runtime = self._broker.runtime
         if not runtime.closed:
-            await self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer)))
+            await self._broker._finish(runtime.submit_sometime(Unsubscribe(self.queue, self.consumer)))
         self._inbox.close()
 
     async def __aenter__(self) -> AsyncEmbeddedSubscription:

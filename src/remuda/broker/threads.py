@@ -16,11 +16,11 @@ from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import CommitTimeout
+from remuda.model.errors import CommitTimeout, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
 from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt, Removed
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
@@ -96,7 +96,12 @@ class EmbeddedBroker:
     ) -> EmbeddedSubscription:
         tag, inbox = self.runtime.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
-        differs = self._finish(self.runtime.submit(command, inbox))
+        pending = self.runtime.submit(command, inbox)
+        try:
+            differs = self._finish(pending)
+        except StorageError:
+            self.runtime.leave(command.queue, command.consumer)
+            raise
         return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
 
     def channel(
@@ -120,7 +125,7 @@ class EmbeddedBroker:
         inbox = Inbox() if command.wait else None
         pending = runtime.submit(command, inbox)
         if pending.ticket:
-            runtime.wait(pending.ticket)
+            runtime.wait_for_pull(command, pending, inbox)
         found: Dispatch | None = pending.result
         if found is not None and pending.held is not None:
             return Delivery(found, pending.held, self._settle, runtime.track)
@@ -129,6 +134,8 @@ class EmbeddedBroker:
             if found is None and not inbox.closed and not runtime.cancel_pull(command.queue, tag):
                 found = inbox.get(None)
             runtime.forget_pull(tag)
+            if found is None:
+                runtime.check_stalled()
         return None if found is None else self._deliver(found)
 
     def renew(self, delivery: Delivery) -> bool:
@@ -216,6 +223,10 @@ class EmbeddedBroker:
     def spectate(self) -> Spectator:
         return Spectator(self.runtime.reader(), self.runtime.flush)
 
+    def health(self) -> Health:
+        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        return self.runtime.health()
+
     def on_notice(self, handler: Callable[[Notice], None]) -> None:
         self.runtime.on_notice(handler)
 
@@ -285,10 +296,12 @@ class EmbeddedSubscription:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)
         while (dispatch := self._inbox.get(wait)) is not None:
-            taken = self._broker.runtime.hand_over(dispatch)
+            taken = self._broker.runtime.hand_over(dispatch, self._inbox)
             delivery = None if taken is None else self._broker._deliver(taken)
             if delivery is not None:
                 return delivery
+        if not self._inbox.closed:
+            self._broker.runtime.check_stalled()
         return None
 
     def set_credit(self, credit: int) -> None:
@@ -302,7 +315,7 @@ class EmbeddedSubscription:
     def close(self) -> None:
         runtime = self._broker.runtime
         if not runtime.closed:
-            self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer)))
+            self._broker._finish(runtime.submit_sometime(Unsubscribe(self.queue, self.consumer)))
         self._inbox.close()
 
     def __enter__(self) -> EmbeddedSubscription:
