@@ -127,7 +127,7 @@ def _beside(name: str, effort: Effort, own: Callable[[Path, Path], None], sides:
     costs: dict[str, list[float]] = {side: [] for side in sides}
     walls: dict[str, list[float]] = {side: [] for side in sides}
     with scratch() as root:
-        logs.fill(root / "log", effort.messages)
+        logs.fill(root / "log", effort.messages, segment_bytes=min(64 << 20, max(1 << 16, 50 * effort.messages)))
         (told,) = (one for one in lake.publish(root / "log", formats=[DELTA]) if one.table == "messages")
         own(root / "log", root / "copy")
         copy = [str(path) for path in (root / "copy").iterdir()]

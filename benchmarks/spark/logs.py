@@ -47,9 +47,9 @@ class Lived(msgspec.Struct, frozen=True):
         return Lived(self.messages + other.messages, self.events + other.events)
 
 
-def fill(directory: Path, count: int) -> None:
+def fill(directory: Path, count: int, **options: Any) -> None:
     """Messages that wait, all sealed but the last few."""
-    with _broker(directory) as broker:
+    with _broker(directory, **options) as broker:
         for bodies in _batches(count):
             broker.publish(Messages(name=QUEUE, bodies=bodies))
         _seal(broker)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.spark.java import JavaMissing, find_java
+from remuda.spark.java import JavaMissing, find_java, write_shim
 from tests.spark.samples import half_sealed
 
 PROGRAM = """
@@ -44,7 +44,7 @@ def test_p1_any_python_on_the_path_does(tmp_path: Path) -> None:
     (other / "python3").chmod(0o755)
     environment |= {
         "PATH": f"{other}:/usr/bin:/bin",
-        "JAVA_HOME": str(Path(java).resolve().parents[1]),
+        "JAVA_HOME": str(write_shim(tmp_path / "java", java)),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
