@@ -11,7 +11,7 @@ import pytest
 
 from remuda import open_broker
 from remuda.model.errors import InvalidOption, StorageError
-from tests.spark.samples import broker_at, publish, seal
+from tests.spark.samples import broker_at, finish, publish, seal
 
 
 def reach(lake: Path, **numbers: int) -> None:
@@ -32,11 +32,7 @@ def test_l6_nothing_goes_that_is_not_archived(tmp_path: Path) -> None:
     data, lake = tmp_path / "data", tmp_path / "lake"
     with broker_at(data, success_retention="1ms", collect_after_archive=lake) as broker:
         publish(broker, 1500)
-        subscription = broker.subscribe("orders", batch=5000)
-        while (delivery := subscription.receive(0.3)) is not None:
-            delivery.ack()
-        subscription.close()
-        broker.runtime.sync()
+        finish(broker)
         publish(broker, 800, "filler")
         seal(broker)
         everything = offsets(data)

@@ -21,7 +21,7 @@ from remuda.lake.iceberg import catalog
 from remuda.lake.publishing import Publisher, version_at
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.message import Message
-from tests.spark.samples import broker_at, half_sealed, publish, seal
+from tests.spark.samples import broker_at, finish, half_sealed, publish, seal
 
 if TYPE_CHECKING:
     from remuda.broker.threads import EmbeddedBroker
@@ -42,11 +42,7 @@ READERS: dict[str, Callable[..., list[int]]] = {"delta": by_delta, "iceberg": by
 
 
 def finish_and_expire(broker: EmbeddedBroker) -> None:
-    subscription = broker.subscribe("orders", batch=5000)
-    while (delivery := subscription.receive(0.3)) is not None:
-        delivery.ack()
-    subscription.close()
-    broker.runtime.sync()
+    finish(broker)
     publish(broker, 400, "filler")
     seal(broker)
     assert broker.collect().messages

@@ -27,7 +27,7 @@ from remuda.spark.pipelines.mending import COLLECTED
 from remuda.spark.pipelines.metrics import metrics
 from remuda.spark.selection import Selection
 from tests.broker.kit import HOUR, ManualClock
-from tests.spark.samples import broker_at, column, half_sealed, load, numbers, plain, play, publish, seal
+from tests.spark.samples import broker_at, column, finish, half_sealed, load, numbers, plain, play, publish, seal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,15 +44,6 @@ def let_go() -> Iterator[None]:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(url=str(tmp_path / "data"), lake=str(tmp_path / "lake"))
-
-
-def finish(broker: EmbeddedBroker, queue: str = "orders") -> None:
-    """Acknowledge all that waits."""
-    subscription = broker.subscribe(queue, batch=5000)
-    while (delivery := subscription.receive(0.3)) is not None:
-        delivery.ack()
-    subscription.close()
-    broker.runtime.sync()
 
 
 def expire(broker: EmbeddedBroker) -> None:
