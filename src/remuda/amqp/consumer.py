@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -81,6 +81,10 @@ class Consumer:
             if self.ended is None:
                 self.ended = error
             self._changed.notify_all()
+
+    def resume_with(self, arguments: Mapping[str, Any]) -> None:
+        """Ask with other arguments when the channel comes back, as for what lies behind what was read of a stream."""
+        self.request = msgspec.structs.replace(self.request, arguments=dict(arguments))
 
     def renamed(self, tag: str) -> None:
         self.request = msgspec.structs.replace(self.request, consumer_tag=tag)
