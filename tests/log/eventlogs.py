@@ -10,7 +10,6 @@ from typing import Protocol
 
 from remuda import Message, open_broker
 from remuda.amqp.connection import Connection
-from remuda.broker.port import Delivery
 from remuda.log.eventlog import EventLog, open_event_log
 from remuda.log.streams.numbers import reference
 from remuda.log.streams.writer import StreamWriter
@@ -47,7 +46,7 @@ class WrittenDirectory:
 
     def handle(self, count: int) -> None:
         for _ in range(count):
-            delivery: Delivery | None = self._broker.pull("q")
+            delivery = self._broker.pull("q")
             assert delivery is not None
             delivery.ack()
 
