@@ -50,6 +50,8 @@ class StreamLog:
         self._references = References()
         self._gaps: dict[range, None] = {}
         self._event_gaps: dict[range, None] = {}
+        self._damaged: dict[range, None] = {}
+        self._seen: Entry | None = None
 
     def __repr__(self) -> str:
         return f"the event log {self._source!r}"
@@ -67,6 +69,20 @@ class StreamLog:
     def event_gaps(self) -> tuple[range, ...]:
         """Positions that reading came across and that are not there."""
         return tuple(self._event_gaps)
+
+    @property
+    def damaged(self) -> tuple[range, ...]:
+        """Those of the gaps that the broker still holds, as entries that are not Remuda's."""
+        return tuple(self._damaged)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the stream still holds what was read last; else another may have been made under its name."""
+        seen = self._seen
+        if seen is None:
+            return True
+        now = self.entry(seen.number)
+        return now is not None and (now.writer, now.sequence) == (seen.writer, seen.sequence)
 
     def ends(self) -> Ends:
         first, last = self._source.first(), self._source.last()
@@ -233,11 +249,14 @@ class StreamLog:
 
     def _decoded(self, raw: RawEntry) -> Entry | None:
         try:
-            return decode_entry(*raw)
+            entry = decode_entry(*raw)
         except Damaged:
             whole = range(first_of(raw.number), first_of(raw.number + 1))
-            self._gaps[whole] = self._event_gaps[whole] = None
+            self._gaps[whole] = self._event_gaps[whole] = self._damaged[whole] = None
             return None
+        if self._seen is None or entry.number > self._seen.number:
+            self._seen = entry
+        return entry
 
     def _range(self, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Entry]:
         """The entries with rows from one number to before another; what the broker let go of them is noted."""
