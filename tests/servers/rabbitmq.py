@@ -61,6 +61,10 @@ class RabbitNode:
             "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n"
         )
 
+    @property
+    def running(self) -> bool:
+        return self._server is not None
+
     def start(self) -> None:
         if self._epmd is None:
             self._epmd = subprocess.Popen(
@@ -151,13 +155,18 @@ class RabbitNode:
         }
 
 
-def start_node(name: str = "remuda") -> RabbitNode:
-    """A running node, or a skip that says what is missing (an error where CI promises to skip nothing)."""
+def missing() -> None:
+    """Skip where RabbitMQ is not installed, and say so (an error where CI promises to skip nothing)."""
     if not _SERVER.exists() or shutil.which("epmd") is None or shutil.which("openssl") is None:
         said = "RabbitMQ is not installed; run tools/setup.sh as root, or: apt-get install rabbitmq-server openssl"
         if os.environ.get("CI") == "true":
             pytest.fail(said)
         pytest.skip(said)
+
+
+def start_node(name: str = "remuda") -> RabbitNode:
+    """A running node, or a skip that says what is missing."""
+    missing()
     node = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-rabbit-")), name)
     try:
         node.start()

@@ -1,34 +1,46 @@
-"""P1 on a RabbitMQ stream: the same tables, streams, lives, pipelines and report as from a directory."""
+"""P1 on a RabbitMQ stream: the same tables, queries, lives, pipelines and report as from a directory."""
 
 from __future__ import annotations
 
+import json
+import time
+import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 import remuda.spark
 from remuda import Message
 from remuda.amqp.connection import Connection
+from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import reference
-from remuda.log.streams.writer import StreamWriter
+from remuda.log.streams.writer import Retention, StreamWriter
+from remuda.model.document import document
+from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 from remuda.model.state import State
+from remuda.spark.losses import DataLost
+from remuda.spark.options import ReadOptions
 from remuda.spark.pipelines.jobs import JOBS, Place, history_table, lake_table
 from remuda.spark.progress import progress
 from remuda.spark.report import Wish, make_report
+from remuda.spark.sink import BatchSink
+from remuda.spark.source import LogReader, table_schema
+from remuda.spark.stream import LogStream
 from tests.log.eventlogs import WrittenStream, now
-from tests.spark.test_stream import Collector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(400)  # the first test starts Spark and RabbitMQ
-_ENTRIES, _ROWS = 12, 100
+_ENTRIES, _ROWS = 8, 100
 
 
 @pytest.fixture
@@ -40,7 +52,7 @@ def written(broker_url: str) -> Iterator[WrittenStream]:
 
 @pytest.fixture
 def url(written: WrittenStream) -> str:
-    """A log of 1200 messages in 12 entries; half of them were handled, one of which failed at first."""
+    """A log of 800 messages in 8 entries; half of them were handled, one of which failed at first."""
     ids = Snowflakes(5)
     for entry in range(_ENTRIES):
         given = ids.take(_ROWS, now())
@@ -71,116 +83,180 @@ def settle(writer: StreamWriter, ids: list[str]) -> None:
     writer.flush()
 
 
-def frame(spark: SparkSession, url: str, table: str = "messages", **options: Any) -> Any:
-    return spark.read.format("remuda").option("table", table).options(**options).load(url)
-
-
-def numbers(rows: list[Any]) -> list[int]:
+def numbers(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(int(row["body"]) for row in rows)
 
 
-def test_p1_both_tables_are_read_in_parallel(spark: SparkSession, url: str) -> None:
-    messages = frame(spark, url, rowsPerPartition=300)
-    assert messages.rdd.getNumPartitions() > 2
-    assert numbers(messages.collect()) == list(range(_ENTRIES * _ROWS))
-    events = frame(spark, url, "events", rowsPerPartition=200)
-    assert events.rdd.getNumPartitions() > 2
-    found = events.collect()
-    assert len(found) == _ENTRIES // 2 * (3 * _ROWS + 2)
-    offsets = {row["offset"] for row in messages.collect()}
-    assert {row["first"] for row in found} <= offsets
-    assert len({row["first"] for row in found}) == _ENTRIES // 2 * _ROWS
+def read(url: str, table: str = "messages", **options: object) -> tuple[list[dict[str, Any]], int]:
+    """The rows that Spark's tasks would give, and how many tasks there are."""
+    asked = ReadOptions.parse({"path": url, "table": table, **{name: str(value) for name, value in options.items()}})
+    reader = LogReader(asked, table_schema(table))
+    parts = reader.partitions()
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()], len(parts)
 
 
-def test_p1_what_is_not_wanted_is_left_out(spark: SparkSession, url: str) -> None:
-    offsets = sorted(row["offset"] for row in frame(spark, url).select("offset").collect())
-    some = frame(spark, url, fromOffset=offsets[150], toOffset=offsets[260])
-    assert numbers(some.collect()) == list(range(150, 260))
-    assert frame(spark, url, queues="other").count() == 0
-    assert frame(spark, url, "events", states="R").count() == _ENTRIES // 2
-    assert frame(spark, url, since=now() + 10**9).count() == 0
-    assert frame(spark, url, since=0, until=now() + 10**9).count() == _ENTRIES * _ROWS
+class Query:
+    """What Spark does with a stream: it asks how far to go, reads up to there, and keeps the place."""
+
+    def __init__(self, url: str, table: str, **options: object) -> None:
+        texts = {name: str(value) for name, value in options.items()}
+        self._options = ReadOptions.parse({"path": url, "table": table, **texts})
+        self._table = table
+        self.at: dict[str, Any] | None = None
+
+    @property
+    def at_offset(self) -> int:
+        assert self.at is not None
+        return int(self.at["offset"])
+
+    def run(self) -> list[list[dict[str, Any]]]:
+        """Micro-batches up to the end, by a reader that knows nothing but the place."""
+        stream = LogStream(self._options, table_schema(self._table))
+        start = json.loads(json.dumps(stream.initialOffset())) if self.at is None else self.at
+        batches = []
+        while (end := json.loads(json.dumps(stream.latestOffset(start, stream.getDefaultReadLimit())))) != start:
+            parts = stream.partitions(start, end)
+            batches.append([row for part in parts for batch in stream.read(part) for row in batch.to_pylist()])
+            start = end
+        self.at = start
+        return batches
 
 
-def test_p1_lives_are_those_that_the_log_tells(spark: SparkSession, url: str) -> None:
-    by_source = frame(spark, url, "lifecycle", rowsPerPartition=300)
-    lives = by_source.collect()
+def test_p1_both_tables_are_read_in_parallel(url: str) -> None:
+    messages, tasks = read(url, rowsPerPartition=300)
+    assert tasks > 2
+    assert numbers(messages) == list(range(_ENTRIES * _ROWS))
+    events, tasks = read(url, "events", rowsPerPartition=200)
+    assert tasks > 2
+    assert len(events) == _ENTRIES // 2 * (3 * _ROWS + 2)
+    told = {row["first"] for row in events}
+    assert told <= {row["offset"] for row in messages}
+    assert len(told) == _ENTRIES // 2 * _ROWS
+    assert read(url)[1] == 1
+
+
+def test_p1_what_is_not_wanted_is_left_out(url: str) -> None:
+    offsets = sorted(row["offset"] for row in read(url)[0])
+    assert numbers(read(url, fromOffset=offsets[150], toOffset=offsets[260])[0]) == list(range(150, 260))
+    assert read(url, queues="other")[0] == []
+    assert len(read(url, "events", states="R")[0]) == _ENTRIES // 2
+    assert read(url, since=now() + 10**9)[0] == []
+    assert len(read(url, since=0, until=now() + 10**9)[0]) == _ENTRIES * _ROWS
+
+
+def test_p1_lives_are_those_that_the_log_tells(url: str) -> None:
+    lives, tasks = read(url, "lifecycle", rowsPerPartition=300)
+    assert tasks > 2
     assert len(lives) == _ENTRIES * _ROWS
-    states = {state: sum(row["state"] == state for row in lives) for state in ("X", "Q")}
+    states = Counter(row["state"] for row in lives)
     assert states == {"X": _ENTRIES // 2 * _ROWS, "Q": _ENTRIES // 2 * _ROWS}
-    assert sum(row["attempts"] == 1 for row in lives) == _ENTRIES // 2 * _ROWS
-    native = remuda.spark.read(spark, url, "lifecycle").collect()
-    assert {(row["offset"], row["state"]) for row in native} == {(row["offset"], row["state"]) for row in lives}
+    log = StreamLog(url)
+    for row in (lives[0], lives[1], lives[_ROWS], lives[-1]):
+        found = log.message(row["offset"])
+        assert found is not None
+        told = document(row["offset"], *found, log.events_of(row["offset"])).queues[0]
+        assert (row["state"], row["attempts"], row["success"]) == (told.state.value, told.attempts, told.success)
+    log.close()
 
 
-@pytest.mark.parametrize("table", ["messages", "events"])
-def test_p1_a_query_goes_on_from_its_checkpoint(
-    spark: SparkSession, written: WrittenStream, url: str, tmp_path: Path, table: str
-) -> None:
-    column = "offset" if table == "messages" else "position"
-    first = Collector(spark, url, tmp_path / "checkpoint", table=table, maxRowsPerTrigger=250)
-    first.run()
-    rows = _ENTRIES * _ROWS if table == "messages" else _ENTRIES // 2 * (3 * _ROWS + 2)
-    sizes = [len(first.batches[number]) for number in sorted(first.batches)]
-    assert sum(sizes) == rows
-    assert all(size <= 250 for size in sizes)
-    ids = written.publish([Message("orders.new", b"9999")])
-    settle(written.writer, ids)
-    second = Collector(spark, url, tmp_path / "checkpoint", table=table, maxRowsPerTrigger=250)
-    second.run()
-    read = first.column(column) + second.column(column)
-    assert len(second.column(column)) == (1 if table == "messages" else 5)
-    assert len(set(read)) == len(read) == rows + len(second.column(column))
-    whole = [row[column] for row in frame(spark, url, table).collect()]
-    assert sorted(read) == sorted(whole)
+@pytest.mark.parametrize("table", ["messages", "events", "lifecycle"])
+def test_p1_a_query_goes_on_exactly_where_it_was(written: WrittenStream, url: str, table: str) -> None:
+    key = "position" if table == "events" else "offset"
+    query = Query(url, table, maxRowsPerTrigger=250)
+    first = query.run()
+    rows = _ENTRIES // 2 * (3 * _ROWS + 2) if table == "events" else _ENTRIES * _ROWS
+    if table != "lifecycle":  # which tells those anew that changed
+        assert sum(map(len, first)) == rows
+        assert all(len(batch) <= 250 for batch in first)
+    assert query.run() == []
+    settle(written.writer, written.publish([Message("orders.new", b"9999")]))
+    second = [row for batch in query.run() for row in batch]
+    read_so_far = [row[key] for batch in first for row in batch] + [row[key] for row in second]
+    assert set(read_so_far) == {row[key] for row in read(url, table)[0]}
+    assert len({row[key] for row in second}) == (5 if table == "events" else 1)
+    if table == "lifecycle":
+        assert {row["queue"]: row["state"] for row in second} == {"q": "Q", "orders": "X"}
+    else:
+        assert len(set(read_so_far)) == len(read_so_far)
 
 
-def test_p1_another_stream_of_the_name_is_not_taken_for_it(
-    spark: SparkSession, written: WrittenStream, url: str, broker_url: str, tmp_path: Path
-) -> None:
-    collector = Collector(spark, url, tmp_path / "checkpoint")
-    collector.run()
+def test_p1_bytes_limit_a_micro_batch_too(url: str) -> None:
+    batches = Query(url, "messages", maxBytesPerTrigger=20_000).run()
+    assert len(batches) > 2
+    assert numbers([row for batch in batches for row in batch]) == list(range(_ENTRIES * _ROWS))
+
+
+def test_p1_another_stream_of_the_name_is_not_taken_for_it(written: WrittenStream, url: str, broker_url: str) -> None:
+    query = Query(url, "messages")
+    query.run()
     with Connection(broker_url) as connection:
         connection.channel().delete_queue(written.writer.stream)
     with StreamWriter(url) as writer:
-        for entry in range(30):
+        put(writer, ["new"], 0)
+        with pytest.raises(Conflict, match="not the log that this query has read"):
+            query.run()
+        for entry in range(40):
             put(writer, [f"new-{entry}"], entry)
-    with pytest.raises(StreamingQueryException, match="not the log that this query has read"):
-        collector.run()
+    with pytest.raises(Conflict, match="not the log that this query has read") as refused:
+        query.run()
+    assert "guest:guest" not in str(refused.value)
+    assert len(read(url)[0]) == 41
 
 
-def test_p3_the_pipelines_run_on_a_stream(
+def test_p6_what_the_broker_let_go_stops_a_query_or_is_counted(broker_url: str) -> None:
+    url = f"{broker_url}?log=log-{uuid.uuid4().hex[:8]}"
+    retention = Retention(max_bytes=200_000, segment_bytes=50_000)
+    with StreamWriter(url, retention=retention) as writer:
+        put(writer, ["first"], 0)
+        query = Query(url, "messages", maxRowsPerTrigger=1)
+        tolerant = Query(url, "messages", failOnDataLoss=False)
+        assert [len(batch) for batch in (*query.run(), *tolerant.run())] == [1, 1]
+        log = StreamLog(url)
+        deadline = time.monotonic() + 60
+        while log.ends().first_offset <= query.at_offset and time.monotonic() < deadline:
+            columns = Messages(bodies=[b"x" * 20_000], name="q", ids=[uuid.uuid4().hex], created=now())
+            writer.append([Appended(0, now(), columns, ("q",))])
+            writer.flush()
+        with pytest.raises(DataLost, match="collected before they were read"):
+            query.run()
+        assert sum(map(len, tolerant.run())) > 0
+        assert tolerant.at is not None
+        assert tolerant.at["missing"] > 0
+        log.close()
+    with Connection(broker_url) as connection:
+        connection.channel().delete_queue(writer.stream)
+
+
+def test_p2_a_sink_needs_a_directory_and_says_so(url: str) -> None:
+    with pytest.raises(InvalidOption, match="is not a directory") as refused:
+        BatchSink({"path": url}, StructType().add("name", "string").add("body", "string"), False)
+    assert "guest:guest" not in str(refused.value)
+
+
+def test_p1_p3_spark_reads_follows_and_runs_the_pipelines(
     spark: SparkSession, written: WrittenStream, url: str, tmp_path: Path
 ) -> None:
-    place = Place(url=url, lake=str(tmp_path / "lake"))
-    for job in ("archive", "lifecycle", "history", "metrics"):
-        JOBS[job](spark, place)
+    """All of it once by Spark itself."""
+    frame = spark.read.format("remuda").load(url)
+    assert frame.agg(F.count("*"), F.countDistinct("offset")).first() == (_ENTRIES * _ROWS, _ENTRIES * _ROWS)
+    lives = remuda.spark.read(spark, url, "lifecycle")
+    counts = {row["state"]: row["count"] for row in lives.groupBy("state").count().collect()}
+    assert counts == {"X": _ENTRIES // 2 * _ROWS, "Q": _ENTRIES // 2 * _ROWS}
     lake = str(tmp_path / "lake")
+    place = Place(url=url, lake=lake)
+    for job in ("archive", "history", "metrics"):
+        JOBS[job](spark, place)
     assert lake_table(lake, "messages").read(spark).count() == _ENTRIES * _ROWS
     assert lake_table(lake, "events").read(spark).count() == _ENTRIES // 2 * (3 * _ROWS + 2)
-    lives = lake_table(lake, "lifecycle").read(spark)
-    assert lives.where("state = 'X'").count() == _ENTRIES // 2 * _ROWS
-    known = {row["key"]: row["version"] for row in history_table(lake).read(spark).collect()}
-    assert len(known) == 10
+    assert history_table(lake).read(spark).count() == 10
     metrics = lake_table(lake, "metrics").read(spark).collect()
     assert sum(row["published"] for row in metrics) == _ENTRIES * _ROWS
     settle(written.writer, written.publish([Message("orders.new", b"one more")]))
-    JOBS["lifecycle"](spark, place)
-    assert lake_table(lake, "lifecycle").read(spark).where("state = 'X'").count() == _ENTRIES // 2 * _ROWS + 1
     told = {row["pipeline"]: row["behind"] for row in progress(url, lake)}
-    assert told["lifecycle-lifecycle"] == 0
     assert told["archive-messages"] > 0
-
-
-def test_p3_a_report_is_made_of_a_stream(spark: SparkSession, url: str) -> None:
+    JOBS["archive"](spark, place)
+    assert lake_table(lake, "messages").read(spark).count() == _ENTRIES * _ROWS + 1
     report = make_report(Wish(url=url))
-    assert report.messages == _ENTRIES * _ROWS
-    assert [queue.name for queue in report.queues] == ["orders"]
+    assert report.messages == _ENTRIES * _ROWS + 1
+    assert report.queues[0].name in ("orders", "q")
     assert "guest:guest" not in report.source
-
-
-def test_p2_a_sink_needs_a_directory_and_says_so(spark: SparkSession, url: str) -> None:
-    rows = spark.createDataFrame([("orders", "hello")], "name string, body string")
-    with pytest.raises(PySparkException, match="is not a directory") as refused:
-        rows.write.format("remuda").mode("append").save(url)
-    assert "guest:guest" not in str(refused.value)

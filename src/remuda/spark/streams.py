@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from remuda.log.streams.log import StreamLog
+from remuda.log.streams.log import AHEAD, StreamLog
 from remuda.log.streams.numbers import entry_after, entry_of, first_of
 from remuda.model.urls import parse_url
 from remuda.spark.losses import Gap
@@ -59,8 +59,10 @@ class StreamedLog:
             first = first_of(entry.number)
             skipped = max(start - first, 0)
             held = max((entry.message_count if table == MESSAGES else entry.event_count) - skipped, 0)
-            if held >= rows:
+            if held > rows:
                 return first + skipped + rows
+            if held == rows:
+                return first_of(entry.number + 1)
             rows -= held
         return self._log.end()
 
@@ -83,11 +85,11 @@ class StreamedLog:
         return [Gap(start, min(stop, first), False)] if start < min(stop, first) else []
 
     def telling(self, before: int) -> list[tuple[range, range]]:
-        """A message stands before its events: those up to a position tell of offsets up to there."""
+        """A message stands before its events, or not far behind: what events tell of lies up to a bit behind them."""
         first, last = entry_of(self._log.ends().first_position), entry_after(before)
         step = max(-(-(last - first) // _TELLING), 1)
         runs = (range(first_of(one), min(first_of(one + step), before)) for one in range(first, last, step))
-        return [(run, range(run.stop)) for run in runs if run]
+        return [(run, range(run.stop + first_of(AHEAD))) for run in runs if run]
 
     def batches(
         self,

@@ -20,7 +20,6 @@ from remuda.log.codec import Damaged
 from remuda.log.columns import regroup
 from remuda.log.streams.numbers import ROWS, first_of, neighbours, reference
 from remuda.model.errors import InvalidMessage
-from remuda.model.messages import Messages
 from remuda.model.records import Appended, Event, Events
 
 MAGIC: Final = b"RMD1"
@@ -213,9 +212,3 @@ def _references(ids: list[int | str] | None) -> Sequence[int]:
     if len(ids) == 3 and type(ids[0]) is int:
         return range(*ids)  # type: ignore[arg-type]
     return [reference(str(id)) for id in ids]
-
-
-def references_of(messages: Messages) -> Sequence[int]:
-    """What events name these messages by."""
-    ids = messages.ids
-    return ids if isinstance(ids, range) else [reference(id) for id in ids or ()]

@@ -13,7 +13,7 @@ from remuda.log.codec import Damaged
 from remuda.log.columns import join_appended, slice_appended
 from remuda.log.eventlog import Ends, Wanted
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
-from remuda.log.streams.entries import Entry, decode_entry, references_of
+from remuda.log.streams.entries import Entry, decode_entry
 from remuda.log.streams.numbers import GONE, STREAM, entry_after, entry_of, first_of, reference, time_told
 from remuda.log.streams.references import References
 from remuda.log.streams.source import Place, RawEntry, StreamSource
@@ -29,6 +29,8 @@ _SKEW: Final = 10 * SECOND
 """By how much the clocks of writers and broker may differ before what is sought by time is not found at once."""
 _NEAR: Final = 60 * SECOND
 """How long after it was made a message is looked for at first."""
+AHEAD: Final = 32
+"""Entries by which an event may be ahead of its message, where two processes wrote them at the same time."""
 _BACK: Final = 64
 """Entries that are looked through at first, going backwards; then twice as many, and so on."""
 
@@ -52,6 +54,7 @@ class StreamLog:
         self._event_gaps: dict[range, None] = {}
         self._damaged: dict[range, None] = {}
         self._seen: Entry | None = None
+        self._known = 0
 
     def __repr__(self) -> str:
         return f"the event log {self._source!r}"
@@ -81,6 +84,7 @@ class StreamLog:
         seen = self._seen
         if seen is None:
             return True
+        self._known = 0  # another stream may be shorter
         now = self.entry(seen.number)
         return now is not None and (now.writer, now.sequence) == (seen.writer, seen.sequence)
 
@@ -97,13 +101,13 @@ class StreamLog:
 
     def entry(self, number: int) -> Entry | None:
         """One entry, if it is still there and Remuda's."""
-        for raw in self._source.entries(number, number + 1) if 0 <= number < self._next_entry() else ():
+        for raw in self._source.entries(number, self._up_to(number + 1)) if number >= 0 else ():
             return self._decoded(raw) if raw.number == number else None
         return None
 
     def entries(self, start: int, stop: int) -> Iterator[Entry]:
         """Entries from one to before another, as far as they are there. They are counted from 0, not as rows are."""
-        for raw in self._source.entries(start, min(stop, self._next_entry())):
+        for raw in self._source.entries(start, self._up_to(stop)):
             if raw.number < stop and (entry := self._decoded(raw)) is not None:
                 yield entry
 
@@ -145,7 +149,7 @@ class StreamLog:
             found = None if offset is None else self.message(offset)
             if found is not None and found[0].id == id:
                 return offset
-            self._read_back(set(), end, first_of(0))
+            self._read_back(set(), end, whole=True)
         return None
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
@@ -158,18 +162,19 @@ class StreamLog:
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in order: the stream is read from the message on."""
-        first = entry_of(offset)
-        sought: int | None = None
+        found = self.message(offset)
+        if found is None:
+            return []
+        sought, own = reference(found[0].id), entry_of(offset)
         told: list[tuple[int, Event]] = []
-        for entry in self.entries(first, self._next_entry()):
-            for record in entry.messages(bodies=False):
-                names = references_of(record.messages)
-                if 0 <= (row := offset - record.first) < len(record):
-                    sought = names[row]
-                elif sought is not None and sought in names:
+        used_before = False
+        for entry in self.entries(max(own - AHEAD, 0), self._next_entry()):
+            if any(sought in names for _, names in entry.references()):
+                if entry.number > own:
                     return told  # the id was used again, and what follows is told of that message
-            if sought is None:
-                return []
+                if entry.number == own and used_before:
+                    told = []
+                used_before = True
             for _, time, event, references in entry.events():
                 hits = sum(one == sought for one in references) if sought in references else 0
                 told += [(time, msgspec.structs.replace(event, first=offset))] * hits
@@ -231,7 +236,8 @@ class StreamLog:
         for entry in self._follow(start, poll, stop or threading.Event()):
             if entry is not None:
                 self._references.add(entry.number, entry.references())
-                yield from self._resolved(_told(entry, start, None), entry.number, resolve=True)
+                span = range(entry.number, entry.number + 1)
+                yield from self._resolved(_told(entry, start, None), span, resolve=True)
 
     def offset_of_last(self, rows: int) -> int:
         """The offset from which on there are so many messages, or all where there are fewer."""
@@ -245,7 +251,12 @@ class StreamLog:
 
     def _next_entry(self) -> int:
         last = self._source.last()
+        self._known = max(self._known, 0 if last is None else last.number + 1)
         return 0 if last is None else last.number + 1
+
+    def _up_to(self, stop: int) -> int:
+        """So many entries, or as many as there are. The broker is asked only where they are not known to be there."""
+        return stop if stop <= self._known else min(stop, self._next_entry())
 
     def _decoded(self, raw: RawEntry) -> Entry | None:
         try:
@@ -260,8 +271,7 @@ class StreamLog:
 
     def _range(self, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Entry]:
         """The entries with rows from one number to before another; what the broker let go of them is noted."""
-        end = self._next_entry()
-        last = end if stop is None else min(end, entry_after(stop))
+        last = self._next_entry() if stop is None else self._up_to(entry_after(stop))
         first = entry_of(max(start, 0))
         begun = False
         for raw in self._source.entries(first, last):
@@ -312,42 +322,45 @@ class StreamLog:
     def _events(self, start: int, stop: int | None, *, resolve: bool = True) -> Iterator[list[Events]]:
         """Events in groups of many; the messages of a whole group are looked up together."""
         told: list[_Told] = []
-        first: int | None = None
+        span = range(0)
         rows = 0
         for entry in self._range(start, stop, self._event_gaps):
-            first = entry.number if first is None else first
+            span = range(span.start if span else entry.number, entry.number + 1)
             self._references.add(entry.number, entry.references())
             for one in _told(entry, start, stop):
                 told.append(one)
                 rows += len(one.references)
             if rows >= _GROUP_ROWS:
-                yield list(self._resolved(told, first, resolve=resolve))
+                yield list(self._resolved(told, span, resolve=resolve))
                 told, rows = [], 0
-        if told and first is not None:
-            yield list(self._resolved(told, first, resolve=resolve))
+        if told:
+            yield list(self._resolved(told, span, resolve=resolve))
 
-    def _resolved(self, told: Iterable[_Told], first: int, *, resolve: bool) -> Iterator[Events]:
-        """Records with the offsets in place of the references. What is not at hand is sought before entry `first`."""
+    def _resolved(self, told: Iterable[_Told], span: range, *, resolve: bool) -> Iterator[Events]:
+        """Records with the offsets in place of the references. What is not in these entries is sought around them."""
         told = list(told)
         find = self._references.find
         if resolve:
             unknown = {one for row in told for one in row.references if find(one, row.position) is None}
             if unknown:
-                self._look_up(unknown, first)
+                self._look_up(unknown, span.start, span.stop)
         for position, time, event, references in told:
             offsets = [find(one, position) if resolve else None for one in references]
             rows = [msgspec.structs.replace(event, first=GONE if one is None else one) for one in offsets]
             yield Events(position, time, rows)
 
-    def _look_up(self, unknown: set[int], before: int) -> None:
-        """See the messages behind these references, if they are in entries before `before`: where their ids tell the
-        time, there; the others by going backwards, as far as it takes.
+    def _look_up(self, unknown: set[int], before: int, behind: int | None = None) -> None:
+        """See the messages of these references. They are sought among the next entries `behind`, and in those `before`:
+        near the time that their ids tell, else by going backwards, as far as it takes.
         """
         left = set(unknown)
-        times = sorted(time for one in unknown if (time := time_told(one)) is not None)
+        if behind is not None and not all(self._references.covers(behind + at) for at in range(AHEAD)):
+            for entry in self.entries(behind, behind + AHEAD):
+                self._see(entry, left)
+        times = sorted(time for one in left if (time := time_told(one)) is not None)
         for begin, end in _spans(times):
             self._read_near(left, begin, end, before)
-        self._read_back(left, before, first_of(0))
+        self._read_back(left, before)
 
     def _read_near(self, left: set[int], begin: int, end: int, before: int) -> None:
         found = self._source.at_time(begin - _SKEW) if left else None
@@ -358,11 +371,10 @@ class StreamLog:
             if not left or entry.time > end + _NEAR:
                 return
 
-    def _read_back(self, left: set[int], before: int, floor: int) -> None:
-        whole = not left
+    def _read_back(self, left: set[int], before: int, *, whole: bool = False) -> None:
         stop, step = self._references.first_covered(before), _BACK
-        while (left or whole) and stop > floor:
-            start = max(stop - step, floor)
+        while (left or whole) and stop > 0:
+            start = max(stop - step, 0)
             reached = stop
             for entry in self.entries(start, stop):
                 reached = min(reached, entry.number)

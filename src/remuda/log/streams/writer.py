@@ -184,10 +184,10 @@ class StreamWriter:
         return self._closing or self._failure is not None
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
         if self._closing:
             raise BrokerClosed("the writer of the event log was closed; open another")
+        if self._failure is not None:
+            raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
 
     def _declare(self, arguments: dict[str, Any]) -> Channel:
         """A channel to the stream, which is made where there is none. Who made it said how long it keeps entries."""
