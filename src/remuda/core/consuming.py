@@ -162,20 +162,20 @@ class Consuming:
         self, queue: Queue, consumer: str, now: int, count: int, tag: int
     ) -> tuple[Dispatch, Events] | None:
         recorder = self._recorder
+        if now < recorder.now:
+            now = recorder.now
         if (
             not queue.plain_out
             or queue.waiters
             or queue.consumers
             or queue.attempts
-            or queue._dues
+            or queue.delayed.soonest <= now
             or queue.watched
             or recorder.wants_notices
         ):
             return None
         if now > recorder.now:
             recorder.at(now)
-        else:
-            now = recorder.now
         ready = queue.ready
         place = ready.first()
         if place is None or ready.soonest <= now:
@@ -224,7 +224,6 @@ class Consuming:
             or len(lease.runs) != 1
             or queue.watched
             or queue.consumers
-            or queue._dues
             or recorder.wants_notices
         ):
             return None

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ MARKER: Final = "remuda.json"
 LOCK: Final = "lock"
 FORMAT: Final = 1
 _TEMPORARY: Final = ".tmp"
+_GATHERED: Final = 1 << 20
 _FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
 _UNLISTED: Final = "spool"
 """A folder that others may write to. It is no part of the log, and checked by who reads it."""
@@ -95,7 +96,7 @@ class DirectoryDisk:
                 raise
             return DirectoryFile(handle, path, position)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
         path = self._root / name
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         with _storage_errors(name):
@@ -104,7 +105,10 @@ class DirectoryDisk:
                 handle = self._create(temporary, os.O_WRONLY)
                 try:
                     os.ftruncate(handle, 0)
-                    write_all(handle, data, 0)
+                    at = 0
+                    for part in _gathered((data,) if isinstance(data, bytes) else data):
+                        write_all(handle, part, at)
+                        at += len(part)
                     os.fsync(handle)
                 finally:
                     os.close(handle)
@@ -402,3 +406,17 @@ def _check_regular(handle: int, name: str) -> None:
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # a folder that went away meanwhile holds nothing
         raise error
+
+
+def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in parts that are worth a write."""
+    some: list[bytes] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += len(part)
+        if size >= _GATHERED:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)

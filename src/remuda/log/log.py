@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -288,17 +288,22 @@ class Log:
         segment = self._active.sequence if self._active else self._upcoming.sequence
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
 
-    def write_checkpoint(self, mark: Mark, snapshot: bytes) -> None:
-        """Keep `snapshot` as the state at `mark`. Everything before the mark must be synced."""
+    def write_checkpoint(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
+        """Keep `snapshot`, whole or in parts, as the state at `mark`; gives its size.
+
+        Everything before the mark must be synced.
+        """
         self._check()
         self._last_checkpoint += 1
-        checkpoints.write(self.disk, Checkpoint(self._last_checkpoint, mark, snapshot))
+        parts = (snapshot,) if isinstance(snapshot, bytes) else snapshot
+        size = checkpoints.write(self.disk, self._last_checkpoint, mark, parts)
         self._kept = [*self._kept, (self._last_checkpoint, mark)][-KEPT:]
         self._checkpoint_total = mark.total
         kept = {sequence for sequence, _ in self._kept}
         for sequence in checkpoints.sequences(self.disk):
             if sequence not in kept:
                 self.disk.remove(checkpoints.name_of(sequence))
+        return size
 
     @property
     def bytes_since_checkpoint(self) -> int:

@@ -11,10 +11,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
 from typing import Final
-
-import msgspec
 
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.commit import GroupCommit
@@ -24,13 +21,14 @@ from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.notices import Handler, NoticeBoard
 from remuda.broker.embedded.pending import Pending
+from remuda.broker.embedded.recipients import Recipients
 from remuda.broker.embedded.timer import Timer
 from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.embedded.upkeep import Upkeep
 from remuda.broker.embedded.workers import claim_worker
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.core.core import Core
-from remuda.core.effects import Confirmation, Dispatch, Effects
+from remuda.core.effects import Dispatch, Effects
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
 from remuda.log.eventlog import EventLog
@@ -47,7 +45,7 @@ from remuda.model.commands import (
 )
 from remuda.model.document import Document
 from remuda.model.durations import MILLISECOND
-from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, NotFound, RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Events, Record
@@ -101,10 +99,8 @@ class Runtime:
         """The ticket of answers that go with whatever is written next."""
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
-        self._inboxes: dict[int, Inbox] = {}
-        """By tag of the subscription or the pull."""
+        self._recipients = Recipients(self.notices)
         self._tags = itertools.count(1)
-        self._confirmations: dict[int, Future[None]] = {}
         self._holder: int | None = None
         """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
         self._group = GroupCommit(self._write)
@@ -146,15 +142,13 @@ class Runtime:
                 raise BrokerClosed(self._closed_text)
             if self._group.failure is not None:
                 raise self._group.stopped()
+            # As `_changing`, at less cost.
             self._holder = threading.get_ident()
             try:
                 return self._carry_out(command, inbox, wait)
             except RemudaError:
-                # The core refuses with its own errors before it changes anything.
                 raise
             except BaseException as error:
-                # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
-                # written from it, and the log tells what is true.
                 self._give_up(error)
                 raise
             finally:
@@ -175,7 +169,7 @@ class Runtime:
             receipt = core.apply(command, now)
             confirmed = None
             if receipt.watch is not None:
-                confirmed = self._confirmations.setdefault(receipt.watch, Future())
+                confirmed = self._recipients.watch(receipt.watch)
             return Pending(receipt, self._record(), confirmed)
         if type(command) is Settle:
             return self._settle(command, now, wait)
@@ -183,11 +177,11 @@ class Runtime:
             return self._pull(command, now, inbox)
         engine.log.reserve(_SMALL_RECORD, use_spare=True)
         if inbox is not None and isinstance(command, Subscribe):
-            self._inboxes[command.tag] = inbox
+            self._recipients.inboxes[command.tag] = inbox
             try:
                 return Pending(core.apply(command, now), self._record())
             except RemudaError:
-                self._inboxes.pop(command.tag, None)
+                self._recipients.inboxes.pop(command.tag, None)
                 raise
         if isinstance(command, Unsubscribe):
             self._close_subscription(command)
@@ -208,7 +202,7 @@ class Runtime:
                     self._keep_later(record, queue.persistent)
                     self._timer.nudge(now + _DEFERMENT)
                     return Pending(count, 0)
-        log.reserve(self._answer_bytes(core, command), use_spare=True)
+        self.engine.make_room_for_answer(command)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
         if ticket and not wait and not self._outbox[-1].concerns_others:
@@ -231,16 +225,16 @@ class Runtime:
                 dispatch, record = done
                 return Pending(dispatch, self._keep(record, False), held=engine.held(dispatch))
         if command.wait and inbox is not None:
-            self._inboxes[command.tag] = inbox
+            self._recipients.inboxes[command.tag] = inbox
         try:
             dispatch = core.apply(command, now)
         except RemudaError:
-            self._inboxes.pop(command.tag, None)
+            self.forget_pull(command.tag)
             raise
         ticket = self._record() or self._deferred
         if dispatch is None:
             return Pending(None, ticket)
-        self._inboxes.pop(command.tag, None)
+        self._recipients.inboxes.pop(command.tag, None)
         return Pending(dispatch, ticket, held=engine.held(dispatch))
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
@@ -250,7 +244,7 @@ class Runtime:
                 return True
             waiting: bool = self.engine.core.apply(CancelPull(queue, tag), self.clock())
             if waiting:
-                self._inboxes.pop(tag, None)
+                self._recipients.inboxes.pop(tag, None)
             # One whose time was up by the broker's own clock waits no longer either: then its inbox is being closed.
             return waiting
 
@@ -286,7 +280,7 @@ class Runtime:
         runs: list[tuple[int, int]] = pending.result
         if not runs:
             return None
-        return dispatch if runs == dispatch.runs else _without(dispatch, runs)
+        return dispatch if runs == dispatch.runs else dispatch.only(runs)
 
     def held(self, dispatch: Dispatch) -> Messages | None:
         """The messages of a delivery, if they are in memory."""
@@ -306,7 +300,7 @@ class Runtime:
         if fetched.missing:
             _log.error("queue %s: messages at %s cannot be read from the log", dispatch.queue, fetched.missing)
             self.submit(EndUnreadable(dispatch.queue, tuple(fetched.missing)))
-            dispatch = _without(dispatch, fetched.offsets)
+            dispatch = dispatch.only(fetched.offsets)
         return dispatch, fetched.messages
 
     # Questions
@@ -325,9 +319,7 @@ class Runtime:
 
     def waiting(self, name: str) -> list[tuple[int, int]]:
         with self._asking() as core:
-            queue = core.registry.queue(name)
-            runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
-            return runs + [(piece.first, piece.count) for piece in queue.delayed]
+            return core.waiting(name)
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
         with self._asking() as core:
@@ -380,17 +372,9 @@ class Runtime:
             if self._closed:
                 return NEVER
             self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
-            self._holder = threading.get_ident()
-            try:
+            with self._changing():
                 self.engine.core.tick(self.clock())
                 ticket = self._record() or self._deferred
-            except RemudaError:
-                raise
-            except BaseException as error:
-                self._give_up(error)
-                raise
-            finally:
-                self._holder = None
         self.wait(ticket)
         with self.lock:
             return self.engine.core.next_wake()
@@ -405,10 +389,7 @@ class Runtime:
 
     def flush(self) -> None:
         """Have everything that happened so far in the log, for those who read it there."""
-        self._check_caller()
-        with self.lock:
-            if self._closed:
-                raise BrokerClosed(self._closed_text)
+        with self._asking():
             self._ticket += 1
             ticket = self._ticket
         self.wait(ticket)
@@ -428,7 +409,7 @@ class Runtime:
             if self._closed:
                 return
             self._closed = True
-        self._release_all(None)
+        self._recipients.release_all(None)
         self._timer.stop()
         self.upkeep.stop()
         try:
@@ -442,22 +423,13 @@ class Runtime:
     def _settle_down(self) -> None:
         """Put back what consumers hold, and make the next start quick."""
         with self.lock:
-            now = self.clock()
-            core = self.engine.core
+            core, now = self.engine.core, self.clock()
             core.registry.closing = True
-            self._holder = threading.get_ident()
-            try:
+            with self._changing():
                 for queue in list(core.queues.values()):
                     for consumer in list(queue.consumers):
                         core.apply(Unsubscribe(queue.name, consumer), now)
                 self._record()
-            except RemudaError:
-                raise
-            except BaseException as error:
-                self._give_up(error)
-                raise
-            finally:
-                self._holder = None
             ticket = self._ticket
         self.wait(ticket)
         with self.lock:
@@ -472,6 +444,23 @@ class Runtime:
 
     # Inside
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Whoever holds the lock changes the queues."""
+        self._holder = threading.get_ident()
+        try:
+            yield
+        except RemudaError:
+            # The core refuses with its own errors before it changes anything.
+            raise
+        except BaseException as error:
+            # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
+            # written from it, and the log tells what is true.
+            self._give_up(error)
+            raise
+        finally:
+            self._holder = None
+
     def _check_caller(self) -> None:
         if self._holder == threading.get_ident():
             raise RemudaError("an extension cannot call the broker that is calling it; do it from another thread")
@@ -479,17 +468,9 @@ class Runtime:
     def _close_subscription(self, command: Unsubscribe) -> None:
         queue = self.engine.core.queues.get(command.queue)
         consumer = queue.consumers.get(command.consumer) if queue is not None else None
-        inbox = self._inboxes.pop(consumer.tag, None) if consumer is not None else None
+        inbox = self._recipients.inboxes.pop(consumer.tag, None) if consumer is not None else None
         if inbox is not None:
             inbox.close()
-
-    def _answer_bytes(self, core: Core, command: Settle) -> int:
-        """More than the events of an answer can take: two rows for each run, with the reason."""
-        queue, settlement = core.queues.get(command.queue), command.settlement
-        lease = queue.leases.get(command.lease) if queue is not None else None
-        runs = command.runs if command.runs is not None else lease.runs if lease is not None else []
-        text = len(settlement.reason or "") + len(settlement.detail or "") + len(command.queue)
-        return 4096 + 2 * max(len(runs), 1) * (64 + 4 * (text + len(settlement.consumer or "")))
 
     def _give_up(self, error: BaseException) -> None:
         _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
@@ -499,17 +480,7 @@ class Runtime:
     def _fail(self, error: BaseException) -> None:
         """Nothing can be kept any more, and everyone who waits is told so."""
         self._group.fail(error)
-        self._release_all(self._group.stopped())
-
-    def _release_all(self, failure: Exception | None) -> None:
-        inboxes = list(self._inboxes.values())
-        self._inboxes.clear()
-        for inbox in inboxes:
-            inbox.close(failure)
-        confirmations, self._confirmations = self._confirmations, {}
-        closed = BrokerClosed("the broker was closed; the message is kept and its fate is not known yet")
-        for future in confirmations.values():
-            _resolve(future, failure or closed)
+        self._recipients.release_all(self._group.stopped())
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
         """As `_record`, for one record that concerns nobody but who caused it."""
@@ -621,61 +592,9 @@ class Runtime:
             self._fail(error)
             raise
         for effects in outbox:
-            self._let_out(effects)
+            self._recipients.let_out(effects)
         return ticket
-
-    def _let_out(self, effects: Effects) -> None:
-        for dispatch in effects.dispatches:
-            inbox = self._inboxes.get(dispatch.tag)
-            if inbox is not None:
-                inbox.put(dispatch)
-        for tag in effects.closed:
-            with self.lock:
-                inbox = self._inboxes.pop(tag, None)
-            if inbox is not None:
-                inbox.close()
-        for confirmation in effects.confirmations:
-            self._confirm(confirmation)
-        if effects.notices:
-            self.notices.post(effects.notices)
 
     def forget_pull(self, tag: int) -> None:
         """The answer to a pull was taken."""
-        self._inboxes.pop(tag, None)
-
-    def _confirm(self, confirmation: Confirmation) -> None:
-        future = self._confirmations.pop(confirmation.watch, None)
-        if future is None:
-            return
-        if confirmation.reason is None:
-            _resolve(future)
-        else:
-            text = (
-                f"the message was taken in but ended without success: {confirmation.reason}. It is kept with its reason"
-            )
-            _resolve(future, DeliveryFailed(text, confirmation.reason))
-
-
-def _resolve(future: Future[None], error: Exception | None = None) -> None:
-    """Settle what a producer waits for, unless closing, or the producer itself, was quicker."""
-    with contextlib.suppress(InvalidStateError):
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-
-def _without(dispatch: Dispatch, found: Sequence[tuple[int, int]]) -> Dispatch:
-    """The delivery of only those runs that were found."""
-    past = {
-        offset: (attempt, bool(dispatch.redelivered) and dispatch.redelivered[at])
-        for at, (attempt, (first, count)) in enumerate(zip(dispatch.attempts, dispatch.runs, strict=True))
-        for offset in range(first, first + count)
-    }
-    runs = [(offset, 1) for first, count in found for offset in range(first, first + count)]
-    return msgspec.structs.replace(
-        dispatch,
-        runs=runs,
-        attempts=[past[offset][0] for offset, _ in runs],
-        redelivered=tuple(past[offset][1] for offset, _ in runs),
-    )
+        self._recipients.inboxes.pop(tag, None)

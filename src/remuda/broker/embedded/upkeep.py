@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from remuda.core import snapshot
+from remuda.core.snapshot import FrozenCore
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
 from remuda.model.errors import RemudaError
@@ -55,10 +55,12 @@ class Upkeep:
         runtime = self._runtime
         with self._turn:
             with runtime.lock:
-                mark, state = runtime.engine.log.mark(), snapshot.save(runtime.engine.core)
-            runtime.sync()
-            runtime.engine.log.write_checkpoint(mark, state)
-            self._snapshot_bytes = len(state)
+                mark, frozen = runtime.engine.freeze()
+            try:
+                runtime.sync()
+                self._snapshot_bytes = runtime.engine.log.write_checkpoint(mark, frozen.encode())
+            finally:
+                frozen.thaw()
 
     def seal(self) -> None:
         """Turn full tail segments into Parquet, or let them go where nothing outlives the process."""
@@ -156,9 +158,12 @@ class _Kept:
     def __init__(self, runtime: Runtime, retention: int) -> None:
         with runtime.lock:
             core = runtime.engine.core
-            live = sorted(run for queue in core.queues.values() for run in queue.live())
+            frozen = FrozenCore(core)
             self._recent = core.recorder.settled_since(runtime.clock() - retention)
-        self._runs = _merged(live)
+        try:
+            self._runs = _merged(sorted(frozen.live()))
+        finally:
+            frozen.thaw()
         self._starts = [first for first, _ in self._runs]
 
     def __call__(self, first: int, last: int) -> list[tuple[int, int]]:
