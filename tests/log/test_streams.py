@@ -380,6 +380,22 @@ def test_l1_a_silent_broker_is_waited_for_and_said(url: str, rabbit: RabbitNode)
     assert [id for _, id in rows_of(open_event_log(url))] == ["patient"]
 
 
+def test_l1_what_the_broker_does_not_take_holds_nothing_up(url: str, rabbit: RabbitNode) -> None:
+    """A message larger than RabbitMQ allows is told of, once; those around it are kept."""
+    rabbit.control("eval", "application:set_env(rabbit, max_message_size, 2000000).")
+    try:
+        with StreamWriter(url) as writer:
+            for id, size in (("small", 10), ("large", 1_500_000), ("too large", 3_000_000), ("last", 10)):
+                writer.append([batch([id], b"x" * size)])
+            with pytest.raises(StorageError, match="larger than the broker takes"):
+                writer.flush(60)
+            writer.append([batch(["after"])])
+            writer.flush(60)
+    finally:
+        rabbit.control("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+    assert sorted(id for _, id in rows_of(open_event_log(url))) == ["after", "large", "last", "small"]
+
+
 def test_l8_a_follower_comes_back_where_it_was(url: str, rabbit: RabbitNode) -> None:
     with FaultProxy("127.0.0.1", rabbit.port) as proxy, StreamWriter(url) as writer:
         found: list[str] = []
