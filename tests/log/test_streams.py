@@ -18,6 +18,7 @@ import remuda
 from remuda.amqp.connection import Connection
 from remuda.log.codec import Damaged
 from remuda.log.eventlog import EventLog, open_event_log
+from remuda.log.streams import log as streams
 from remuda.log.streams.entries import decode_entry, encode_entry, encode_records
 from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import GONE, ROWS, first_of, neighbours, reference
@@ -420,3 +421,30 @@ def test_l8_a_follower_comes_back_where_it_was(url: str, rabbit: RabbitNode) -> 
         thread.join(30)
         assert not thread.is_alive()
     assert found == [f"id-{n}" for n in range(9)]
+
+
+def test_l8_a_follower_waits_for_a_message_that_is_on_the_way(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process tells of a message a moment before its publisher has logged it. Here a moment may be long."""
+    monkeypatch.setattr(streams, "_WAIT", 60.0)
+    monkeypatch.setattr(streams, "_FRESH", 60_000_000)
+    with StreamWriter(url) as writer, StreamWriter(url) as other:
+        stop = threading.Event()
+        found: list[int] = []
+        arrived = threading.Event()
+
+        def follow() -> None:
+            for record in open_event_log(url).follow_events(poll=0.05, stop=stop):
+                found.extend(row.first for row in record.rows)
+                arrived.set()
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        tell(other, "on the way", State.FETCHED)
+        other.flush()
+        writer.append([batch(["on the way"])])
+        writer.flush()
+        assert arrived.wait(30)
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert found == [rows_of(open_event_log(url))[0][0]]
