@@ -177,6 +177,9 @@ def test_l8_a_url_may_be_parsed_before(url: str) -> None:
     with StreamWriter(parse_url(url)) as writer:
         writer.append([batch(["a"])])
     assert [id for _, id in rows_of(StreamLog(parse_url(url)))] == ["a"]
+    assert [id for _, id in rows_of(StreamLog(f"{url}&queue_type=classic"))] == ["a"]
+    with pytest.raises(InvalidOption, match="no event log is kept there"):
+        StreamLog(f"{url.partition('?')[0]}?log=no")
 
 
 def test_l8_the_stream_keeps_as_long_as_who_made_it_said(url: str, rabbit: RabbitNode) -> None:
