@@ -156,6 +156,9 @@ def test_l8_wrong_values_are_refused_by_name(url: str) -> None:
             StreamWriter(url, retention=retention)
     with pytest.raises(InvalidOption):
         StreamWriter(url, linger=-1)
+    for timeout in (0, -1, "5", None, float("nan"), True):
+        with pytest.raises(InvalidOption, match="timeout must be a number"):
+            StreamWriter(url, timeout=timeout)  # type: ignore[arg-type]
     with pytest.raises(RemudaError, match="no connection"):
         StreamWriter("amqp://127.0.0.1:1/")
     with StreamWriter(url) as writer:
@@ -292,6 +295,55 @@ def test_l8_an_id_that_is_used_again_tells_two_lives(url: str) -> None:
     assert log.offset_of("twice") == second
     assert [event.state for _, event in log.events_of(first)] == [State.SUCCESS]
     assert [event.state for _, event in log.events_of(second)] == [State.DEAD]
+
+
+def test_l8_numbers_and_times_beyond_all_are_answered(url: str) -> None:
+    with StreamWriter(url) as writer:
+        writer.append([batch(["only"])])
+    log = open_event_log(url)
+    end = log.ends().next_offset
+    for far in (end, 10**12, 10**18, 2**62):
+        assert list(log.messages(far)) == []
+        assert list(log.events(far)) == []
+        assert log.message(far) is None
+        assert log.events_of(far) == []
+    for early in (-1, -(10**18)):
+        assert log.message(early) is None
+        assert sum(map(len, log.messages(early))) == 1
+        assert log.offset_at(early) == log.offset_of("only")
+    for late in (10**17, 2**62):
+        assert log.offset_at(late) == log.position_at(late) == end
+    for id in ("", "\ud800", "x" * 10_000, "-5", "9" * 18):
+        assert log.offset_of(id) is None
+
+
+def test_l8_one_log_serves_many_threads(url: str) -> None:
+    ids = [f"id-{n}" for n in range(60)]
+    with StreamWriter(url) as writer:
+        for id in ids:
+            writer.append([batch([id])])
+            tell(writer, id, State.FETCHED)
+            writer.flush()
+    log = open_event_log(url)
+    offsets = {id: offset for offset, id in rows_of(log)}
+    shared = open_event_log(url)
+    wrong: list[object] = []
+
+    def look(mine: list[str]) -> None:
+        try:
+            if firsts(shared) != [offsets[id] for id in ids]:
+                wrong.append("events")
+            wrong.extend(id for id in mine if shared.offset_of(id) != offsets[id])
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=look, args=[ids[at::12]], daemon=True) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
 
 
 def test_l8_what_others_put_into_the_stream_is_a_gap_and_no_more(url: str, broker_url: str) -> None:

@@ -50,7 +50,7 @@ class _Told(NamedTuple):
 
 
 class StreamLog:
-    """Implements `EventLog` on a stream. May be used from several threads, one call at a time."""
+    """Implements `EventLog` on a stream. May be used from several threads."""
 
     def __init__(self, where: Place, stream: str = STREAM) -> None:
         self._source = StreamSource(where, stream)

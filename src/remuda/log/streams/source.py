@@ -34,6 +34,7 @@ _OF_THE_BROKER: Final = ("log", "queue_type")
 """What a broker's URL may say beside how to reach it."""
 _NO_LOG: Final = "no"
 _OFFSET: Final = "x-stream-offset"
+_LAST_SECOND: Final = 253_402_300_799  # of the year 9999
 
 
 Place: TypeAlias = str | Url | ConnectionOptions | Connection
@@ -98,7 +99,7 @@ class StreamSource:
 
     def at_time(self, moment: int) -> RawEntry | None:
         """An entry from which on there are all that came at a time (microseconds) or later; None beyond the last."""
-        return self._one(datetime.fromtimestamp(max(moment // 1_000_000, 0), UTC), _EMPTY)
+        return self._one(datetime.fromtimestamp(min(max(moment // 1_000_000, 0), _LAST_SECOND), UTC), _EMPTY)
 
     def entries(self, start: int, stop: int) -> Generator[RawEntry, None, None]:
         """Entries from `start` to before `stop`, all of which are there or were."""

@@ -88,6 +88,8 @@ class StreamWriter:
     ) -> None:
         arguments = (retention or Retention()).arguments()
         self._linger = micros(linger) / SECOND
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise InvalidOption(f"timeout must be a number of seconds above 0, not {timeout!r}")
         self._timeout = timeout
         self._owned = not isinstance(where, Connection)
         if isinstance(where, Connection):
