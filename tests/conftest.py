@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remuda.spark.java import JavaMissing
-from tests.servers.fixtures import broker_url, rabbit
+from tests.servers.fixtures import broker_url, fresh_url, rabbit, virtual_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["broker_url", "rabbit"]
+__all__ = ["broker_url", "fresh_url", "rabbit", "virtual_hosts"]
 
 
 @pytest.fixture(scope="session")

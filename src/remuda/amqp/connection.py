@@ -106,15 +106,18 @@ class Connection:
         self._sent_at = self._heard_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"amqp {self.options.name}".strip(), daemon=True)
 
-    def open(self) -> Connection:
-        """Connect; raises `ConnectFailed` when the attempts are used up."""
+    def open(self, timeout: float | None = None) -> Connection:
+        """Connect; raises `ConnectFailed` when the attempts are used up, or the time is."""
         with self.changed:
             if self._thread.ident is None:
                 self._thread.start()
-            while not self.up and self.failure is None:
-                self.changed.wait()
+            self.changed.wait_for(lambda: self.up or self.failure is not None, timeout)
             if self.failure is not None:
                 raise self.failure
+            connected = self.up
+        if not connected:
+            self.close(1.0)
+            raise ConnectFailed(f"no connection to {self.options} within {timeout:g} s: {self.last_error}")
         return self
 
     def __enter__(self) -> Connection:

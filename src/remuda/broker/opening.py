@@ -1,4 +1,4 @@
-"""From a URL to a broker: a path or `file://` is a directory, `memory://` leaves nothing behind."""
+"""From a URL to a broker: a path or `file://` is a directory, `memory://` leaves nothing, `amqp://` is RabbitMQ."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
 from remuda.model.errors import InvalidOption
-from remuda.model.urls import MEMORY, parse_url
+from remuda.model.urls import AMQP, AMQPS, MEMORY, parse_url
 
 if TYPE_CHECKING:
-    from remuda.broker.coroutines import AsyncEmbeddedBroker
+    from remuda.broker.port import AsyncBroker, Broker
 
 
 def open_broker(
@@ -25,8 +25,10 @@ def open_broker(
     extensions: Extensions | None = None,
     clock: Clock | None = None,
     **options: Any,
-) -> EmbeddedBroker:
+) -> Broker:
     """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`."""
+    if _is_rabbitmq(url):
+        return _rabbit(url, extensions, clock, options)
     return EmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
@@ -36,11 +38,29 @@ async def open_async_broker(
     extensions: Extensions | None = None,
     clock: Clock | None = None,
     **options: Any,
-) -> AsyncEmbeddedBroker:
+) -> AsyncBroker:
     """Open the broker at `url` for use from coroutines."""
+    if _is_rabbitmq(url):
+        import asyncio
+
+        return (await asyncio.to_thread(_rabbit, url, extensions, clock, options)).aio
     from remuda.broker.coroutines import AsyncEmbeddedBroker
 
     return AsyncEmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
+
+
+def _is_rabbitmq(url: str | os.PathLike[str]) -> bool:
+    return parse_url(url).scheme in (AMQP, AMQPS)
+
+
+def _rabbit(
+    url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: dict[str, Any]
+) -> Broker:
+    from remuda.broker.rabbitmq.opening import open_rabbit_broker
+
+    if extensions is not None:
+        raise InvalidOption("extensions are parts of the embedded broker; RabbitMQ has its own")
+    return open_rabbit_broker(os.fspath(url), clock=clock, **options)
 
 
 def _runtime(
