@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.servers.rabbitmq import RabbitNode, end_node, start_node
+from tests.servers.rabbitmq import Janitor, RabbitNode, end_node, start_node
 
 
 @pytest.fixture(scope="session")
@@ -25,22 +23,14 @@ def broker_url(rabbit: RabbitNode) -> str:
 
 
 @pytest.fixture(scope="session")
-def virtual_hosts(rabbit: RabbitNode) -> Callable[[], str]:
-    """Gives the URL of a virtual host that nothing has used yet."""
-    ready: list[str] = []
-    numbers = itertools.count(1)
-
-    def fresh() -> str:
-        if not ready:
-            names = [f"t{os.getpid()}-{next(numbers)}" for _ in range(30)]
-            rabbit.virtual_hosts(names)
-            ready.extend(names)
-        return rabbit.url + ready.pop(0)
-
-    return fresh
+def janitor(rabbit: RabbitNode) -> Iterator[Janitor]:
+    janitor = Janitor(rabbit.url)
+    yield janitor
+    janitor.close()
 
 
 @pytest.fixture
-def fresh_url(virtual_hosts: Callable[[], str]) -> str:
-    """The URL of a virtual host of one's own."""
-    return virtual_hosts()
+def clean_url(rabbit: RabbitNode, janitor: Janitor) -> Iterator[str]:
+    """The URL of a RabbitMQ on which no broker of ours has left anything; what the test leaves is wiped away."""
+    yield rabbit.url
+    janitor.wipe()

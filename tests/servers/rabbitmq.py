@@ -10,11 +10,16 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from remuda.broker.options import BrokerOptions
+from remuda.broker.rabbitmq.definitions import OPENED, REMOVED, change
+from remuda.broker.rabbitmq.delays import LEVELS, exchange_of
+from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.rabbitmq.support import DEAD
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _CONTROL: Final = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
@@ -100,15 +105,6 @@ class RabbitNode:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def virtual_hosts(self, names: Sequence[str]) -> None:
-        """Make virtual hosts that the guest may use, all at once, since asking takes seconds."""
-        listed = ",".join(f'<<"{name}">>' for name in names)
-        self.control(
-            "eval",
-            f'[begin rabbit_vhost:add(V,<<"tests">>), rabbit_auth_backend_internal:set_permissions(<<"guest">>,V,<<".*">>,'
-            f'<<".*">>,<<".*">>,<<"tests">>) end || V <- [{listed}]], ok.',
-        )
-
     def _end(self, number: signal.Signals) -> None:
         if self._server is None:
             return
@@ -180,3 +176,24 @@ def start_node(name: str = "remuda") -> RabbitNode:
 def end_node(node: RabbitNode) -> None:
     node.close()
     shutil.rmtree(node.directory, ignore_errors=True)
+
+
+class Janitor:
+    """Removes what brokers of ours have made in a virtual host, so that the next test finds nothing."""
+
+    def __init__(self, url: str) -> None:
+        self._runtime = Runtime(url, BrokerOptions(worker=1023)).open()
+
+    def wipe(self) -> None:
+        runtime = self._runtime
+        channel = runtime.topology.channel
+        runtime.definitions.propose(change(OPENED, "", 0))  # then all that was made before is known
+        for queue in list(runtime.definitions.queues):
+            channel.delete_queue(queue)
+            channel.delete_queue(queue + DEAD)
+            runtime.definitions.propose(change(REMOVED, queue, 0))
+        for level in LEVELS:
+            channel.delete_queue(exchange_of(level))
+
+    def close(self) -> None:
+        self._runtime.close()

@@ -36,8 +36,8 @@ class Rabbit:
 
 
 @pytest.fixture
-def backend(fresh_url: str) -> Iterator[Backend]:
-    place = Rabbit(fresh_url)
+def backend(clean_url: str) -> Iterator[Backend]:
+    place = Rabbit(clean_url)
     yield place
     place.close()
 
