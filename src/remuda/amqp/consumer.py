@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -103,6 +103,10 @@ class Consumer:
             self._changed.notify_all()
         if self._listener is not None:
             self._listener()
+
+    def resume_with(self, arguments: Mapping[str, Any]) -> None:
+        """Ask with other arguments when the channel comes back, as for what lies behind what was read of a stream."""
+        self.request = msgspec.structs.replace(self.request, arguments=dict(arguments))
 
     def renamed(self, tag: str) -> None:
         self.request = msgspec.structs.replace(self.request, consumer_tag=tag)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from remuda.spark.port import directory, open_log
+from remuda.spark.port import SparkLog, directory, open_log
 
 
 def progress(url: str, lake: str) -> list[dict[str, Any]]:
@@ -23,10 +23,18 @@ def progress(url: str, lake: str) -> list[dict[str, Any]]:
                 "batches": 0 if done is None else done + 1,
                 "at": at,
                 "end": {name: end[name] for name in at} or end,
-                "behind": sum(max(end[name] - number, 0) for name, number in at.items()) if at else max(end.values()),
+                "behind": _behind(log, at, end),
             }
         )
     return rows
+
+
+def _behind(log: SparkLog, at: dict[str, int], end: dict[str, int]) -> int:
+    """How many rows lie before the end; of a pipeline that has read nothing, those of the longer table."""
+    tables = {"offset": "messages", "position": "events"}
+    if not at:
+        return max(log.rows(tables[name], 0, number) for name, number in end.items())
+    return sum(log.rows(tables[name], number, end[name]) for name, number in at.items())
 
 
 def _last(commits: Path) -> int | None:

@@ -47,7 +47,7 @@ class Consuming:
         self._definitions = definitions
         self._settler = settler
         self._clock = clock
-        self._records = records
+        self.records = records
         self._notices = notices
         self._background = background
 
@@ -156,8 +156,8 @@ class Consuming:
         for event in events:
             counts = self.counts.setdefault(event.queue, {})
             counts[event.state] = counts.get(event.state, 0) + event.count
-        if events and not isinstance(self._records, NoRecords):
-            self._records.append([Events(0, now, events)])
+        if events and not isinstance(self.records, NoRecords):
+            self.records.append([Events(0, now, events)])
 
     def _fit(
         self,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Final
 
+from remuda.log.streams.numbers import reference
 from remuda.model.ids import STEP, Snowflakes
 
-_HASHED: Final = 1 << 62
-_DIGITS: Final = len(str(_HASHED)) - 1
+_SNOWFLAKES: Final = 1 << 62
 
 
 class Ids:
@@ -40,18 +39,13 @@ class Ids:
             return self._snowflakes.take(count, now)
 
 
-def number_of(message_id: str) -> int:
-    """The number that stands for a message."""
-    plain = message_id.isascii() and message_id.isdigit() and len(message_id) <= _DIGITS
-    if plain and (message_id[0] != "0" or message_id == "0"):
-        return int(message_id)
-    digest = blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return _HASHED | (int.from_bytes(digest, "big") & (_HASHED - 1))
+number_of = reference
+"""The number that stands for a message's id."""
 
 
 def id_of(number: int) -> str | None:
     """The id of a message by its number, where the number tells it."""
-    return str(number) if 0 <= number < _HASHED else None
+    return str(number) if 0 <= number < _SNOWFLAKES else None
 
 
 def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Where the broker tells what happened: every message taken in, every change of state that it sees."""
+"""Where a broker's records go: every message that was taken in, and every change of its state."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from remuda.model.records import Appended, Events
 
 
 class RecordSink(Protocol):
-    """Takes records without waiting; `flush` returns when all of them are kept."""
+    """Keeps records in the order in which one process gives them.
 
-    def append(self, records: Sequence[Appended | Events]) -> None: ...
-    def flush(self) -> None: ...
+    An event names its message by the number of its id (`remuda.log.streams.numbers.reference`), which every process
+    can tell; the numbers in the `first` of both kinds of records are not looked at.
+    """
+
+    def append(self, records: Sequence[Appended | Events]) -> None:
+        """Take records over. They are on their way, and safe after `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is kept."""
+        ...
+
     def close(self) -> None: ...
 
 

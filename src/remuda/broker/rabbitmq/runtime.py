@@ -35,8 +35,10 @@ from remuda.broker.rabbitmq.settling import Settler
 from remuda.broker.rabbitmq.support import DEAD, refuse, refuse_change
 from remuda.broker.rabbitmq.topology import Topology
 from remuda.log.eventlog import EventLog
+from remuda.log.streams.log import StreamLog
+from remuda.log.streams.writer import StreamWriter
 from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, RemoveQueue, SetStatus
-from remuda.model.document import Document
+from remuda.model.document import Document, document
 from remuda.model.errors import BrokerClosed, Conflict, InvalidOption, NotFound, RemudaError, Unsupported
 from remuda.model.ids import WORKERS
 from remuda.model.notices import Notice, NoticeKind
@@ -64,8 +66,9 @@ class Runtime:
         self.options = options
         self.clock: Clock = clock or steady_clock()
         self.records: RecordSink = records or NoRecords()
+        self._keeps_log = records is None and self.settings.log
         self.closed = False
-        self.open_log: Callable[[], EventLog] | None = None
+        self._log: StreamLog | None = None
         self.notices = NoticeBoard()
         plain = self.settings.connection
         self.publishing_connection = Connection(msgspec.structs.replace(plain, name=plain.name or "remuda publishes"))
@@ -102,6 +105,8 @@ class Runtime:
             self.topology.open()
             self._claim_worker()
             self.definitions.open(self.clock())
+            if self._keeps_log:
+                self.records = self.publishing.records = self.consuming.records = StreamWriter(self.settings.connection)
         except BaseException:
             self._let_go()
             raise
@@ -356,15 +361,26 @@ class Runtime:
 
     def log(self) -> EventLog:
         """The event log, where one is kept."""
-        if self.open_log is None:
-            raise Unsupported("no event log is kept on this RabbitMQ, so what happened cannot be read", "log")
-        return self.open_log()
+        with self._guard:
+            self.check_open()
+            if isinstance(self.records, NoRecords):
+                raise Unsupported(
+                    "no event log is kept here (log=no in the URL), so what happened cannot be read", "log"
+                )
+            if self._log is None:
+                self._log = StreamLog(self.settings.connection)
+            return self._log
 
     def document(self, message_id: str) -> Document:
         """The life of a message, from the event log."""
-        raise Unsupported(
-            "no event log is kept on this RabbitMQ, so a message cannot be looked up by its id", "message"
-        )
+        log = self.log()
+        self.records.flush()
+        offset = log.offset_of(message_id)
+        found = None if offset is None else log.message(offset)
+        if offset is None or found is None:
+            raise NotFound(f"there is no message {message_id!r}; it may have been collected after its retention")
+        message, queues = found
+        return document(offset, message, queues, log.events_of(offset))
 
     def is_giving(self, queue: str) -> bool:
         known = self.definitions.queues.get(queue)
@@ -420,8 +436,13 @@ class Runtime:
             self.sender.close(5.0)
         try:
             self.records.flush()
+        except RemudaError as error:
+            _LOG.warning("the event log lacks the last moments of this process: %s", error)
         finally:
-            self.records.close()
+            with contextlib.suppress(RemudaError):
+                self.records.close()
+            if self._log is not None:
+                self._log.close()
             for connection in (self.publishing_connection, self.consuming_connection):
                 connection.close(3.0)
             self.sender.fail_rest()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -22,6 +21,8 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     connection: ConnectionOptions
     queue_type: QueueKind = QueueKind.QUORUM
+    log: bool = True
+    """Whether what happens is written to the event log, a stream."""
     open_timeout: float = OPEN
 
     @classmethod
@@ -31,7 +32,7 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
         own: dict[str, str] = {}
         others: list[tuple[str, str]] = []
         for name, text in parse_qsl(query, keep_blank_values=True):
-            if name == "queue_type":
+            if name in ("queue_type", "log"):
                 own[name] = text
             else:
                 others.append((name, text))
@@ -40,5 +41,7 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption(
                 "attempts in the URL would end the broker when RabbitMQ is away for a while; leave it out"
             )
-        chosen: Mapping[str, Any] = {name: read_enum(name, text, QueueKind) for name, text in own.items()}
-        return cls(connection=connection, **chosen)
+        if own.get("log", "yes") not in ("yes", "no"):
+            raise InvalidOption(f"log in the broker's URL must be yes or no, not {own['log']!r}")
+        kind = read_enum("queue_type in the broker's URL", own.get("queue_type", QueueKind.QUORUM), QueueKind)
+        return cls(connection=connection, queue_type=kind, log=own.get("log") != "no")
