@@ -108,7 +108,7 @@ class AsyncRabbitBroker:
         runtime = self.runtime
         runtime.check_open()
         if not runtime.topology.knows(command.queue):
-            await asyncio.to_thread(runtime.ensure, command.queue)
+            await asyncio.to_thread(runtime.ensure, command.queue, None, Status.NOT_INITIALIZED)
         fetcher = runtime.fetcher(command.queue)
         deadline = time.monotonic() + command.wait / SECOND
         while True:

@@ -31,6 +31,7 @@ _PROPERTIES: Final = encode_properties(Properties(delivery_mode=PERSISTENT, cont
 OPENED: Final = "opened"
 CREATED: Final = "created"
 CONFIGURED: Final = "configured"
+INITIALIZED: Final = "initialized"
 STATUS: Final = "status"
 REMOVED: Final = "removed"
 PARKING: Final = "parking"
@@ -142,7 +143,9 @@ class Definitions:
         name, known = change.name, self.queues.get(change.name)
         match change.action:
             case "created" if known is None and change.options is not None:
-                self.queues[name] = QueueDefinition(change.options)
+                self.queues[name] = QueueDefinition(change.options, change.status or Status.RUNNING)
+            case "initialized" if known is not None and known.status is Status.NOT_INITIALIZED and change.options:
+                self.queues[name] = msgspec.structs.replace(known, options=change.options, status=Status.RUNNING)
             case "configured" if known is not None and change.options is not None:
                 self.queues[name] = msgspec.structs.replace(known, options=change.options)
             case "status" if known is not None and change.status is not None and known.status is not change.status:

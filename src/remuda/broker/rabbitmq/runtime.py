@@ -23,6 +23,7 @@ from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq import definitions as defined
+from remuda.broker.rabbitmq import settings
 from remuda.broker.rabbitmq.consuming import Consuming
 from remuda.broker.rabbitmq.definitions import Change, Definitions, QueueDefinition, change
 from remuda.broker.rabbitmq.fetcher import Arrival, Fetcher
@@ -52,7 +53,7 @@ _RESOURCE_LOCKED: Final = 405
 _NOT_FOUND: Final = 404
 _BURST: Final = 16
 """From so many on, messages are better sent than asked for one by one."""
-GIVING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME, Status.NOT_INITIALIZED})
+GIVING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
 """Statuses in which consumers are served."""
 
 
@@ -97,7 +98,7 @@ class Runtime:
         self._upkeep = threading.Thread(target=self._run, name="remuda-rabbitmq-upkeep", daemon=True)
 
     def open(self) -> Runtime:
-        limit = self.settings.open_timeout
+        limit = settings.OPEN
         try:
             self.consuming_connection.open(limit)
             self.publishing_connection.open(limit)
@@ -123,7 +124,7 @@ class Runtime:
                 f"there is no queue {name!r}; create it, or open the broker with auto_queue_creation"
             ) from None
 
-    def declare(self, command: DeclareQueue) -> Declared:
+    def declare(self, command: DeclareQueue, status: Status = Status.RUNNING) -> Declared:
         self.check_open()
         name = command.queue
         known = self.definitions.queues.get(name)
@@ -132,10 +133,20 @@ class Runtime:
             _check_name(name)
             options = self._options(command.options)
             refuse(options)
-            created = self.definitions.propose(change(defined.CREATED, name, self.clock(), options=options))
+            kept = None if status is Status.RUNNING else status
+            created = self.definitions.propose(
+                change(defined.CREATED, name, self.clock(), options=options, status=kept)
+            )
+            known = self.definition(name)
+        elif known.status is Status.NOT_INITIALIZED and status is Status.RUNNING:
+            options = known.options.with_values(command.options or {})
+            refuse(options)
+            created = self.definitions.propose(change(defined.INITIALIZED, name, self.clock(), options=options))
             known = self.definition(name)
         elif command.options is not None:
             refuse(known.options.with_values(command.options))
+        if known.status is Status.NOT_INITIALIZED:
+            return Declared(created, {})
         try:
             self.topology.make(name, known)
         except RemudaError:
@@ -144,20 +155,25 @@ class Runtime:
             raise
         return Declared(created, {} if created else _differences(command.options, known.options))
 
-    def ensure(self, name: str, named: NamedOptions = None) -> QueueDefinition:
-        """A queue that is used: made if it may be, and there in RabbitMQ."""
+    def ensure(self, name: str, named: NamedOptions = None, status: Status = Status.RUNNING) -> QueueDefinition:
+        """A queue that is used: made if it may be, and there in RabbitMQ. A subscriber that names no type leaves it to
+        others to initialize it."""
         self.check_open()
         known = self.definitions.queues.get(name)
-        if known is None:
-            if not self.options.auto_queue_creation:
-                raise NotFound(
-                    f"there is no queue {name!r} and auto_queue_creation is off; nothing was stored or created. "
-                    f"Create it first: broker.create_queue({name!r})"
-                )
-            self.declare(DeclareQueue(name, named))
+        if known is None or (known.status is Status.NOT_INITIALIZED and status is Status.RUNNING):
+            self._check_creation(name, known)
+            self.declare(DeclareQueue(name, named), status)
             return self.definition(name)
-        self.topology.make(name, known)
+        if known.status is not Status.NOT_INITIALIZED:
+            self.topology.make(name, known)
         return known
+
+    def _check_creation(self, name: str, known: QueueDefinition | None) -> None:
+        if known is None and not self.options.auto_queue_creation:
+            raise NotFound(
+                f"there is no queue {name!r} and auto_queue_creation is off; nothing was stored or created. "
+                f"Create it first: broker.create_queue({name!r})"
+            )
 
     def ensure_all(self, names: Sequence[str], named: NamedOptions) -> dict[str, Differences]:
         """Queues to publish to. All may be made, or none is."""
@@ -177,6 +193,12 @@ class Runtime:
         self.check_open()
         known = self.definition(command.queue)
         options = known.options.with_values(command.options)
+        if known.status is Status.NOT_INITIALIZED:
+            refuse(options)
+            self.definitions.propose(
+                change(defined.CONFIGURED, command.queue, self.clock(), options=options, who=command.who)
+            )
+            return options
         if options.type is not known.options.type:
             raise InvalidOption(
                 f"queue {command.queue!r} is a {known.options.type.value} queue and stays one; "
@@ -193,7 +215,7 @@ class Runtime:
     def set_status(self, command: SetStatus) -> None:
         self.check_open()
         known = self.definition(command.queue)
-        if command.status is Status.NOT_INITIALIZED:
+        if Status.NOT_INITIALIZED in (command.status, known.status):
             raise Conflict(
                 f"queue {command.queue!r} is {known.status.value} and cannot be set to {command.status.value}; "
                 "the first publish, or creating it with a type, initializes a queue"
@@ -213,7 +235,7 @@ class Runtime:
     def info(self, name: str) -> QueueInfo:
         self.check_open()
         known = self.definition(name)
-        seen = self.topology.look(name)
+        seen = self.topology.look(name) if known.status is not Status.NOT_INITIALIZED else None
         if seen is None and self._is_destroyed(name, known):
             raise NotFound(f"there is no queue {name!r} any more: it ended with its last consumer")
         parked = self.topology.look(name + DEAD) if known.parks else None
@@ -519,12 +541,17 @@ class Runtime:
             defined.CREATED: NoticeKind.QUEUE_CREATED,
             defined.REMOVED: NoticeKind.QUEUE_REMOVED,
             defined.STATUS: NoticeKind.STATUS_CHANGED,
+            defined.INITIALIZED: NoticeKind.STATUS_CHANGED,
         }
         kind = kinds.get(change.action)
         if kind is not None and self.notices.wanted:
             detail = change.status.value if change.status is not None else None
+            if change.action == defined.INITIALIZED:
+                detail = Status.RUNNING.value
+            elif change.action == defined.CREATED:
+                detail = None
             self.notices.post([Notice(kind, change.name, change.time, detail=detail)])
-        if change.action == defined.STATUS and self._fetchers_of(change.name):
+        if change.action in (defined.STATUS, defined.INITIALIZED) and self._fetchers_of(change.name):
             self.background(lambda: self._follow_status(change.name))
         if change.action == defined.REMOVED:
             self.topology.forget(change.name)
@@ -544,6 +571,7 @@ class Runtime:
                 if unseen and fetcher.channel is not None:
                     self.consuming.give_back(queue, fetcher.channel, unseen)
             elif fetcher.resume():
+                self.topology.make(queue, self.definition(queue))
                 self.start(fetcher)
 
     def _leave(self, queue: str) -> None:

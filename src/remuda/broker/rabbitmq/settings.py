@@ -23,7 +23,6 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
     queue_type: QueueKind = QueueKind.QUORUM
     log: bool = True
     """Whether what happens is written to the event log, a stream."""
-    open_timeout: float = OPEN
 
     @classmethod
     def read(cls, url: str) -> RabbitSettings:

@@ -107,7 +107,8 @@ class RabbitBroker:
                 "group",
             )
         existed = command.queue in runtime.definitions.queues
-        known = runtime.ensure(command.queue, command.options)
+        typed = command.options is not None and "type" in command.options
+        known = runtime.ensure(command.queue, command.options, Status.RUNNING if typed else Status.NOT_INITIALIZED)
         limit = known.options.client_limit
         seen = runtime.topology.look(command.queue) if limit > 1 else None
         if seen is not None and seen.consumer_count >= limit:
@@ -158,7 +159,7 @@ class RabbitBroker:
         """What a pull gives; waits as long as it asks."""
         self.check_pull(command)
         runtime = self.runtime
-        runtime.ensure(command.queue)
+        runtime.ensure(command.queue, status=Status.NOT_INITIALIZED)
         fetcher = runtime.fetcher(command.queue)
         deadline = time.monotonic() + command.wait / SECOND
         found = None
