@@ -160,7 +160,7 @@ class Connection:
         with self.changed:
             self._ending = True
             if self.up:
-                self._flush_acks()
+                self.flush_acks()
                 self.put(method_frame(0, ConnectionClose(200, "done")))
             self.changed.notify_all()
             self.wake()
@@ -422,7 +422,7 @@ class Connection:
         while True:
             if self._sending is None:
                 with self.changed:
-                    self._flush_acks()
+                    self.flush_acks()
                     if not self._out:
                         self._awake = bool(self._tasks) or self._abandoned is not None
                         if self._awake:
@@ -450,7 +450,7 @@ class Connection:
             if was_full and self._out_size <= self.options.max_buffered:
                 self.changed.notify_all()
 
-    def _flush_acks(self) -> None:
+    def flush_acks(self) -> None:
         for channel in self.unsent_acks:
             for frame in channel.window.frames(channel.number):
                 self._out.append(frame)

@@ -1,4 +1,4 @@
-"""The bus while RabbitMQ or the network fails: nothing confirmed is lost, doubles are counted, and it goes on by itself."""
+"""The bus while RabbitMQ or the network fails: nothing confirmed is lost, doubles are counted, it goes on by itself."""
 
 from __future__ import annotations
 

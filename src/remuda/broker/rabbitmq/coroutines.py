@@ -110,6 +110,11 @@ class AsyncRabbitBroker:
         if not runtime.topology.knows(command.queue):
             await asyncio.to_thread(runtime.ensure, command.queue, None, Status.NOT_INITIALIZED)
         fetcher = runtime.fetcher(command.queue)
+        with runtime.waiting_pull(command.queue):
+            return await self._fetch_from(fetcher, command)
+
+    async def _fetch_from(self, fetcher: Fetcher, command: Pull) -> tuple[Any, Any] | None:
+        runtime = self.runtime
         deadline = time.monotonic() + command.wait / SECOND
         while True:
             if runtime.is_giving(command.queue):
@@ -164,7 +169,7 @@ class AsyncRabbitBroker:
         await asyncio.to_thread(self.runtime.set_status, checks.set_status(name, status, who))
 
     async def remove_queue(self, name: str, *, who: str | None = None) -> None:
-        await asyncio.to_thread(self.runtime.remove, checks.remove_queue(name, who))
+        await asyncio.to_thread(self._threads.remove_queue, name, who=who)
 
     async def queue(self, name: str) -> QueueInfo:
         return await asyncio.to_thread(self._threads.queue, name)

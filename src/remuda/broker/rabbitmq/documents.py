@@ -14,13 +14,12 @@ from remuda.model.errors import NotFound
 
 def document_of(runtime: Runtime, operating: Operating, message: str | int) -> Document:
     """The life of a message, by its id or its number."""
+    runtime.check_open()
     if isinstance(message, int) and not isinstance(message, bool):
         known = operating.remembered(message)
         if known is not None:
             return known
     name = checks.message_name(message)
-    runtime.check_open()
-    runtime.records.flush()
     own = id_of(name) if isinstance(name, int) else name
     if own is None:
         raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")

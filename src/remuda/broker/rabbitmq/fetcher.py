@@ -22,6 +22,8 @@ MOST: Final = 4096
 IDLE: Final = 1.0
 """Seconds without a request after which the queue is left alone."""
 
+GATHER: Final = 0.001
+"""How long a pull of several waits for those right behind the first, in seconds."""
 LINGER: Final = 0.005
 """How long a consumer of batches waits for the rest of one, in seconds."""
 

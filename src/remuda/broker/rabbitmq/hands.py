@@ -116,6 +116,10 @@ class Hands:
         with self._guard:
             return [lease for lease, hand in self._by_lease.items() if hand.fetcher is fetcher]
 
-    def clear(self) -> list[int]:
+    def drop(self, queue: str) -> list[Incoming]:
+        """A queue is gone, and with it what was held of it."""
         with self._guard:
-            return list(self._by_lease)
+            gone = [hand for hand in self._by_lease.values() if hand.queue == queue]
+            for hand in gone:
+                del self._by_lease[hand.lease]
+        return [item for hand in gone for group in hand.held.values() for item in group]

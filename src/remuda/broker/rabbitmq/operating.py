@@ -19,10 +19,11 @@ from remuda.broker.rabbitmq.codec import Incoming
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.settling import Plan
 from remuda.broker.rabbitmq.support import DEAD
-from remuda.model.commands import Clear, Forget, Move, Reprocess
+from remuda.model.commands import Clear, Forget, Move, RemoveQueue, Reprocess
 from remuda.model.document import Consumption, Document, QueueView
 from remuda.model.errors import Unsupported
 from remuda.model.filters import MessageFilter
+from remuda.model.options import Status
 from remuda.model.records import Event
 from remuda.model.results import ParkedMessage
 from remuda.model.state import PARKED, State, check_move
@@ -57,6 +58,7 @@ class Operating:
         found.sort(key=lambda pair: -pair[0].time)
         for one, item in found[:limit]:
             self._seen[one.offset] = _document(queue, one, item)
+            self._seen.move_to_end(one.offset)
         while len(self._seen) > _REMEMBERED:
             self._seen.popitem(last=False)
         return [one for one, _ in found[:limit]]
@@ -96,8 +98,25 @@ class Operating:
         def end(plan: Plan, item: Incoming, now: int) -> None:
             settling.end_message(plan, command.queue, item, State.DEAD, command.reason, now, who=command.who)
 
+        self._runtime.check_open()
         self._runtime.definition(command.queue)
         return self._drain(command.queue, wanted, end)
+
+    def remove(self, command: RemoveQueue) -> None:
+        """Remove a queue, after what waits in it has been told of as ended."""
+        known, events = self._runtime.definition(command.queue), []
+
+        def end(items: list[Incoming], channel: Channel) -> None:
+            for item in items:
+                events.append(Event(command.queue, State.DEAD, item.number, 1, reason="queue removed", who=command.who))
+            channel.ack([item.delivery for item in items])
+
+        if known.status is not Status.NOT_INITIALIZED:
+            for fetcher in self._runtime._fetchers_of(command.queue):
+                fetcher.pause()
+            self._sift(command.queue, end)
+        self._runtime.remove(command)
+        self._runtime.consuming.tell(events, self._runtime.clock())
 
     def waiting(self, queue: str) -> list[tuple[int, int]]:
         raise Unsupported(
@@ -174,6 +193,7 @@ class Operating:
     def _sift(self, queue: str, sort: Callable[[list[Incoming], Channel], None]) -> None:
         """Consume what is in a queue now, have it sorted, and give back the rest."""
         runtime = self._runtime
+        runtime.check_up()
         seen = runtime.topology.look(queue)
         if seen is None or not seen.message_count:
             return
@@ -191,8 +211,19 @@ class Operating:
             consumer.cancel()
             now = runtime.clock()
             sort([codec.decode(one, now) for one in deliveries], channel)
+            left = channel.window.unanswered
         finally:
             channel.close()
+        self._await_return(queue, left)
+
+    def _await_return(self, queue: str, count: int) -> None:
+        """What was given back is there again a moment later; who looks at once shall see it."""
+        deadline = time.monotonic() + _SILENCE
+        while count and time.monotonic() < deadline:
+            seen = self._runtime.topology.look(queue)
+            if seen is None or seen.message_count >= count or seen.consumer_count:
+                return
+            time.sleep(0.005)
 
 
 def _send_back(plan: Plan, queue: str, to: str, item: Incoming, who: str | None) -> None:

@@ -30,7 +30,7 @@ from remuda.broker.rabbitmq.fetcher import Arrival, Fetcher
 from remuda.broker.rabbitmq.numbers import Ids
 from remuda.broker.rabbitmq.publishing import Publishing
 from remuda.broker.rabbitmq.records import NoRecords, RecordSink
-from remuda.broker.rabbitmq.sender import Sender
+from remuda.broker.rabbitmq.sender import CLOSED, Sender
 from remuda.broker.rabbitmq.settings import RabbitSettings
 from remuda.broker.rabbitmq.settling import Settler
 from remuda.broker.rabbitmq.support import DEAD, refuse, refuse_change
@@ -44,8 +44,10 @@ from remuda.model.errors import BrokerClosed, Conflict, InvalidOption, NotFound,
 from remuda.model.ids import WORKERS
 from remuda.model.notices import Notice, NoticeKind
 from remuda.model.options import AutoDestroy, QueueOptions, Status
+from remuda.model.records import Event
 from remuda.model.results import Declared, Differences, QueueInfo
 from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import State
 
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _BEAT: Final = 0.25
@@ -93,6 +95,9 @@ class Runtime:
         self._subscribed: dict[Fetcher, tuple[str, str]] = {}
         self._guard = threading.RLock()
         self._wake = threading.Event()
+        self._closing = False
+        self.pulls: dict[str, int] = {}
+        """Pulls that wait, by queue."""
         self._claimed_at = -1
         self._claim: Any = None
         self._upkeep = threading.Thread(target=self._run, name="remuda-rabbitmq-upkeep", daemon=True)
@@ -228,9 +233,13 @@ class Runtime:
     def remove(self, command: RemoveQueue) -> None:
         self.check_open()
         known = self.definition(command.queue)
-        self.definitions.propose(change(defined.REMOVED, command.queue, self.clock(), who=command.who))
+        now = self.clock()
+        self.definitions.propose(change(defined.REMOVED, command.queue, now, who=command.who))
         self._leave(command.queue)
         self.topology.remove(command.queue, known)
+        held = self.consuming.hands.drop(command.queue)
+        ended = [Event(command.queue, State.DEAD, item.number, 1, reason="queue removed") for item in held]
+        self.consuming.tell(ended, now)
 
     def info(self, name: str) -> QueueInfo:
         self.check_open()
@@ -249,7 +258,7 @@ class Runtime:
         return QueueInfo(
             name, known.status, known.options, 0, waiting + sum(one.held for one in here), 0,
             hands.of(name), parked.message_count if parked else 0, 0, 0, consumers,
-            dict(self.consuming.counts.get(name, {})), late_answers=hands.late,
+            dict(self.consuming.counts.get(name, {})), self.pulls.get(name, 0), hands.late,
         )  # fmt: skip
 
     def infos(self) -> list[QueueInfo]:
@@ -263,7 +272,7 @@ class Runtime:
         return found
 
     def _is_destroyed(self, queue: str, definition: QueueDefinition) -> bool:
-        """Whether RabbitMQ deleted a queue with its last consumer, who may have been killed."""
+        """Whether RabbitMQ deleted a queue some time after its last consumer, who may have been killed."""
         by_itself = definition.options.auto_destroy is AutoDestroy.NO_CONSUMERS
         if by_itself and not self.topology.knows(queue):
             self.definitions.propose(change(defined.REMOVED, queue, self.clock()))
@@ -323,14 +332,17 @@ class Runtime:
             except AmqpError as error:
                 _LOG.debug("a channel was lost before it was closed: %s", error)
         self._post(NoticeKind.CONSUMER_UNSUBSCRIBED, queue, consumer)
-        self._forget_destroyed(queue)
+        if not self._closing:
+            self._destroy_unused(queue)
 
-    def _forget_destroyed(self, queue: str) -> None:
-        """RabbitMQ deletes a queue with its last consumer, where that was asked for; then nobody shall know it."""
+    def _destroy_unused(self, queue: str) -> None:
+        """A queue ends with its last consumer, where that was asked for. Were it killed, RabbitMQ does it later."""
         known = self.definitions.queues.get(queue)
-        if known is None or known.options.auto_destroy is not AutoDestroy.NO_CONSUMERS or self.topology.look(queue):
+        if known is None or known.options.auto_destroy is not AutoDestroy.NO_CONSUMERS or self._fetchers_of(queue):
             return
-        self.definitions.propose(change(defined.REMOVED, queue, self.clock()))
+        seen = self.topology.look(queue)
+        if seen is None or not seen.consumer_count:
+            self.remove(RemoveQueue(queue))
 
     def announce(self, queue: str, consumer: str) -> None:
         self._post(NoticeKind.CONSUMER_SUBSCRIBED, queue, consumer)
@@ -369,6 +381,16 @@ class Runtime:
             if rest >= _BURST:
                 taken += fetcher.burst(rest)
         return taken
+
+    @contextlib.contextmanager
+    def waiting_pull(self, queue: str) -> Iterator[None]:
+        with self._guard:
+            self.pulls[queue] = self.pulls.get(queue, 0) + 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self.pulls[queue] -= 1
 
     def check_up(self) -> None:
         """Raise rather than wait when there is no connection."""
@@ -430,6 +452,7 @@ class Runtime:
                 return
             fetchers = list(self._fetchers.values())
             subscribed = list(self._subscribed)
+            self._closing = True
         waiting = []
         if self.consuming_connection.up:
             for fetcher in subscribed:
@@ -476,7 +499,7 @@ class Runtime:
 
     def check_open(self) -> None:
         if self.closed:
-            raise BrokerClosed("the broker is closed; open it again to go on")
+            raise BrokerClosed(CLOSED)
 
     # Inside
 

@@ -16,6 +16,7 @@ from remuda.amqp.connection import Connection
 from remuda.amqp.errors import AmqpError, ConnectionEnded, Nacked, Unroutable
 from remuda.model.errors import BrokerClosed
 
+CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 GROUP: Final = 4096
 """Messages in one write, at most."""
 
@@ -87,7 +88,7 @@ class Sender:
             return call.future
         with self._changed:
             if self._closed:
-                raise BrokerClosed("the broker is closed; open it again to go on")
+                raise BrokerClosed(CLOSED)
             self._pending.append(_Work(call, range(len(messages))))
             self._under_way += 1
             self._changed.notify_all()

@@ -25,6 +25,8 @@ DEAD: Final = ".dead"
 FIXED: Final = ("message_timeout", "expired_queue", "message_limit", "limit_exceeded", "auto_destroy", "persistence")
 """Options that are arguments of the queue, which RabbitMQ does not let anybody change."""
 
+UNUSED: Final = 60_000
+"""Milliseconds without a consumer after which RabbitMQ lets a queue go that ends with its last consumer."""
 _MS: Final = 1000
 
 
@@ -40,7 +42,6 @@ class Native(msgspec.Struct, frozen=True):
 
     kind: QueueKind
     arguments: dict[str, Any]
-    auto_delete: bool = False
 
 
 def refuse(options: QueueOptions) -> None:
@@ -98,7 +99,9 @@ def native(queue: str, options: QueueOptions, preferred: QueueKind, version: tup
         arguments["x-dead-letter-routing-key"] = options.expired_queue or options.dead_letter_queue or queue + DEAD
         if quorum and not evicts:
             arguments["x-dead-letter-strategy"] = "at-least-once"
-    return Native(kind, arguments, auto_delete=options.auto_destroy is AutoDestroy.NO_CONSUMERS)
+    if options.auto_destroy is AutoDestroy.NO_CONSUMERS:
+        arguments["x-expires"] = UNUSED
+    return Native(kind, arguments)
 
 
 def parking(kind: QueueKind, version: tuple[int, ...]) -> dict[str, Any]:

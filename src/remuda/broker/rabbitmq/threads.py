@@ -13,7 +13,7 @@ from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
 from remuda.broker.rabbitmq.documents import document_of
-from remuda.broker.rabbitmq.fetcher import LINGER, Arrival, Fetcher
+from remuda.broker.rabbitmq.fetcher import GATHER, LINGER, Arrival, Fetcher
 from remuda.broker.rabbitmq.operating import Operating
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.spectator import Spectator
@@ -161,6 +161,17 @@ class RabbitBroker:
         runtime = self.runtime
         runtime.ensure(command.queue, status=Status.NOT_INITIALIZED)
         fetcher = runtime.fetcher(command.queue)
+        if not command.wait:
+            found = self._fetch(command, fetcher)
+        else:
+            with runtime.waiting_pull(command.queue):
+                found = self._fetch(command, fetcher)
+        if command.clear_after != "none":
+            self.operating.clear(checks.clear(command.queue, command.clear_after, None, None, None))
+        return found
+
+    def _fetch(self, command: Pull, fetcher: Fetcher) -> tuple[Any, Any] | None:
+        runtime = self.runtime
         deadline = time.monotonic() + command.wait / SECOND
         found = None
         while True:
@@ -180,9 +191,7 @@ class RabbitBroker:
                 runtime.check_open()
                 return None
             if not arrived:
-                time.sleep(min(max(left, 0), 0.05))
-        if command.clear_after != "none":
-            self.operating.clear(checks.clear(command.queue, command.clear_after, None, None, None))
+                time.sleep(min(max(left, 0), 0.02))
         return found
 
     def check_pull(self, command: Pull) -> None:
@@ -212,7 +221,7 @@ class RabbitBroker:
         self.runtime.set_status(checks.set_status(name, status, who))
 
     def remove_queue(self, name: str, *, who: str | None = None) -> None:
-        self.runtime.remove(checks.remove_queue(name, who))
+        self.operating.remove(checks.remove_queue(name, who))
 
     def queue(self, name: str) -> QueueInfo:
         return self.runtime.info(read_name("queue", name))
@@ -311,7 +320,11 @@ class RabbitBroker:
         try:
             if fetcher.must_start:
                 self.runtime.start(fetcher)
-            return future.result(max(deadline - time.monotonic(), 0))
+            arrived = future.result(max(deadline - time.monotonic(), 0))
+            if len(arrived) < count and arrived:
+                time.sleep(GATHER)
+                arrived += fetcher.take(count - len(arrived))
+            return arrived
         except concurrent.futures.TimeoutError:
             return [] if fetcher.withdraw(future) else future.result(5)
         except BaseException:

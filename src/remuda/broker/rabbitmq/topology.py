@@ -11,7 +11,7 @@ from remuda.amqp.connection import Connection
 from remuda.amqp.errors import ChannelClosed, ConnectionLost
 from remuda.amqp.methods import QueueDeclareOk
 from remuda.broker.rabbitmq.definitions import PARKING, Definitions, QueueDefinition, change
-from remuda.broker.rabbitmq.delays import LEVELS, exchange_of, level_arguments
+from remuda.broker.rabbitmq.delays import exchange_of, level_arguments
 from remuda.broker.rabbitmq.support import DEAD, QueueKind, native, parking, parks_natively, version_of
 from remuda.model.errors import Conflict
 from remuda.model.options import QueueOptions
@@ -64,7 +64,7 @@ class Topology:
             if parks_natively(options):
                 self.make_parking(queue, definition)
             wanted = native(queue, options, self.kind, self.version)
-            self._declare(queue, wanted.arguments, wanted.auto_delete)
+            self._declare(queue, wanted.arguments)
             self._bind(queue, options)
             self._made.add(queue)
 
@@ -73,7 +73,7 @@ class Topology:
         name = queue + DEAD
         if name not in self._made:
             with self._guard:
-                self._declare(name, parking(self.kind, self.version), False)
+                self._declare(name, parking(self.kind, self.version))
                 self._made.add(name)
             if not definition.parks:
                 self._definitions.propose(change(PARKING, queue, self._clock()))
@@ -143,9 +143,9 @@ class Topology:
         with self._guard:
             return ask(self.channel)
 
-    def _declare(self, queue: str, arguments: dict[str, object], auto_delete: bool) -> None:
+    def _declare(self, queue: str, arguments: dict[str, object]) -> None:
         try:
-            self.channel.declare_queue(queue, arguments=arguments, auto_delete=auto_delete)
+            self.channel.declare_queue(queue, arguments=arguments)
         except ChannelClosed as closed:
             if closed.code != _PRECONDITION:
                 raise
@@ -177,7 +177,3 @@ def routing_keys(options: QueueOptions) -> list[str]:
 def _root_keys(queue: str) -> Iterable[str]:
     """A queue is fed by the topics whose root is its name; one whose name has dots is nobody's root."""
     return () if "." in queue or "*" in queue or "#" in queue else (f"{queue}.#",)
-
-
-def all_levels() -> tuple[int, ...]:
-    return LEVELS
