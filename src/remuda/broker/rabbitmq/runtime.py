@@ -37,6 +37,7 @@ from remuda.broker.rabbitmq.support import DEAD, refuse, refuse_change
 from remuda.broker.rabbitmq.topology import Topology
 from remuda.log.eventlog import EventLog
 from remuda.log.streams.log import StreamLog
+from remuda.log.streams.numbers import STREAM
 from remuda.log.streams.writer import StreamWriter
 from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, RemoveQueue, SetStatus
 from remuda.model.document import Document, document
@@ -69,7 +70,7 @@ class Runtime:
         self.options = options
         self.clock: Clock = clock or steady_clock()
         self.records: RecordSink = records or NoRecords()
-        self._keeps_log = records is None and self.settings.log
+        self._keeps_log = records is None and self.settings.log is not None
         self.closed = False
         self._log: StreamLog | None = None
         self.notices = NoticeBoard()
@@ -111,8 +112,9 @@ class Runtime:
             self.topology.open()
             self._claim_worker()
             self.definitions.open(self.clock())
-            if self._keeps_log:
-                self.records = self.publishing.records = self.consuming.records = StreamWriter(self.settings.connection)
+            if self._keeps_log and self.settings.log is not None:
+                writer = StreamWriter(self.settings.connection, stream=self.settings.log)
+                self.records = self.publishing.records = self.consuming.records = writer
         except BaseException:
             self._let_go()
             raise
@@ -412,7 +414,7 @@ class Runtime:
                     "no event log is kept here (log=no in the URL), so what happened cannot be read", "log"
                 )
             if self._log is None:
-                self._log = StreamLog(self.settings.connection)
+                self._log = StreamLog(self.settings.connection, self.settings.log or STREAM)
             return self._log
 
     def document(self, message_id: str) -> Document:

@@ -9,6 +9,7 @@ import msgspec
 
 from remuda.amqp.options import ConnectionOptions, parse_url
 from remuda.broker.rabbitmq.support import QueueKind
+from remuda.log.streams.numbers import STREAM
 from remuda.model.errors import InvalidOption
 from remuda.model.options import read_enum
 
@@ -21,8 +22,8 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     connection: ConnectionOptions
     queue_type: QueueKind = QueueKind.QUORUM
-    log: bool = True
-    """Whether what happens is written to the event log, a stream."""
+    log: str | None = STREAM
+    """The stream that is the event log; None keeps none."""
 
     @classmethod
     def read(cls, url: str) -> RabbitSettings:
@@ -40,7 +41,7 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption(
                 "attempts in the URL would end the broker when RabbitMQ is away for a while; leave it out"
             )
-        if own.get("log", "yes") not in ("yes", "no"):
-            raise InvalidOption(f"log in the broker's URL must be yes or no, not {own['log']!r}")
         kind = read_enum("queue_type in the broker's URL", own.get("queue_type", QueueKind.QUORUM), QueueKind)
-        return cls(connection=connection, queue_type=kind, log=own.get("log") != "no")
+        return cls(
+            connection=connection, queue_type=kind, log=None if own.get("log") == "no" else own.get("log", STREAM)
+        )
