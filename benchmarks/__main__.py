@@ -19,6 +19,7 @@ from benchmarks import page
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import BUS_ROWS
 from benchmarks.effort import Effort
+from benchmarks.grow import GROW_ROWS
 from benchmarks.http.rows import HTTP_ROWS
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
@@ -81,6 +82,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **{workload.name: partial(measure, workload) for workload in workloads()},
         **BUS_ROWS,
         **BIG_ROWS,
+        **GROW_ROWS,
         **INDEX_ROWS,
         **SPARK_ROWS,
         **OUTBOX_ROWS,

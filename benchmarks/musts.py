@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from benchmarks.big import BACKLOG, RESTART
+from benchmarks.big import BACKLOG, BATCHES, DELAYED, RESTART
 from benchmarks.bus.rows import BUS_ROWS, LATENCY
+from benchmarks.grow import GROW_ROWS, LONGEST_MS, MOST
 from benchmarks.index.rows import SQLITE, WORDS
 from benchmarks.outbox import rows as outbox
 from benchmarks.results import Result
@@ -97,6 +98,11 @@ def _no_faster_than_linear(result: Result) -> tuple[bool, str]:
     return growth <= _NOISE, f"{growth:.2f} times"
 
 
+def _lets_others_in(result: Result) -> tuple[bool, str]:
+    longest = max(result.settings["checkpoint_holds_ms"], result.settings["longest_hold_ms"])
+    return longest <= LONGEST_MS, f"{longest:.1f} ms"
+
+
 MUSTS: Final = (
     Must("batches of 1000, os: ≥ 300,000 messages/s", "embedded/batch1000/1p/os/200B", _rate(300_000)),
     Must("batches of 1000, os: ≥ 0.3 of the bare loop", "embedded/batch1000/1p/os/200B", _of_limit(0.3)),
@@ -111,7 +117,17 @@ MUSTS: Final = (
     Must("memory, batches of 1000: ≥ 1,000,000 messages/s", "embedded/batch1000/1p/memory/200B", _rate(1_000_000)),
     Must("10 M waiting: < 500 MB resident", BACKLOG, _below(500)),
     Must("10 M waiting: the head comes as with 1,000", BACKLOG, _steady_head),
-    Must("restart with 10 M settled, 10 k live: < 2 s", RESTART, _below(2)),
+    Must("restart with 10 M settled, 10 k live: < 0.5 s", RESTART, _below(0.5)),
+    Must("10 M delayed: < 1 GB resident", DELAYED, _below(1000)),
+    Must("100 M waiting in batches: < 300 MB resident", BATCHES, _below(300)),
+    *(
+        Must(f"{row}: {demand}", row, check)
+        for row in GROW_ROWS
+        for demand, check in (
+            (f"≤ {MOST:g} times dearer with the most", _at_most(MOST)),
+            (f"nobody is kept out for more than {LONGEST_MS:g} ms", _lets_others_in),
+        )
+    ),
     *(
         Must(f"{row}, durable: ≥ 5 times {whom}", row, check)
         for row in BUS_ROWS

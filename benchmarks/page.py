@@ -8,6 +8,7 @@ from typing import Final
 
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import LATENCY
+from benchmarks.grow import GROW_ROWS
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.musts import findings
 from benchmarks.outbox.rows import is_outbox
@@ -42,15 +43,15 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
-    elsewhere = (is_bus, is_spark, is_outbox, lambda result: result.name in BIG_ROWS or result.name in INDEX_ROWS)
+    elsewhere = (is_bus, is_spark, is_outbox, lambda result: result.name in {**BIG_ROWS, **GROW_ROWS, **INDEX_ROWS})
     broker = [result for result in results if not any(its(result) for its in elsewhere)]
-    big, index = (
+    big, grow, index = (
         [
             [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
             for result in results
             if result.name in rows
         ]
-        for rows in (BIG_ROWS, INDEX_ROWS)
+        for rows in (BIG_ROWS, GROW_ROWS, INDEX_ROWS)
     )
     musts = [
         [finding.demand, finding.found, "yes" if finding.holds else "**no**"]
@@ -63,8 +64,9 @@ def everything(results: list[Result]) -> str:
             _table(["row", *BROKER_HEADINGS, "bound by"], map(_broker_row, broker), left={0, 8}),
             *_bus_tables(results),
             *_reasons(results),
-            "Ten million messages:",
+            "Ten million messages and more:",
             _table(["row", "remuda", "details", "bound by"], big, left={0, 2, 3}),
+            *_grow_table(grow),
             "The search index, in messages and events per second, and in milliseconds for the newest 50 of two words:",
             _table(["row", "remuda", "details", "bound by"], index, left={0, 2, 3}),
             *_spark_tables(list(filter(is_spark, results))),
@@ -72,6 +74,15 @@ def everything(results: list[Result]) -> str:
             _table(["must", "found", "reached"], musts, left={0}),
         ]
     )
+
+
+def _grow_table(rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+    return [
+        "What an operation costs with the most there, as a multiple of what it costs with the least:",
+        _table(["row", "remuda", "details"], [row[:3] for row in rows], left={0, 2}),
+    ]
 
 
 def comparison(results: list[Result]) -> str:
