@@ -75,7 +75,7 @@ def delayed(directory: Path, count: int) -> Found:
     broker = _open(directory)
     random, begin = Random(1), time.time_ns() // 1000
     for _ in range(count // _BATCH):
-        due = [begin + random.randrange(HOUR, 100 * HOUR) for _ in range(_BATCH)]
+        due: list[int | None] = [begin + random.randrange(HOUR, 100 * HOUR) for _ in range(_BATCH)]
         broker.publish(Messages(name=QUEUE, bodies=[b"x"] * _BATCH, due=due))
     broker.checkpoint()
     found: Found = {"resident_mb": _memory("VmRSS"), "peak_mb": _memory("VmHWM")}

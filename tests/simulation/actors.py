@@ -38,7 +38,7 @@ from remuda.model.commands import (
     Unsubscribe,
 )
 from remuda.model.durations import HOUR, MILLISECOND, SECOND
-from remuda.model.errors import ConsumersFull, DiskFull
+from remuda.model.errors import ConsumersFull, DiskFull, TooManyFiles
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
 from remuda.model.messages import Messages
@@ -126,7 +126,7 @@ class Actors:
     def _make_room(self, messages: Messages, step: Step) -> None:
         try:
             self.sim.engine.make_room(messages)
-        except DiskFull:
+        except (DiskFull, TooManyFiles):
             self.sim.note(f"{step.text}: the disk is full")
             checks.check_numbers(self.sim.engine, self.sim.model)
             raise
@@ -743,7 +743,7 @@ class Actors:
         sim = self.sim
         sim.note("close and open")
         sim.disk.disarm()
-        sim.disk.full_chance = 0.0
+        sim.disk.calm()
         sim.commit()
         if self.random.random() < 0.5:
             sim.engine.checkpoint()

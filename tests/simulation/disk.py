@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from remuda.log.disk import AppendFile
-from remuda.model.errors import DiskFull
+from remuda.model.errors import DiskFull, StorageError, TooManyFiles
 
 SECTORS: Final = (16, 64, 512, 4096)
 
@@ -110,6 +110,12 @@ class SimulatedDisk:
         self.random = random
         self.operations = 0
         self.full_chance = 0.0
+        """Of there being no room, or no handle, for what is asked just now."""
+        self.fault_chance = 0.0
+        """Of a write or a sync that fails for good."""
+        self.sync_failed = False
+        self.can_reserve = random.random() < 0.6
+        """Where it cannot, as on some file systems, a full disk is met by the write itself."""
         self.crash_kind: CrashKind | None = None
         self._crash_at = -1
         self._dead = False
@@ -143,10 +149,17 @@ class SimulatedDisk:
         self._dead = False
         self._locked = False
         self._epoch += 1
+        self.sync_failed = False
         if kind is CrashKind.POWER:
             self._lose_names()
             for name in sorted(self._names):
                 self._names[name].survive(self.random)
+
+    def calm(self) -> tuple[float, float]:
+        """Fail no more; gives the chances as they were."""
+        chances = self.full_chance, self.fault_chance
+        self.full_chance = self.fault_chance = 0.0
+        return chances
 
     def clone(self) -> SimulatedDisk:
         """Another disk with the same files, for a look that leaves no trace."""
@@ -172,6 +185,8 @@ class SimulatedDisk:
     def open_append(self, name: str, position: int = 0) -> AppendFile:
         crashes = self._step(partial=True)
         fresh = name not in self._names
+        if fresh and self.random.random() < self.full_chance:
+            raise TooManyFiles(f"no handle for {name!r}")
         content = self._names.setdefault(name, Content())
         if not fresh and not (crashes and self.random.random() < 0.5):
             content.resize(position)
@@ -247,6 +262,9 @@ class SimulatedDisk:
     def full(self, name: str) -> DiskFull:
         return DiskFull(f"no room for {name!r}")
 
+    def fault(self, name: str) -> StorageError:
+        return StorageError(f"{name!r} cannot be read or written: Input/output error")
+
     # Inside
 
     def _step(self, *, partial: bool = False) -> bool:
@@ -302,9 +320,12 @@ class _SimulatedFile:
         disk, random = self._disk, self._disk.random
         beyond = self._position + len(data) > self._content.size
         full = beyond and random.random() < disk.full_chance
-        written = random.randint(0, len(data)) if crashes or full else len(data)
+        fails = random.random() < disk.fault_chance
+        written = random.randint(0, len(data)) if crashes or full or fails else len(data)
         self._content.write(data[:written], self._position)
         disk.crash_if(crashes)
+        if fails:
+            raise disk.fault(self._name)
         if full:
             raise disk.full(self._name)
         self._position += len(data)
@@ -315,6 +336,9 @@ class _SimulatedFile:
         # A sync that never returned promises nothing, but may have done its work.
         if crashes and self._disk.random.random() < 0.7:
             self._disk.crash_if(crashes)
+        if self._disk.random.random() < self._disk.fault_chance:
+            self._disk.sync_failed = True  # what was not on the platter may never get there
+            raise self._disk.fault(self._name)
         self._disk.keep(self._content)
         if not self._name_synced:
             self._disk.sync_folder(self._name)
@@ -324,7 +348,7 @@ class _SimulatedFile:
     def reserve(self, up_to: int) -> None:
         self._disk.check(self._epoch)
         crashes = self._disk.step()
-        if up_to > self._content.size:
+        if up_to > self._content.size and self._disk.can_reserve:
             if self._disk.random.random() < self._disk.full_chance:
                 raise self._disk.full(self._name)
             self._content.size = up_to

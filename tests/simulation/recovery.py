@@ -33,7 +33,7 @@ def recover(sim: Simulation, kind: CrashKind) -> None:
         durable = promised(sim, kind)
         sim.disk.restart(kind)
         sim.power_was_lost = sim.power_was_lost or kind is CrashKind.POWER
-        full_chance, sim.disk.full_chance = sim.disk.full_chance, 0.0
+        chances = sim.disk.calm()
         lost = sim.journal.cut(sim.disk, kind)
         forget_events(sim, lost)
         if sim.random.random() < 0.15:
@@ -46,7 +46,7 @@ def recover(sim: Simulation, kind: CrashKind) -> None:
             sim.note(f"  {kind.value} while the log was being opened")
             sim.tally.crashes += 1
         else:
-            sim.disk.full_chance = full_chance
+            sim.disk.full_chance, sim.disk.fault_chance = chances
             sim.tally.recoveries += 1
             return
 
@@ -73,8 +73,7 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
         sim.journal.join(journal)
         raise
     sim.disk.disarm()
-    if sim.disk.full_chance == 0.0:
-        sim.disk.full_chance = sim.scenario.full_chance
+    sim.disk.full_chance, sim.disk.fault_chance = sim.scenario.full_chance, sim.scenario.fault_chance
     sim.engine = engine
     assert journal.base is not None
     sim.journal.reach(journal.base)

@@ -13,7 +13,7 @@ from remuda.broker.options import Sync
 from remuda.core.effects import Dispatch, Effects
 from remuda.log.frames import MARKER_BYTES
 from remuda.model.commands import Command
-from remuda.model.errors import DiskFull, RemudaError
+from remuda.model.errors import RemudaError, StorageError
 from remuda.model.options import Acknowledge, QueueType
 from remuda.model.records import Appended, Event, Events, Record
 from tests.simulation import checks, recovery
@@ -39,6 +39,8 @@ class Tally:
     messages: int = 0
     deliveries: int = 0
     settled: int = 0
+    stalls: int = 0
+    faults: int = 0
 
     def add(self, other: Tally) -> None:
         for name in self.__dataclass_fields__:
@@ -121,6 +123,9 @@ class Simulation:
 
     def _act(self, action: str) -> None:
         try:
+            if self.engine.stalled and action not in ("crash", "arm_crash", "reopen"):
+                self._wait_for_room(action)
+                return
             getattr(self._actors, action)()
             if self.random.random() >= self.scenario.commits_late:
                 self.commit()
@@ -128,12 +133,21 @@ class Simulation:
             kind = self.disk.crash_kind
             assert kind is not None
             self.recover(kind)
-        except DiskFull as error:
-            self.note(f"  disk full: {error}")
-            # A failed write stops the log, which must then be opened again. Nothing else may follow the failure.
+        except StorageError as error:
+            self.note(f"  {type(error).__name__}: {error}")
+            # A write that failed for good stops the log, which must then be opened again. Nothing else may follow.
             self.disk.disarm()
             if self.broken:
-                self.recover(CrashKind.KILL)
+                self.tally.faults += 1
+                self.recover(CrashKind.POWER if self.disk.sync_failed else CrashKind.KILL)
+
+    def _wait_for_room(self, action: str) -> None:
+        """As the host does: all is refused until what waits is written, and time goes on without anything done."""
+        if action == "pass_time":
+            self.clock += abs(self.scenario.pause())
+        self.note("try again to write what waits")
+        self.tally.stalls += 1
+        self.commit()
 
     @property
     def broken(self) -> bool:
@@ -141,10 +155,8 @@ class Simulation:
         try:
             self.engine.log.mark()
             self.engine.log.reserve(0, use_spare=True)
-        except DiskFull:
-            return False
-        except RemudaError:
-            return True
+        except StorageError as error:
+            return not error.passing
         return False
 
     def note(self, text: str) -> None:
@@ -256,10 +268,9 @@ class Simulation:
 
     def commit(self) -> None:
         """Write what was recorded and hand out the deliveries, as the host does."""
+        self.engine.commit(sync=self._must_sync and self.scenario.sync is Sync.ALWAYS)
         outbox, self._outbox = self._outbox, []
-        sync = self._must_sync and self.scenario.sync is Sync.ALWAYS
         self._must_sync = False
-        self.engine.commit(sync=sync)
         for dispatch in outbox:
             self._deliver(dispatch)
 

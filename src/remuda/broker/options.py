@@ -43,6 +43,12 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     collect_interval: int = HOUR
     segment_bytes: int = 64 << 20
     checkpoint_bytes: int = 8 << 20
+    shared: bool = True
+    """Whether other processes may use the directory at the same time."""
+    group: bool = False
+    """Whether the group of the directory may use it too, not its owner alone."""
+    force_network: bool = False
+    """Whether to open a directory on a network file system, where locks may not hold."""
 
     @classmethod
     def parse(cls, **options: Any) -> BrokerOptions:
@@ -67,7 +73,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _DURATIONS: Final = frozenset({"sync_interval", "success_retention", "dead_retention", "collect_interval"})
-_FLAGS: Final = frozenset({"auto_queue_creation", "compact"})
+_FLAGS: Final = frozenset({"auto_queue_creation", "compact", "shared", "group", "force_network"})
 _NUMBERS: Final = frozenset({"segment_bytes", "checkpoint_bytes"})
 
 

@@ -8,6 +8,7 @@ import typer
 
 from remuda.cli import (
     backup,
+    cap,
     check,
     config,
     dashboard,
@@ -23,6 +24,7 @@ from remuda.cli import (
     run,
     schedules,
     search,
+    takeover,
     worker,
 )
 from remuda.lake import commands as lakes
@@ -79,11 +81,13 @@ app.command("dashboard-user")(dashboard.dashboard_user)
 app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
+app.command("takeover")(takeover.takeover)
 app.command("search")(search.search)
 app.add_typer(index.app, name="index")
 app.command("relay")(relay.relay)
 app.add_typer(db.app, name="db")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(lakes.app, name="lake")
+app.add_typer(cap.app, name="cap")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 def run(
     app: Annotated[str, typer.Argument(metavar="APP", help="module:variable, like app:bus for bus in app.py.")],
+    workers: Annotated[int, typer.Option(metavar="N", help="Processes that share the work.")] = 1,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file changes; for development.")] = False,
     grace: Annotated[str, typer.Option(help="How long running handlers may take to end when asked to stop.")] = "10s",
     threads: Annotated[
@@ -28,12 +29,27 @@ def run(
 ) -> None:
     """Run the handlers of an app. The first Ctrl-C or SIGTERM stops in order, the second at once."""
     from remuda.model.durations import micros
+    from remuda.model.errors import InvalidOption
 
     micros(grace)
-    if reload:
-        from remuda.cli.reload import run_reloading
+    if workers < 1:
+        raise InvalidOption(f"--workers must be at least 1, not {workers}")
+    if workers > 1 and metrics is not None:
+        raise InvalidOption(
+            "--metrics serves the numbers of one process; give it without --workers, or use the dashboard"
+        )
+    if reload or workers > 1:
+        arguments = _child_arguments(app, grace, threads or [], until_idle, log_json, metrics)
+        if reload:
+            from remuda.cli.reload import run_reloading
 
-        run_reloading(_child_arguments(app, grace, threads or [], until_idle, log_json, metrics))
+            run_reloading(arguments if workers == 1 else [*arguments, "--workers", str(workers)])
+        else:
+            from remuda.cli.target import load_bus
+            from remuda.cli.workers import run_workers
+
+            load_bus(app)  # what is wrong with it is said once, not by every process
+            run_workers(arguments, workers)
         return
     from remuda.bus.execution.signals import StopOnSignal
     from remuda.bus.observing.logs import configure

@@ -10,9 +10,11 @@ from remuda.core.ranges import MessageRange
 from remuda.core.recorder import BLOCK_BITS
 from remuda.core.registry import Registry
 from remuda.model.commands import (
+    Abandon,
     CancelPull,
     HandOver,
     Pull,
+    Reclaim,
     Renew,
     SetCredit,
     Settle,
@@ -90,7 +92,7 @@ class Consuming:
         queue.leave(command.consumer)
         if not consumer.credit.members and consumer.group is not None:
             self._registry.credits.pop(consumer.group, None)
-        delivering.lose(self._registry, queue, command.consumer)
+        delivering.lose(self._registry, queue, command.consumer, command.begun)
         self._recorder.notice(NoticeKind.CONSUMER_UNSUBSCRIBED, queue, consumer=command.consumer)
         self._registry.after(queue)
 
@@ -154,6 +156,18 @@ class Consuming:
         queue.extend(held, self._recorder.now + queue.options.acknowledge_timeout)
         self._registry.plan(queue)
         return True
+
+    def reclaim(self, command: Reclaim) -> int:
+        queue = self._registry.queues.get(command.queue)
+        if queue is None:
+            return 0
+        return delivering.reclaim(self._registry, queue, command.lease, command.consumer, command.runs, command.pulled)
+
+    def abandon(self, command: Abandon) -> None:
+        queue = self._registry.queues.get(command.queue)
+        if queue is not None:
+            delivering.abandon(self._registry, queue, command.lease, command.consumer, command.begun)
+            self._registry.after(queue)
 
     # The same for the usual case: one run of messages, and nothing special asked of the queue or its consumers. Each
     # gives the record, which its caller keeps, or None, and then nothing was done.

@@ -3,7 +3,7 @@ answer, a missing one, or a consumer that is gone (Q1-Q3, Q9, M8)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -262,7 +262,7 @@ def time_out(registry: Registry, queue: Queue, lease: Lease) -> None:
                 conclude(registry, queue, piece.part(offset, offset + 1), decided)
 
 
-def lose(registry: Registry, queue: Queue, consumer: str) -> None:
+def lose(registry: Registry, queue: Queue, consumer: str, begun: Mapping[int, Sequence[tuple[int, int]]]) -> None:
     """A consumer is gone: what it had not answered goes back by the queue's `put_back`."""
     for lease in [lease for lease in queue.leases.values() if consumer in lease.consumers and not lease.pulled]:
         others = [name for name in lease.consumers if name != consumer and name in queue.consumers]
@@ -278,7 +278,10 @@ def lose(registry: Registry, queue: Queue, consumer: str) -> None:
             queue.abandon(lease)
             continue
         for piece in pieces:
-            put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
+            if lease.token in begun and not unseen:
+                put_back_begun(registry, queue, piece, _clipped(begun[lease.token], piece))
+            else:
+                put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
 
 
 def recount(queue: Queue) -> None:
@@ -313,6 +316,73 @@ def put_back_lost(
         ahead=options.put_back is PutBack.PRIORITY or not attempted,
     )  # fmt: skip
     registry.recorder.event(queue, State.FETCHED, back)
+
+
+def put_back_begun(
+    registry: Registry, queue: Queue, piece: MessageRange, begun: Sequence[tuple[int, int]] | None
+) -> None:
+    """Messages in flight whose holder died: those it had begun with count as attempted; None, and all of them do."""
+    at = piece.first
+    for first, count in [(at, piece.count)] if begun is None else begun:
+        if at < first:
+            put_back_lost(registry, queue, piece.part(at, first), attempted=False)
+        at = first + count
+        put_back_lost(registry, queue, piece.part(first, at))
+    if at < piece.end:
+        put_back_lost(registry, queue, piece.part(at, piece.end), attempted=False)
+
+
+def abandon(
+    registry: Registry, queue: Queue, token: int, consumer: str, begun: Sequence[tuple[int, int]] | None
+) -> None:
+    """The holder of a delivery is gone."""
+    lease = queue.leases.get(token)
+    if lease is None or consumer not in lease.consumers:
+        return
+    if len(lease.consumers) > 1 or lease.awaits_hand_over or lease.confirmed:
+        return  # others have the same, or nobody has it yet: that is settled when the consumer leaves
+    pieces = _held(queue, lease, lease.runs)
+    queue.revoke(lease, over=False)
+    for piece in pieces:
+        put_back_begun(registry, queue, piece, None if begun is None else _clipped(begun, piece))
+
+
+def _clipped(runs: Sequence[tuple[int, int]], piece: MessageRange) -> list[tuple[int, int]]:
+    """The parts of these runs that lie in a range, in order."""
+    parts = [(max(first, piece.first), min(first + count, piece.end)) for first, count in sorted(runs)]
+    return [(start, stop - start) for start, stop in parts if start < stop]
+
+
+def reclaim(
+    registry: Registry, queue: Queue, token: int, consumer: str, runs: Sequence[tuple[int, int]], pulled: bool
+) -> int:
+    """A holder that outlived a restart still has these messages: they are its own again, under the lease it knows."""
+    lease = queue.leases.get(token)
+    if lease is not None:
+        if consumer not in lease.consumers:
+            lease.consumers = (*lease.consumers, consumer)
+        return lease.open
+    # The events of one delivery stand side by side, and each of its runs was played under its own.
+    own = range(token, token + len(runs))
+    found: list[tuple[int, int]] = []
+    for first, count in runs:
+        for piece in queue.flights.find(first, count):
+            if piece.state is State.FETCHED and piece.lease in own:
+                queue.flights.remove(piece.first, piece.count)
+                queue.flights.add(msgspec.structs.replace(piece, lease=token))
+                found.append((piece.first, piece.count))
+    total = sum(count for _, count in found)
+    if total:
+        deadline = registry.recorder.now + queue.options.acknowledge_timeout
+        uncounted = not pulled and consumer not in queue.consumers
+        queue.grant(
+            Lease(
+                token, (consumer,), found, deadline, total, set(), set(), pulled=pulled, awaited=set(), taken=set(),
+                uncounted=uncounted,
+            )
+        )  # fmt: skip
+        registry.plan(queue)
+    return total
 
 
 def conclude(registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement) -> None:

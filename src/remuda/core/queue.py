@@ -56,6 +56,8 @@ class Lease(msgspec.Struct):
     """Consumers who have it in their hands."""
     kicks: bool = False
     """Whether taking it is the end of it: no answer will come."""
+    uncounted: bool = False
+    """Whether it was reclaimed by a consumer that has yet to subscribe again, and then takes up its credit."""
 
     @property
     def ahead(self) -> bool:
@@ -193,6 +195,11 @@ class Queue:
         self.consumers[consumer.name] = consumer
         self.had_consumers = True
         consumer.credit.members.append((self.name, consumer))
+        for lease in self.leases.values():
+            if lease.uncounted and consumer.name in lease.consumers:
+                lease.uncounted = False
+                consumer.unanswered += lease.open
+                consumer.credit.used += lease.open
         self.offer(consumer)
 
     def leave(self, name: str) -> Consumer | None:

@@ -11,7 +11,7 @@ from remuda.core.ready import ReadyRun
 from remuda.model.messages import Column, Messages
 from remuda.model.notices import Notice, NoticeKind
 from remuda.model.options import CommitWhen
-from remuda.model.records import Appended, Event, Events, ExchangeChange, QueueChange, SpoolTaken
+from remuda.model.records import Appended, Event, Events, ExchangeChange, QueueChange, Record, SpoolTaken
 from remuda.model.state import PARKED, State, check_move
 
 BLOCK_BITS: Final = 14
@@ -55,6 +55,11 @@ class Recorder:
             self._close_rows()
         effects, self._effects = self._effects, Effects([], [], [], [], [])
         return effects
+
+    @property
+    def unkept(self) -> list[Record]:
+        """Records since the last drain."""
+        return self._effects.records
 
     @property
     def is_clean(self) -> bool:
@@ -184,6 +189,11 @@ class Recorder:
         self._watches[number].left += count
         for offset in range(first, first + count):
             queue.watched[offset] = number
+
+    def fail_watch(self, number: int, reason: str) -> None:
+        """Something that is watched had ended without success before it was."""
+        if self._watches.pop(number, None) is not None:
+            self._effects.confirmations.append(Confirmation(number, reason))
 
     def _settle_watches(self, queue: Queue, event: Event) -> None:
         match event.state:

@@ -57,7 +57,7 @@ class _CoreHead(msgspec.Struct, array_like=True):
     exchanges: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]
     last_settled: dict[int, int]
     spool: dict[str, Progress]
-    producers: dict[str, tuple[int, int, int]]
+    producers: dict[str, dict[int, tuple[int, int]]]
     history: int
     queues: int
 
@@ -102,7 +102,7 @@ class FrozenCore:
             {name: (exchange.kind, exchange.bindings) for name, exchange in core.routing.exchanges.items()},
             recorder.last_settled.copy(),
             core.spool.taken.copy(),
-            core.publishing.producers.copy(),
+            {producer: batches.copy() for producer, batches in core.publishing.producers.items()},
             len(self._history),
             len(self._queues),
         )
@@ -320,7 +320,7 @@ class _CoreState(msgspec.Struct, array_like=True):
     history: dict[bytes, bytes]
     last_settled: dict[int, int]
     spool: dict[str, Progress] = {}
-    producers: dict[str, tuple[int, int, int]] = {}
+    producers: dict[str, dict[int, tuple[int, int]]] = {}
 
 
 _second_decoder = msgspec.msgpack.Decoder(_CoreState)

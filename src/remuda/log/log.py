@@ -19,7 +19,7 @@ from remuda.log.history import Finder
 from remuda.log.index import SegmentIndex
 from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
 from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files
-from remuda.log.tail import Batch, Part, TailWriter, broken
+from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.log.walk import Damage
 from remuda.model.errors import StorageError
@@ -185,7 +185,7 @@ class Log:
 
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
-        does not hold."""
+        does not hold. After an error that is `passing` it is appended, and pending."""
         segment = self._active
         byte = self._byte
         if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
@@ -205,13 +205,16 @@ class Log:
         try:
             self._writer.write(segment, data)
         except BaseException as error:
-            self._fail(error)
+            if not passes(error):
+                self._fail(error)
+            self._pending.append(Part(segment, [data]))
             raise
         return size
 
     def write_now(self) -> bool:
         """Write what is pending at once, under the caller's lock; False, and nothing is done, where it is more than a
-        small write to one segment. No batch that was taken may still have to be written."""
+        small write to one segment. No batch that was taken may still have to be written. After an error that is
+        `passing` all is still pending."""
         if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
             return False
         part = self._pending[0]
@@ -222,7 +225,9 @@ class Log:
         try:
             self._writer.write(part.segment, data)
         except BaseException as error:
-            self._fail(error)
+            if not passes(error):
+                self._fail(error)
+            self._pending = [part]
             raise
         return True
 
@@ -268,6 +273,11 @@ class Log:
         half_full = self._byte >= self.options.segment_bytes // 2
         return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self._fail)
 
+    def take_back(self, batch: Batch) -> None:
+        """What of a batch could not be written is pending again, before everything that came since."""
+        self._pending[:0] = batch.unwritten
+        self._finished[:0] = batch.finished
+
     def roll(self, before: int) -> bool:
         """Begin a new segment with the next record if this one was begun before a time, in microseconds.
 
@@ -306,8 +316,17 @@ class Log:
         return size
 
     @property
+    def pending_bytes(self) -> int:
+        return sum(len(chunk) for part in self._pending for chunk in part.chunks)
+
+    @property
     def bytes_since_checkpoint(self) -> int:
         return self._total - self._checkpoint_total
+
+    @property
+    def records_since_checkpoint(self) -> int:
+        """How many records a restart would have to play."""
+        return self._number - (self._kept[-1][1].number if self._kept else 0)
 
     @property
     def settled_before(self) -> int:

@@ -5,10 +5,11 @@ No threads and no clock, so that a simulation can drive it step by step on a sim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from remuda.broker.embedded.attempts import FILE as ATTEMPTS_FILE
-from remuda.broker.embedded.attempts import AttemptMarks
+from remuda.broker.embedded.attempts import AttemptMarks, Survey, first_known
 from remuda.broker.embedded.extensions import Extensions, MessageStore
 from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.options import BrokerOptions
@@ -17,6 +18,7 @@ from remuda.core.compacter import Compacter
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
 from remuda.core.extensions import MessageFacts
+from remuda.core.operating import Begun
 from remuda.core.snapshot import FrozenCore
 from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
@@ -40,7 +42,15 @@ _PER_MESSAGE: Final = 192
 class Engine:
     """One log and the queues that are made of it."""
 
-    def __init__(self, disk: Disk, options: BrokerOptions, extensions: Extensions, worker: int, now: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        options: BrokerOptions,
+        extensions: Extensions,
+        worker: int,
+        now: int,
+        survey: Survey | None = None,
+    ) -> None:
         self.options = options
         self.extensions = extensions
         self.core = Core(
@@ -66,7 +76,14 @@ class Engine:
             self.core.recorder.next_offset = self.log.next_offset
             self.core.recorder.next_position = self.log.next_position
             self.attempts = AttemptMarks(disk.path(ATTEMPTS_FILE))
-            self.core.resume(now, self.attempts.runs)
+            survivors = None if survey is None else survey()
+            self.begun: Begun = self.attempts.runs
+            if survivors is not None and survivors.marks:
+                self.begun = first_known((self.attempts, *survivors.marks))
+            self.survivors = frozenset() if survivors is None else survivors.alive
+            self.unclaimed = bool(self.survivors)
+            """Whether deliveries in flight wait for holders that outlived the last writer."""
+            self.core.resume(now, self.begun, keep=self.unclaimed)
             self.record()
             self.commit(sync=True)
         except BaseException:
@@ -127,6 +144,10 @@ class Engine:
         store = self._stores.get(dispatch.queue)
         held = None if store is None else store.take(dispatch.runs)
         return self._recent.take(dispatch.runs) if held is None else held
+
+    def recent(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        """These messages, if they came in lately."""
+        return self._recent.take(runs)
 
     def checkpoint(self) -> None:
         """Make the next restart begin here, while nobody changes anything."""

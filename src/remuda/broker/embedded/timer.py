@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from remuda.broker.options import Sync
 from remuda.core.ready import NEVER
+from remuda.log.tail import passes
 from remuda.model.durations import SECOND
 
 if TYPE_CHECKING:
@@ -58,13 +59,14 @@ class Timer:
                 self.planned = NEVER
             try:
                 if next_sync <= self._runtime.clock():
+                    next_sync = self._runtime.clock() + interval  # first, so that one that fails is no hot loop
                     self._runtime.sync()
-                    next_sync = self._runtime.clock() + interval
                 self.nudge(self._runtime.tick())
             except Exception as error:
                 if self._runtime.failure is not None:
                     _log.error("the broker's timer stopped: %s", error)
                     return
-                # As when the disk is full: what is due stays due.
-                _log.error("the broker's timer failed and will try again: %s", error)
-                self.planned = self._runtime.clock() + SECOND
+                # As when the disk is full, which was reported: what is due stays due.
+                if not passes(error):
+                    _log.error("the broker's timer failed and will try again: %s", error)
+                    self.planned = self._runtime.clock() + SECOND

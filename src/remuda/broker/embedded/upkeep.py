@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from remuda.core.snapshot import FrozenCore
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
-from remuda.model.errors import RemudaError
+from remuda.model.errors import RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.results import Removed
 from remuda.model.state import PARKED
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("remuda.upkeep")
 _PAUSE: Final = 0.5
+_FIRST_DELAY: Final = 1.0
+_LONGEST_DELAY: Final = 30.0
+"""How long, in seconds, a duty that failed is left alone: twice as long each time."""
 _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
+
+
+_RECORDS_TO_PLAY: Final = 4000
+_SNAPSHOT_BYTES_PER_RECORD: Final = 50
+"""How much of a snapshot is loaded in the time in which a record is played."""
 
 
 class Upkeep:
@@ -35,6 +44,8 @@ class Upkeep:
         self._volatile = volatile
         self.troubles: dict[str, str] = {}
         """Duties that failed when they were last tried, with the reason."""
+        self._postponed: dict[str, tuple[float, float]] = {}
+        """Until when a duty that failed is left alone, and for how long that is."""
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
@@ -63,7 +74,11 @@ class Upkeep:
                 frozen.thaw()
 
     def seal(self) -> None:
-        """Turn full tail segments into Parquet, or let them go where nothing outlives the process."""
+        """Turn full tail segments into Parquet, or let them go where nothing outlives the process. Those that cannot be
+        now are tried again."""
+        self._try("sealing", self._seal)
+
+    def _seal(self) -> None:
         with self._turn:
             if self._volatile:
                 from remuda.log.collect import drop_settled
@@ -74,9 +89,14 @@ class Upkeep:
 
             for sealed in seal(self._runtime.engine.log):
                 if sealed.failure is not None:
-                    _log.error("%s could not be sealed and will be tried again: %s", sealed.segment, sealed.failure)
+                    raise StorageError(f"{sealed.segment} could not be sealed: {sealed.failure}")
                 for damage in sealed.damages:
                     _log.error("while sealing: %s", damage.describe())
+                if sealed.set_aside is not None:
+                    _log.error(
+                        "%s was sealed without what could not be read of it; it is kept as %s. Restore it from a copy, "
+                        "or remove it", sealed.segment, sealed.set_aside,
+                    )  # fmt: skip
 
     def collect(self) -> Removed:
         """Let go what has outlived its retention."""
@@ -102,6 +122,10 @@ class Upkeep:
             gone = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
         for failure in gone.failures:
             _log.error("retention could not look through a file: %s", failure)
+        if gone.failures:
+            self.troubles["retention of files"] = "; ".join(gone.failures)
+        else:
+            self.troubles.pop("retention of files", None)
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)
         if forgotten or gone.messages or gone.events:
             _log.info(
@@ -112,21 +136,31 @@ class Upkeep:
 
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE):
-            for duty in (self._take_in, self._checkpoint_when_due, self._collect_when_due):
-                self._try(duty)
+            self._try_if_due("intake", self._take_in)
+            self._try_if_due("checkpoint", self._checkpoint_when_due)
+            if "sealing" in self.troubles:
+                self._try_if_due("sealing", self._seal)
+            self._try_if_due("retention", self._collect_when_due)
 
-    def _try(self, duty: Callable[[], None]) -> None:
+    def _try_if_due(self, name: str, duty: Callable[[], None]) -> None:
+        if name not in self._postponed or time.monotonic() >= self._postponed[name][0]:
+            self._try(name, duty)
+
+    def _try(self, name: str, duty: Callable[[], None]) -> None:
         """One duty that fails costs a report; the others go on."""
-        name = duty.__name__.strip("_").replace("_", " ")
         try:
             duty()
             self.troubles.pop(name, None)
+            self._postponed.pop(name, None)
         except Exception as error:
             if self._stop.is_set():
                 return
+            _, delay = self._postponed.get(name, (0.0, 0.0))
+            delay = min(max(2 * delay, _FIRST_DELAY), _LONGEST_DELAY)
+            self._postponed[name] = time.monotonic() + delay, delay
             if self.troubles.get(name) != str(error):
                 known = isinstance(error, RemudaError)
-                _log.error("upkeep: %s failed and will be tried again: %s", name, error, exc_info=not known)
+                _log.error("%s failed and will be tried again: %s", name, error, exc_info=not known)
             self.troubles[name] = str(error)
 
     def _take_in(self) -> None:
@@ -141,7 +175,10 @@ class Upkeep:
 
     def _checkpoint_when_due(self) -> None:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
-        if self._runtime.engine.log.bytes_since_checkpoint >= due:
+        log = self._runtime.engine.log
+        # Whoever takes over from this process plays what came since: that must not take long.
+        records = _RECORDS_TO_PLAY + self._snapshot_bytes // _SNAPSHOT_BYTES_PER_RECORD
+        if log.bytes_since_checkpoint >= due or (self._runtime.visited and log.records_since_checkpoint >= records):
             self.checkpoint()
             self.seal()
 
