@@ -39,8 +39,23 @@ CLASSIC = ("priorit", "test_m2_a_batch_may_differ", "clear", "q15", "high", "q17
 """In the names of tests that need priorities, which quorum queues of RabbitMQ 3 do not have."""
 
 
+DELAYED = "RabbitMQ does not tell how many messages wait for their time"
+DIFFERS = {
+    "test_q9_put_back_delay[answer_no]": DELAYED,
+    "test_q9_put_back_delay[stay_silent]": DELAYED,
+    "test_q9_put_back_delay_of_a_lost_consumer": DELAYED,
+    "test_q9_delayed_messages_fill_the_queue": "RabbitMQ's limit counts what waits, not what is delayed or in flight",
+    "test_q9_a_batch_goes_back_in_order": "RabbitMQ returns messages by and by; who asks meanwhile gets the next",
+    "test_q16_the_answer_tells_what_remains": "RabbitMQ counts what waits, not by priority",
+    "test_release_may_wait": "it looks into the log within 50 ms, which takes longer over a network",
+}
+"""Where RabbitMQ differs, as the tables of docs/rabbitmq.md say."""
+
+
 @pytest.fixture
 def backend(clean_url: str, request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if request.node.name in DIFFERS:
+        pytest.skip(DIFFERS[request.node.name])
     classic = any(word in request.node.name for word in CLASSIC)
     place = Rabbit(clean_url + ("?queue_type=classic" if classic else ""))
     yield place

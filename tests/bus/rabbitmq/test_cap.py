@@ -65,7 +65,7 @@ def test_m3_a_handler_takes_what_a_cap_service_sends(clean_url: str, channel: Ch
     )
     bound(clean_url, "dotnet", "order.done")
     seen: list[tuple[Any, Context]] = []
-    with Bus(clean_url + "?queue_type=classic") as bus:
+    with Bus(clean_url + "?queue_type=classic&existing=use") as bus:
 
         @bus.subscribe("order.placed", queue="shop.v1")
         def place(body: dict[str, int], context: Context) -> dict[str, bool]:

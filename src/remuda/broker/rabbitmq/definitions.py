@@ -74,7 +74,9 @@ Applied = tuple[Change, bool]
 class Definitions:
     """Reads and writes the stream. `on_change` hears of every change, in the connection's thread; it must not wait."""
 
-    def __init__(self, reading: Connection, sender: Sender, on_change: Callable[[Change], None]) -> None:
+    def __init__(
+        self, reading: Connection, sender: Sender, on_change: Callable[[Change], None], timeout: float = 30.0
+    ) -> None:
         self.queues: dict[str, QueueDefinition] = {}
         self.routers: dict[str, RouterDefinition] = {}
         self._reading = reading
@@ -84,7 +86,7 @@ class Definitions:
         self._guard = threading.Lock()
         self._next = 0
         self._consumer: Consumer | None = None
-        self._timeout = reading.options.reply_timeout
+        self._timeout = timeout
 
     def open(self, now: int) -> None:
         """Read all there is so far."""

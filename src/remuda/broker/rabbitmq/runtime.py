@@ -52,6 +52,7 @@ from remuda.model.state import State
 
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _BEAT: Final = 0.25
+_FOLLOWING: Final = 5.0
 _RESOURCE_LOCKED: Final = 405
 _NOT_FOUND: Final = 404
 _BURST: Final = 16
@@ -80,8 +81,16 @@ class Runtime:
             msgspec.structs.replace(plain, name=plain.name or "remuda consumes"), on_change=self._reconnected
         )
         self.sender = Sender(self.publishing_connection)
-        self.definitions = Definitions(self.consuming_connection, self.sender, self._defined)
-        self.topology = Topology(self.consuming_connection, self.definitions, self.settings.queue_type, self.clock)
+        # A stream that is not ready after a restart does not answer: nobody else shall wait for it, and it is asked soon
+        # again.
+        self._following_connection = Connection(
+            msgspec.structs.replace(plain, name=plain.name or "remuda follows", reply_timeout=_FOLLOWING)
+        )
+        self.definitions = Definitions(self._following_connection, self.sender, self._defined, plain.reply_timeout)
+        self.topology = Topology(
+            self.consuming_connection, self.definitions, self.settings.queue_type, self.clock,
+            uses_existing=self.settings.uses_existing,
+        )  # fmt: skip
         self.settler = Settler(self.sender, self.topology, self.definitions, self.background)
         self.ids = Ids(options.worker or 0)
         self.publishing = Publishing(
@@ -111,6 +120,7 @@ class Runtime:
             self.sender.open()
             self.topology.open()
             self._claim_worker()
+            self._following_connection.open(limit)
             self.definitions.open(self.clock())
             if self._keeps_log and self.settings.log is not None:
                 writer = StreamWriter(self.settings.connection, stream=self.settings.log)
@@ -490,7 +500,7 @@ class Runtime:
                 self.records.close()
             if self._log is not None:
                 self._log.close()
-            for connection in (self.publishing_connection, self.consuming_connection):
+            for connection in (self.publishing_connection, self.consuming_connection, self._following_connection):
                 connection.close(3.0)
             self.sender.fail_rest()
             self.sender.close(0)

@@ -22,6 +22,8 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     connection: ConnectionOptions
     queue_type: QueueKind = QueueKind.QUORUM
+    uses_existing: bool = False
+    """Whether queues that somebody else declared otherwise are used as they are."""
     log: str | None = STREAM
     """The stream that is the event log; None keeps none."""
 
@@ -32,7 +34,7 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
         own: dict[str, str] = {}
         others: list[tuple[str, str]] = []
         for name, text in parse_qsl(query, keep_blank_values=True):
-            if name in ("queue_type", "log"):
+            if name in ("queue_type", "log", "existing"):
                 own[name] = text
             else:
                 others.append((name, text))
@@ -42,6 +44,12 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "attempts in the URL would end the broker when RabbitMQ is away for a while; leave it out"
             )
         kind = read_enum("queue_type in the broker's URL", own.get("queue_type", QueueKind.QUORUM), QueueKind)
+        if own.get("existing", "refuse") not in ("use", "refuse"):
+            raise InvalidOption(f"existing in the broker's URL must be use or refuse, not {own['existing']!r}")
+        log = own.get("log", STREAM)
         return cls(
-            connection=connection, queue_type=kind, log=None if own.get("log") == "no" else own.get("log", STREAM)
+            connection=connection,
+            queue_type=kind,
+            uses_existing=own.get("existing") == "use",
+            log=None if log == "no" else log,
         )

@@ -28,8 +28,18 @@ T = TypeVar("T")
 class Topology:
     """Knows what is there. One channel of its own carries the requests, so that a refusal hurts no other work."""
 
-    def __init__(self, connection: Connection, definitions: Definitions, kind: QueueKind, clock: Callable[[], int]):
+    def __init__(
+        self,
+        connection: Connection,
+        definitions: Definitions,
+        kind: QueueKind,
+        clock: Callable[[], int],
+        *,
+        uses_existing: bool = False,
+    ) -> None:
         self.kind = kind
+        self.uses_existing = uses_existing
+        """Whether queues that somebody else made are used as they are, whatever their arguments."""
         self._connection = connection
         self._definitions = definitions
         self._clock = clock
@@ -149,12 +159,22 @@ class Topology:
         except ChannelClosed as closed:
             if closed.code != _PRECONDITION:
                 raise
-            if "x-queue-type" in closed.text or "durable" in closed.text:
+            if not self.uses_existing and not self._is_older(queue, arguments):
                 raise Conflict(
-                    f"queue {queue!r} exists in RabbitMQ as another kind of queue: {closed.text}. Nothing was changed; "
-                    "remove that queue, choose another name, or open the broker with ?queue_type=classic or =quorum"
+                    f"queue {queue!r} is in RabbitMQ with other arguments: {closed.text}. Nothing was changed; remove "
+                    "that queue, choose another name or ?queue_type=, or have it used as it is: ?existing=use"
                 ) from None
-            # Made by somebody else with arguments of its own, as CAP does: it is used as it is.
+
+    def _is_older(self, queue: str, arguments: dict[str, object]) -> bool:
+        """Whether a queue is ours from before RabbitMQ was brought to a newer version."""
+        before = {name: value for name, value in arguments.items() if name != "x-delivery-limit"}
+        if before == arguments:
+            return False
+        try:
+            self.channel.declare_queue(queue, arguments=before)
+        except ChannelClosed:
+            return False
+        return True
 
     def _bind(self, queue: str, options: QueueOptions) -> None:
         channel = self.channel
