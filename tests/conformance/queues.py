@@ -60,6 +60,8 @@ DEFAULTS = {
     "patterns": (),
     "delivery_limit": 0,
     "dead_letter_queue": None,
+    "max_priority": 31,
+    "single_active_consumer": False,
 }
 OTHERS: dict[str, Any] = {
     "acknowledge": "just-request",

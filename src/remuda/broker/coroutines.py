@@ -122,9 +122,10 @@ class AsyncEmbeddedBroker:
         credit: int | None = None,
         group: str | None = None,
         options: Options = None,
+        priority: int = 0,
     ) -> AsyncEmbeddedSubscription:
         tag, inbox = self.runtime.new_tag(), Inbox()
-        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
+        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
         differs = await self._finish(self.runtime.submit(command, inbox))
         return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
 
@@ -343,10 +344,12 @@ class AsyncEmbeddedSubscription:
         while (delivery := await self.receive()) is not None:
             yield delivery
 
-    async def close(self) -> None:
+    async def close(self, *, keep: bool = False) -> None:
+        """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
+        read_flag("keep", keep)
         runtime = self._broker.runtime
         if not runtime.closed:
-            await self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer)))
+            await self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer, keep)))
         self._inbox.close()
 
     async def __aenter__(self) -> AsyncEmbeddedSubscription:

@@ -93,9 +93,10 @@ class EmbeddedBroker:
         credit: int | None = None,
         group: str | None = None,
         options: Options = None,
+        priority: int = 0,
     ) -> EmbeddedSubscription:
         tag, inbox = self.runtime.new_tag(), Inbox()
-        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
+        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
         differs = self._finish(self.runtime.submit(command, inbox))
         return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
 
@@ -299,10 +300,12 @@ class EmbeddedSubscription:
         while (delivery := self.receive()) is not None:
             yield delivery
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
+        read_flag("keep", keep)
         runtime = self._broker.runtime
         if not runtime.closed:
-            self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer)))
+            self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer, keep)))
         self._inbox.close()
 
     def __enter__(self) -> EmbeddedSubscription:

@@ -17,6 +17,7 @@ from remuda.core.extensions import ContainedHandler, Strategy
 from remuda.core.ranges import MessageRange, RangeMap
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.model.durations import MINUTE
+from remuda.model.message import MAX_PRIORITY
 from remuda.model.options import Acknowledge, AutoDestroy, CommitWhen, Persistence, QueueOptions, Status
 from remuda.model.records import Event
 from remuda.model.state import LIVE, State
@@ -110,6 +111,8 @@ class Queue:
         self.id_of: dict[int, str] = {}
         self.topic_counts: dict[int, int] = {}
         """Topics of the messages that have several, where each topic needs a confirmation."""
+        self.arrivals: dict[int, str] = {}
+        """Why messages came from another queue, and from which, until they end here."""
         self.counts_confirmations = options.confirmations != 1
         """Also after the option was changed: deliveries from before still await theirs."""
         self.leases: dict[int, Lease] = {}
@@ -133,7 +136,7 @@ class Queue:
         self.wake = NEVER
         """When the queue next needs attention, as far as its owner knows."""
         self.serving = 0
-        self._ready_consumers: list[tuple[int, int, str]] = []
+        self._ready_consumers: list[tuple[int, int, int, str]] = []
         self._dues: list[tuple[int, int]] = []
         self._overdue: list[int] = []
         self._lease_ends: list[tuple[int, int]] = []
@@ -157,6 +160,7 @@ class Queue:
             or options.message_timeout
             or options.unique_ids
             or options.commit_when not in _AT_ONCE
+            or options.max_priority != MAX_PRIORITY
         )
         self.durable_in = self.persistent and options.commit_when is not CommitWhen.NONE
         self.plain_out = usual and options.acknowledge is not Acknowledge.NONE and not options.delay_between_messages
@@ -172,10 +176,11 @@ class Queue:
         return list(self.consumers.values())
 
     def next_ready(self) -> Consumer | None:
-        """Of the consumers that can take a message, the one served longest ago, then who came first."""
+        """Of the consumers that can take a message, one of the highest priority: who was served longest ago, then who
+        came first."""
         heap = self._ready_consumers
         while heap:
-            served, joined, name = heap[0]
+            _, served, joined, name = heap[0]
             consumer = self.consumers.get(name)
             if consumer is not None and consumer.queued and (consumer.served, consumer.joined) == (served, joined):
                 if room(consumer, self.waits) > 0:
@@ -211,7 +216,8 @@ class Queue:
         """A consumer may be able to take a message."""
         if not consumer.queued and room(consumer, self.waits) > 0:
             consumer.queued = True
-            heapq.heappush(self._ready_consumers, (consumer.served, consumer.joined, consumer.name))
+            place = (-consumer.priority, consumer.served, consumer.joined, consumer.name)
+            heapq.heappush(self._ready_consumers, place)
 
     def offer_all(self) -> None:
         for consumer in self.consumers.values():
@@ -386,6 +392,7 @@ class Queue:
         self._count(State.QUEUED, count)
         self.had_messages = True
         deadline = self._deadline(created, expires)
+        priority = min(priority, self.options.max_priority)
         if due is not None and due > created:
             self.delay(MessageRange(first, count, State.QUEUED, deadline, priority, due=due))
         else:
@@ -482,6 +489,14 @@ class Queue:
                 self.attempts[offset] = piece.attempt
         self.ready.add(piece.priority, piece.front, piece.first, piece.count, piece.deadline)
 
+    def keep(self, name: str) -> None:
+        """A consumer leaves and keeps what it holds: from now on as if it had asked for it."""
+        for lease in self.leases.values():
+            if name in lease.consumers and not lease.pulled:
+                if not lease.answered:
+                    self.unanswered -= 1
+                lease.pulled = True
+
     def forget(self, first: int, count: int) -> int:
         """Parked messages go for good."""
         gone = self.parked.remove(first, count)
@@ -509,7 +524,10 @@ class Queue:
         self.had_messages = True
         here = self._leave(event.first, event.count)
         if not here:
-            here = [MessageRange(event.first, event.count, State.LOGGED, priority=event.priority)]
+            level = min(event.priority, self.options.max_priority)
+            here = [MessageRange(event.first, event.count, State.LOGGED, priority=level)]
+            if event.reason is not None:
+                self.arrivals.update(dict.fromkeys(range(event.first, event.first + event.count), event.reason))
         for piece in here:
             deadline = piece.deadline
             returned = piece.state in LIVE
@@ -566,6 +584,9 @@ class Queue:
         if self.topic_counts and not parked:
             for offset in range(first, first + count):
                 self.topic_counts.pop(offset, None)
+        if self.arrivals and not parked:
+            for offset in range(first, first + count):
+                self.arrivals.pop(offset, None)
         if self.id_of:
             for offset in range(first, first + count):
                 identity = self.id_of.get(offset) if parked else self.id_of.pop(offset, None)

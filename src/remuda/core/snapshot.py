@@ -35,6 +35,7 @@ class _QueueState(msgspec.Struct, array_like=True):
     counts: dict[State, int]
     had: tuple[bool, bool]
     named: list[str] = []
+    arrivals: dict[int, str] = {}
 
 
 class _CoreState(msgspec.Struct, array_like=True):
@@ -114,6 +115,7 @@ def _save_queue(queue: Queue) -> _QueueState:
         queue.counts,
         (queue.had_messages, queue.had_consumers),
         sorted(queue.named),
+        queue.arrivals,
     )
 
 
@@ -139,6 +141,7 @@ def _load_queue(queue: Queue, saved: _QueueState) -> None:
     queue.counts = saved.counts
     queue.had_messages, queue.had_consumers = saved.had
     queue.named = frozenset(saved.named)
+    queue.arrivals = saved.arrivals
 
 
 # The first version: three lines of waiting messages, and a flag for high priority.

@@ -45,7 +45,8 @@ class SkipSpooled(msgspec.Struct, frozen=True):
 class Subscribe(msgspec.Struct, frozen=True):
     """A consumer takes messages of a queue as they come, up to `batch` per delivery and `credit` unanswered ones.
 
-    Deliveries to it carry its `tag`. Consumers of one `group` share one credit.
+    Deliveries to it carry its `tag`. Consumers of one `group` share one credit. Those of a higher `priority` are served
+    first, as long as they can take messages.
     """
 
     queue: str
@@ -55,6 +56,7 @@ class Subscribe(msgspec.Struct, frozen=True):
     credit: int = 1
     group: str | None = None
     options: NamedOptions = None
+    priority: int = 0
 
 
 class SetCredit(msgspec.Struct, frozen=True):
@@ -66,10 +68,11 @@ class SetCredit(msgspec.Struct, frozen=True):
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """A consumer leaves or is lost; what it had not answered goes back."""
+    """A consumer leaves or is lost; what it had not answered goes back, unless it keeps it to answer later."""
 
     queue: str
     consumer: str
+    keep: bool = False
 
 
 class Pull(msgspec.Struct, frozen=True):
