@@ -127,7 +127,7 @@ class AsyncEmbeddedBroker:
         tag, inbox = self.runtime.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
         differs = await self._finish(self.runtime.submit(command, inbox))
-        return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
+        return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
 
     async def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
@@ -312,13 +312,14 @@ class AsyncEmbeddedSubscription:
     """A consumer's deliveries, for a coroutine."""
 
     def __init__(
-        self, broker: AsyncEmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences
+        self, broker: AsyncEmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences, tag: int
     ) -> None:
         self._broker = broker
         self.queue = queue
         self.consumer = consumer
         self.differs = differs
         self._inbox = inbox
+        self._tag = tag
 
     async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
@@ -350,6 +351,8 @@ class AsyncEmbeddedSubscription:
         runtime = self._broker.runtime
         if not runtime.closed:
             await self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer, keep)))
+            if keep:
+                runtime.forget_inbox(self._tag)
         self._inbox.close()
 
     async def __aenter__(self) -> AsyncEmbeddedSubscription:

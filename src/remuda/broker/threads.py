@@ -98,7 +98,7 @@ class EmbeddedBroker:
         tag, inbox = self.runtime.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
         differs = self._finish(self.runtime.submit(command, inbox))
-        return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
+        return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
 
     def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
@@ -275,12 +275,15 @@ class EmbeddedBroker:
 class EmbeddedSubscription:
     """A consumer's deliveries, for a thread."""
 
-    def __init__(self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences, tag: int
+    ) -> None:
         self._broker = broker
         self.queue = queue
         self.consumer = consumer
         self.differs = differs
         self._inbox = inbox
+        self._tag = tag
 
     def receive(self, timeout: Duration | None = None) -> Delivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
@@ -306,6 +309,8 @@ class EmbeddedSubscription:
         runtime = self._broker.runtime
         if not runtime.closed:
             self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer, keep)))
+            if keep:
+                runtime.forget_inbox(self._tag)
         self._inbox.close()
 
     def __enter__(self) -> EmbeddedSubscription:

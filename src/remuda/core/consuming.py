@@ -249,7 +249,7 @@ class Consuming:
         counts = queue.counts
         counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
         counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count
-        if queue.topic_counts or queue.id_of or queue.arrivals:
+        if queue.topic_counts or queue.id_of or queue.arrivals or queue.sizes:
             queue._free(first, count)
         if count == 1:
             block = first >> BLOCK_BITS

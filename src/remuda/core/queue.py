@@ -113,6 +113,9 @@ class Queue:
         """Topics of the messages that have several, where each topic needs a confirmation."""
         self.arrivals: dict[int, str] = {}
         """Why messages came from another queue, and from which, until they end here."""
+        self.sizes: dict[int, int] = {}
+        """Bytes of the bodies, where they count towards a limit."""
+        self.bytes = 0
         self.counts_confirmations = options.confirmations != 1
         """Also after the option was changed: deliveries from before still await theirs."""
         self.leases: dict[int, Lease] = {}
@@ -156,6 +159,7 @@ class Queue:
         self.waits = options.acknowledge is Acknowledge.WAIT
         self.plain_in = usual and not (
             options.message_limit
+            or options.byte_limit
             or options.message_size_limit
             or options.message_timeout
             or options.unique_ids
@@ -409,6 +413,10 @@ class Queue:
         identity = self.id_of.get(offset)
         return identity is not None and identity in self.offset_of
 
+    def remember_size(self, offset: int, size: int) -> None:
+        self.bytes += size - self.sizes.get(offset, 0)
+        self.sizes[offset] = size
+
     def remember_id(self, identity: str, offset: int) -> None:
         self.offset_of[identity] = offset
         self.id_of[offset] = identity
@@ -584,6 +592,9 @@ class Queue:
         if self.topic_counts and not parked:
             for offset in range(first, first + count):
                 self.topic_counts.pop(offset, None)
+        if self.sizes:
+            for offset in range(first, first + count):
+                self.bytes -= self.sizes.pop(offset, 0)
         if self.arrivals and not parked:
             for offset in range(first, first + count):
                 self.arrivals.pop(offset, None)

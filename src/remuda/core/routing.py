@@ -266,7 +266,8 @@ class Routing:
         seen = {name}
         pending = [name]
         while pending:
-            exchange = self.exchanges.get(pending.pop())
+            here = pending.pop()
+            exchange = self.exchanges.get(here)
             if exchange is None:
                 continue
             taken = False
@@ -275,7 +276,7 @@ class Routing:
                     if binding.queue is not None:
                         taken = True
                         found[binding.queue] = None
-                    elif binding.exchange is not None and ALTERNATE not in binding.arguments:
+                    elif binding.exchange is not None and binding.exchange != here:
                         taken = True
                         if binding.exchange not in seen:
                             seen.add(binding.exchange)

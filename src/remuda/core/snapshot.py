@@ -36,6 +36,7 @@ class _QueueState(msgspec.Struct, array_like=True):
     had: tuple[bool, bool]
     named: list[str] = []
     arrivals: dict[int, str] = {}
+    sizes: dict[int, int] = {}
 
 
 class _CoreState(msgspec.Struct, array_like=True):
@@ -116,6 +117,7 @@ def _save_queue(queue: Queue) -> _QueueState:
         (queue.had_messages, queue.had_consumers),
         sorted(queue.named),
         queue.arrivals,
+        queue.sizes,
     )
 
 
@@ -142,6 +144,8 @@ def _load_queue(queue: Queue, saved: _QueueState) -> None:
     queue.had_messages, queue.had_consumers = saved.had
     queue.named = frozenset(saved.named)
     queue.arrivals = saved.arrivals
+    for offset, size in saved.sizes.items():
+        queue.remember_size(offset, size)
 
 
 # The first version: three lines of waiting messages, and a flag for high priority.

@@ -83,6 +83,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     expired_queue: str | None = None
     message_limit: int = 0
     limit_exceeded: LimitExceeded = LimitExceeded.REJECT_NEW
+    byte_limit: int = 0
+    """The same for the bodies of everything not settled, together."""
     message_size_limit: int = 0
     client_limit: int = 0
     delay_between_messages: int = 0

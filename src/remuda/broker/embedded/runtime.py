@@ -190,6 +190,9 @@ class Runtime:
                 self._inboxes.pop(command.tag, None)
                 raise
         if isinstance(command, Unsubscribe):
+            if command.keep:
+                # What was sent and has not come out yet is to reach the inbox, so that it can be given back.
+                return Pending(core.apply(command, now), self._record() or self._ticket)
             self._close_subscription(command)
         return Pending(core.apply(command, now), self._record())
 
@@ -258,7 +261,7 @@ class Runtime:
         """Nobody is there any more to take this delivery."""
         if dispatch.lease is None:
             return
-        release = Settlement(Outcome.RELEASE, "its consumer is gone", consumer=dispatch.consumer)
+        release = Settlement(Outcome.RELEASE, "its consumer is gone", consumer=dispatch.consumer, front=True)
         with contextlib.suppress(BrokerClosed, StorageError):
             self.submit(Settle(dispatch.queue, dispatch.lease, release))
             self._timer.nudge(0)
@@ -642,6 +645,13 @@ class Runtime:
     def forget_pull(self, tag: int) -> None:
         """The answer to a pull was taken."""
         self._inboxes.pop(tag, None)
+
+    def forget_inbox(self, tag: int) -> None:
+        """Its consumer left and keeps what it was handed; what still lies there goes back."""
+        inbox = self._inboxes.pop(tag, None)
+        if inbox is not None:
+            inbox.divert(self.give_back)
+            inbox.close()
 
     def _confirm(self, confirmation: Confirmation) -> None:
         future = self._confirmations.pop(confirmation.watch, None)
