@@ -170,6 +170,17 @@ class ReadyList:
         chunk.append(first, count, deadline)
         self._chunks.append(chunk)
 
+    def insert(self, first: int, count: int, deadline: int = NEVER) -> None:
+        """Where it belongs by its offset, so that what is put back stands in its old order again."""
+        if self._chunks and self._chunks[-1].data[-_WIDTH] > first:
+            runs = sorted([*self.runs(), (first, count, deadline)])
+            self._chunks.clear()
+            self.size = 0
+            for run in runs:
+                self.append(*run)
+        else:
+            self.append(first, count, deadline)
+
     def front(self) -> Run:
         """The run that stands first. There must be one."""
         head = self._chunks[0]
@@ -307,7 +318,11 @@ class ReadyMessages:
         self.size += count
         if deadline < self.soonest:
             self.soonest = deadline
-        (self._levels.get((priority, front)) or self.level(priority, front)).append(first, count, deadline)
+        level = self._levels.get((priority, front)) or self.level(priority, front)
+        if front:
+            level.insert(first, count, deadline)
+        else:
+            level.append(first, count, deadline)
 
     def first(self) -> tuple[int, bool, ReadyList] | None:
         """The list whose turn it is."""

@@ -8,7 +8,7 @@ import msgspec
 
 from remuda.amqp.tables import Table
 from remuda.model.routing import ROUTERS, ExchangeKind
-from remuda.server.amqp.failures import COMMAND_INVALID, PRECONDITION_FAILED, Failure, inequivalent
+from remuda.server.amqp.failures import PRECONDITION_FAILED, Failure, inequivalent
 from remuda.server.amqp.queues import OWN, compare_arguments
 
 TOPICS: Final = "remuda.topics"
@@ -46,7 +46,7 @@ def type_of(kind: ExchangeKind) -> str:
 
 def check_type(name: str) -> None:
     if name not in _AMQP and name not in {type_of(kind) for kind in ROUTERS}:
-        raise Failure(COMMAND_INVALID, f"unknown exchange type '{name}'")
+        raise Failure(PRECONDITION_FAILED, f"unknown exchange type '{name}'")
 
 
 def check_arguments(name: str, vhost: str, arguments: Table) -> None:
