@@ -470,16 +470,3 @@ class Wire(asyncio.Protocol):
             _log.exception("connection %d could not be cleaned up", self.session.number)
         finally:
             self._server.wires.discard(self)
-
-
-def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """A server's side of TLS 1.2 or newer."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
-    return context
-
-
-def loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach an address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
