@@ -1,4 +1,4 @@
-"""An AMQP server of ours, in this process: on its own event loop in a thread, over a broker in memory or a directory."""
+"""An AMQP server of ours in this process, on an event loop of its own, over a broker in memory or a directory."""
 
 from __future__ import annotations
 

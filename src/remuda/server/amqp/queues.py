@@ -69,7 +69,7 @@ class QueueDeclaration(msgspec.Struct, frozen=True, array_like=True):
         return self.arguments.get("x-queue-type") == "quorum"
 
 
-def options_of(full: str, declaration: QueueDeclaration, consumer_seconds: float) -> dict[str, Any]:
+def options_of(full: str, declaration: QueueDeclaration, consumer_seconds: float) -> QueueOptions:
     """The broker's options for a queue that was declared so."""
     arguments = declaration.arguments
     timeout = declaration.consumer_timeout
@@ -94,8 +94,7 @@ def options_of(full: str, declaration: QueueDeclaration, consumer_seconds: float
     if declaration.dead_letter_exchange is not None:
         values["dead_letter_queue"] = DEAD_LETTERS + full
     values.update(_own_options(arguments))
-    QueueOptions().with_values(values)
-    return values
+    return QueueOptions().with_values(values)
 
 
 def _own_options(arguments: Table) -> dict[str, Any]:

@@ -547,6 +547,6 @@ def _as_declared(info: QueueInfo, asked: QueueDeclaration) -> QueueDeclaration:
     kept = {
         argument: value
         for argument, value in asked.arguments.items()
-        if argument not in agrees or wanted.get(agrees[argument]) == getattr(info.options, agrees[argument])
+        if argument not in agrees or getattr(wanted, agrees[argument]) == getattr(info.options, agrees[argument])
     }
     return msgspec.structs.replace(asked, durable=durable, exclusive=False, auto_delete=False, arguments=kept)

@@ -215,6 +215,7 @@ class AmqpServer:
                 for wire in list(self.wires):
                     await self._look_after(wire, now)
                 await self._expire_queues(now)
+                await self.topology.drop_unused()
                 self._forget_removed()
             except asyncio.CancelledError:
                 raise

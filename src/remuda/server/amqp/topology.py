@@ -17,7 +17,7 @@ import msgspec
 from remuda.broker.port import AsyncBroker
 from remuda.model.errors import NotFound
 from remuda.model.results import QueueInfo
-from remuda.model.routing import ALTERNATE, Binding, ExchangeKind
+from remuda.model.routing import ALTERNATE, ROUTERS, Binding, ExchangeKind
 from remuda.server.amqp.exchanges import PREDECLARED, ExchangeDeclaration, type_of
 from remuda.server.amqp.names import DEAD_LETTERS, DEFAULT_EXCHANGE, VHost
 from remuda.server.amqp.queues import QueueDeclaration, options_of
@@ -40,6 +40,8 @@ class Topology:
         self.exchanges: dict[str, ExchangeDeclaration] = {}
         self.queues: dict[str, QueueDeclaration] = {}
         """By the broker's name. A queue of a bus that no client declared is not here."""
+        self._fading: set[str] = set()
+        """Exchanges that go with the last of their bindings, and have had one."""
         self._undeclared: set[str] = set()
         """Queues that exist and were not declared over AMQP."""
         self._consumer_seconds = consumer_seconds
@@ -79,11 +81,14 @@ class Topology:
         arguments: dict[str, Any] = {DECLARED: _encode(declaration)}
         if declaration.alternate is not None:
             arguments[ALTERNATE] = vhost.exchange(declaration.alternate)
-        await self.broker.create_router(full, declaration.kind, [Binding(exchange=full, arguments=arguments)])
+        # A router asks each of its bindings, so it has none that describes it: it is as every router is.
+        own = [] if declaration.kind in ROUTERS else [Binding(exchange=full, arguments=arguments)]
+        await self.broker.create_router(full, declaration.kind, own)
         self.exchanges[full] = declaration
 
     async def delete_exchange(self, full: str) -> None:
         self.exchanges.pop(full, None)
+        self._fading.discard(full)
         routers = await self.broker.routers()
         if full in routers:
             await self.broker.remove_router(full)
@@ -102,19 +107,20 @@ class Topology:
 
     async def bind(self, full: str, binding: Binding) -> None:
         await self.broker.bind(full, binding)
+        if self.exchanges[full].auto_delete:
+            self._fading.add(full)
 
     async def unbind(self, full: str, binding: Binding) -> None:
         try:
             await self.broker.unbind(full, binding)
         except NotFound:
             return
-        await self._drop_unused([full])
+        await self.drop_unused()
 
-    async def _drop_unused(self, names: Iterable[str]) -> None:
+    async def drop_unused(self) -> None:
         """Exchanges that were declared auto-delete go with their last binding."""
-        for full in names:
-            declaration = self.exchanges.get(full)
-            if declaration is not None and declaration.auto_delete and not await self.is_used(full):
+        for full in list(self._fading):
+            if not await self.is_used(full):
                 await self.delete_exchange(full)
 
     # Queues
@@ -139,7 +145,7 @@ class Topology:
         options = options_of(full, declaration, self._consumer_seconds)
         if declaration.dead_letter_exchange is not None:
             await self.broker.create_queue(
-                DEAD_LETTERS + full, persistence=options["persistence"], acknowledge_timeout="5m", put_back="priority"
+                DEAD_LETTERS + full, persistence=options.persistence, acknowledge_timeout="5m", put_back="priority"
             )
         await self.broker.create_queue(full, options)
         await self.broker.bind(
@@ -157,17 +163,12 @@ class Topology:
 
     async def delete_queue(self, full: str) -> None:
         declaration = self.queues.pop(full, None)
-        fading = [name for name, one in self.exchanges.items() if one.auto_delete]
-        bound = []
-        if fading:
-            routers = await self.broker.routers()
-            bound = [name for name in fading if name in routers and any(one.queue == full for one in routers[name][1])]
         for name in (full, DEAD_LETTERS + full) if declaration and declaration.dead_letter_exchange else (full,):
             try:
                 await self.broker.remove_queue(name)
             except NotFound:
                 continue
-        await self._drop_unused(bound)
+        await self.drop_unused()
 
     # At the start
 
