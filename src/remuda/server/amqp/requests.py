@@ -264,7 +264,7 @@ class Requests:
     async def _declare_queue(self, channel: Channel, method: QueueDeclare) -> Method | None:
         session, name = self._session, method.queue
         if name.startswith(f"{REPLY_TO}.") or name == REPLY_TO:
-            return self._declare_reply(channel, name)
+            return self._declare_reply(name)
         if not name:
             name = channel.last_queue if method.passive else f"amq.gen-{secrets.token_urlsafe(16)}"
         full = session.vhost.queue(name)
@@ -281,9 +281,8 @@ class Requests:
         session.server.used(full)
         return QueueDeclareOk(name, min(info.waiting, 0xFFFFFFFF), len(info.consumers))
 
-    def _declare_reply(self, channel: Channel, name: str) -> Method:
-        known = channel.reply_token is not None if name == REPLY_TO else self._session.server.has_reply(name)
-        if not known:
+    def _declare_reply(self, name: str) -> Method:
+        if name != REPLY_TO and not self._session.server.has_reply(name):
             raise no_queue(name, self._vhost)
         return QueueDeclareOk(name, 0, 1)
 
