@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
@@ -532,11 +533,15 @@ class Actors:
             states=PARKED if parks else frozenset({State.QUEUED}), offsets=None if only is None else tuple(_runs(only))
         )
         room = self._room(to)
+        suiting = self._suiting(to, there if only is None else only)
         step = Step(f"move {only or 'all'} {'parked' if parks else 'waiting'} from {name} to {to}", moving={name})
         step.only = None if only is None else set(only)
         moved = self._operate(step, Move(name, to, chosen, "an operator"))
         wanted = 0 if to == name else len(there if only is None else only)
-        require(min(wanted, room) <= moved <= wanted, f"{moved} of {wanted} were moved, there was room for {room}")
+        least = 0 if to == name else min(suiting, room)
+        require(
+            least <= moved <= wanted, f"{moved} of {wanted} were moved, {suiting} suit and there is room for {room}"
+        )
 
     def _room(self, name: str) -> int:
         """How many messages a queue takes from another."""
@@ -618,6 +623,24 @@ class Actors:
             for offset in [*queue.parked(), *queue.delayed()]
             if queue.entries[offset].state in selection.states and (wanted is None or offset in wanted)
         ]
+
+    def _suiting(self, name: str, offsets: Sequence[int]) -> int:
+        """How many of these messages another queue takes, as far as their size and their ids go."""
+        queue = self.sim.model.queues.get(name)
+        options = self.sim.scenario.broker.queue_defaults if queue is None else queue.options
+        limit, unique = options.message_size_limit, options.unique_ids
+        ids = {} if queue is None else {own: offset for offset, own in queue.ids.items()}
+        count = 0
+        for offset in offsets:
+            message = self.sim.model.messages.get(offset)
+            if message is None:
+                count += 1
+                continue
+            if limit and len(message.body) > limit:
+                continue
+            if not unique or ids.setdefault(message.id, offset) == offset:
+                count += 1
+        return count
 
     def _unique(self, name: str, offsets: list[int]) -> list[int]:
         """Q12: of messages with the same id only one can come back, and none while another is live."""

@@ -431,6 +431,8 @@ class Model:
                 asked = queue.name in step.reprocessed or step.replays or event.reason != "reprocessed"
                 require(asked, f"{where} was reprocessed although nobody asked")
             entry.deadline = queue.deadline(time)
+            if entry.state == "L":
+                self._check_limits(queue, offset, step)
             if offset in queue.names and queue.names[offset] not in queue.ids.values():
                 queue.ids[offset] = queue.names[offset]
         queue.leave_line(offset)
@@ -442,6 +444,19 @@ class Model:
         else:
             entry.due = 0
             queue.join_line(entry, offset)
+
+    def _check_limits(self, queue: QueueModel, offset: int, step: Step) -> None:
+        """Q7 and Q12 hold for messages from other queues too."""
+        message, limit = self.messages.get(offset), queue.options.message_size_limit
+        if message is None:
+            return  # a power loss took it, and left what happened to it
+        where = f"{queue.name}: message {offset}"
+        if not step.replays:
+            require(not limit or len(message.body) <= limit, f"Q7: {where} came from another queue and is too large")
+        if queue.options.unique_ids:
+            taken = any(at != offset and own == message.id for at, own in queue.ids.items())
+            require(step.replays or not taken, f"Q12: {where} came from another queue, and its id is taken")
+            queue.names[offset] = message.id
 
     def _check_reason_to_land(self, queue: QueueModel, offset: int, entry: Entry, target: str, step: Step) -> None:
         """A message in flight changes only because of an answer, a missed deadline, or the end of its consumer."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
+from remuda.core.extensions import MessageFacts
 from remuda.log.log import Log
 from remuda.log.reader import Reader
 from remuda.log.tail import LogOptions
@@ -227,7 +228,17 @@ def check_rebuilding(sim: Simulation) -> None:
 def rebuilt(sim: Simulation, disk: SimulatedDisk) -> Core | None:
     """A core made of a disk's files, before it resumes."""
     broker = sim.scenario.broker
-    core = Core(Snowflakes(WORKER), compacter=Compacter(broker.compact), default_options=broker.queue_defaults)
+
+    def facts_of(offset: int) -> MessageFacts | None:
+        message = sim.model.messages.get(offset)
+        return None if message is None else MessageFacts(message.id, len(message.body))
+
+    core = Core(
+        Snowflakes(WORKER),
+        compacter=Compacter(broker.compact),
+        default_options=broker.queue_defaults,
+        facts_of=facts_of,
+    )
     log, found = Log.open(disk.clone(), LogOptions(segment_bytes=broker.segment_bytes))
     if found.snapshot is not None:
         snapshot.load(core, found.snapshot)
@@ -235,6 +246,7 @@ def rebuilt(sim: Simulation, disk: SimulatedDisk) -> Core | None:
         core.replay(record)
     if found.report.state_lost or found.report.damages:
         return None
+    core.learn_ids()
     log.close()
     return core
 

@@ -13,7 +13,7 @@ from remuda.core.compacter import Compacter
 from remuda.core.consuming import Consuming
 from remuda.core.effects import Effects
 from remuda.core.exchanging import Exchanging
-from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
+from remuda.core.extensions import FactsOf, HandlerFor, StrategyFor, no_handler, unknown
 from remuda.core.operating import Begun, Operating
 from remuda.core.publishing import Publishing
 from remuda.core.queue import Queue
@@ -45,6 +45,7 @@ class Core:
         compacter: Compacter | None = None,
         strategy_for: StrategyFor = by_type,
         handler_for: HandlerFor = no_handler,
+        facts_of: FactsOf = unknown,
     ) -> None:
         self.snowflakes = snowflakes
         self.compacter = compacter or Compacter()
@@ -58,6 +59,7 @@ class Core:
             default_options=default_options,
             strategy_for=strategy_for,
             handler_for=handler_for,
+            facts_of=facts_of,
         )
         self.queues: dict[str, Queue] = registry.queues
         self.consuming = consuming = Consuming(registry)
@@ -128,9 +130,14 @@ class Core:
         """Play one record of the log."""
         self._replaying.replay(record)
 
+    def learn_ids(self) -> None:
+        """After the last record: ids that must be unique, of messages that came from other queues, are looked up."""
+        self._replaying.learn_ids()
+
     def resume(self, now: int, begun: Begun = lambda event, first, count: None) -> None:
         """After the last record: nobody holds a delivery any more, and memory queues have lost their messages."""
         self.recorder.at(now)
+        self.learn_ids()
         recanted = self.spool.recant(self.recorder.now)
         if recanted is not None:
             self.recorder.change(recanted)

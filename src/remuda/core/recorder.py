@@ -62,6 +62,13 @@ class Recorder:
         effects = self._effects
         return not (self._rows or effects.records or effects.concerns_others)
 
+    def fresh(self, offset: int) -> tuple[Messages, int] | None:
+        """A message that was appended since the last drain, as a row of its batch."""
+        for record in reversed(self._effects.records):
+            if type(record) is Appended and record.first <= offset < record.first + len(record):
+                return record.messages, offset - record.first
+        return None
+
     # Records
 
     def append(

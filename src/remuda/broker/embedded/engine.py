@@ -16,12 +16,13 @@ from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
+from remuda.core.extensions import MessageFacts
 from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
 from remuda.log.tail import Batch, LogOptions
 from remuda.model.document import Document, document
-from remuda.model.errors import InvalidMessage
+from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import REMOVED, Appended, Event, Events, QueueChange
@@ -47,6 +48,7 @@ class Engine:
             compacter=Compacter(options.compact, options.compact_objects),
             strategy_for=extensions.strategy_for,
             handler_for=extensions.handler_for,
+            facts_of=self._facts,
         )
         self._stores: dict[str, MessageStore] = {}
         self._recent = RecentMessages()
@@ -149,6 +151,16 @@ class Engine:
             options = queue.options if queue is not None else self.core.registry.default_options
             store = self._stores[name] = self.extensions.store_for(name, options)
         return store
+
+    def _facts(self, offset: int) -> MessageFacts | None:
+        held = self._recent.take([(offset, 1)])
+        if held is not None:
+            return MessageFacts(held.id(0), len(held.bodies[0]))
+        try:
+            found = self.log.record_of(offset)
+        except RemudaError:  # an unreadable message keeps its place; whoever reads it is told
+            return None
+        return None if found is None else MessageFacts(found[0].id, len(found[0].body))
 
     def _discard(self, event: Event) -> None:
         store = self._stores.get(event.queue)
