@@ -81,8 +81,8 @@ class Runtime:
             msgspec.structs.replace(plain, name=plain.name or "remuda consumes"), on_change=self._reconnected
         )
         self.sender = Sender(self.publishing_connection)
-        # A stream that is not ready after a restart does not answer: nobody else shall wait for it, and it is asked soon
-        # again.
+        # A stream that is not ready after a restart does not answer: nobody else shall wait for it, and it is asked
+        # again soon.
         self._following_connection = Connection(
             msgspec.structs.replace(plain, name=plain.name or "remuda follows", reply_timeout=_FOLLOWING)
         )
