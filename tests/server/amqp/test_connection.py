@@ -24,7 +24,6 @@ from remuda.amqp.methods import (
     ConnectionStartOk,
     ConnectionTune,
     ConnectionTuneOk,
-    Heartbeat,
     Method,
     QueueDeclare,
 )
