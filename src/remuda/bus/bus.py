@@ -626,7 +626,8 @@ class Bus:
         await asyncio.to_thread(self.close)
 
     def health(self) -> dict[str, bool]:
-        """Live: the broker answers. Ready: handlers are running too, and nothing keeps them from their work."""
+        """Live: the broker answers. Ready: handlers are running too, and nothing keeps them or the relay from their
+        work."""
         if self._closed:
             return {"live": False, "ready": False}
         try:
@@ -635,7 +636,8 @@ class Bus:
         except RemudaError:
             live = False
         runner = self._runner
-        return {"live": live, "ready": live and runner is not None and runner.running and runner.trouble is None}
+        working = runner is not None and runner.running and runner.trouble is None
+        return {"live": live, "ready": live and working and all(one.trouble is None for one in self.companions)}
 
     def dashboard(self, **options: Any) -> ASGI:
         """The dashboard and the HTTP API as an ASGI application, to mount in another or to serve by itself.
@@ -874,6 +876,11 @@ class Bus:
         """Publish with a callback to this bus. Gives the message's id, and what will hold the reply."""
         if options.get("callback") is not None:
             raise InvalidMessage("call is given the reply itself, so it takes no callback; nothing was stored")
+        if self.outbox is not None and self.outbox.connection(None) is not None:
+            raise RemudaError(
+                "a call inside a transaction would wait for ever: its message is sent only after the commit. Call before "
+                "or after the transaction, or publish with a callback; nothing was stored"
+            )
         deadline = self.now() + micros(timeout)
         with self._opening:
             if self._replies is None:
