@@ -23,6 +23,7 @@ from remuda.cli import (
     run,
     schedules,
     search,
+    top,
     worker,
 )
 from remuda.lake import commands as lakes
@@ -34,7 +35,6 @@ app = typer.Typer(
     name="remuda",
     help="A message bus that starts inside your process. DIR is the directory given to Bus(); APP is module:variable.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=HELP,
@@ -64,6 +64,7 @@ app.command("worker")(worker.worker)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
+app.command("top")(top.top)
 app.command("messages")(messages.messages)
 app.command("message")(messages.message)
 app.command("reprocess")(operations.reprocess)
