@@ -19,6 +19,10 @@ def dashboard(
     ] = None,
     certificate: Annotated[str | None, typer.Option(metavar="FILE", help="A TLS certificate, for HTTPS.")] = None,
     key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    index: Annotated[
+        str | None, typer.Option(metavar="PATH|URL", help="The search index; DIR/index if it is there.")
+    ] = None,
+    lake: Annotated[str, typer.Option(help="The lake of the pipelines.")] = "lake",
     run: Annotated[bool, typer.Option("--run", help="Run the handlers of the app too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -37,7 +41,7 @@ def dashboard(
     if (certificate is None) != (key is None):
         raise InvalidOption("--certificate and --key belong together; give both")
     bus = load_bus(target) if is_app(target) else Bus(target)
-    app = application(bus, users=known, hosts=names_of(where, host or []))
+    app = application(bus, users=known, hosts=names_of(where, host or []), index=index, lake=lake)
     server = Server(app, where, certificate=certificate, key=key)
     try:
         bus.broker.queues()

@@ -24,7 +24,7 @@ from remuda.model.errors import (
     Refused,
     RemudaError,
 )
-from remuda.server.http.service import Unavailable
+from remuda.server.http.following import Unavailable
 
 
 class Problem(Exception):

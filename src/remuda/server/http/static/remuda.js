@@ -68,11 +68,22 @@ for (const form of all("form[data-selection]")) {
   });
 }
 
+// Rows that the index found come without their bodies; their beginnings are asked for once the page stands.
+for (const list of all("[data-excerpts]")) {
+  const cells = all("[data-excerpt]", list);
+  if (!cells.length) continue;
+  const offsets = [...new Set(cells.map((cell) => cell.dataset.excerpt))];
+  fetch(`${list.dataset.excerpts}?at=${offsets.join(",")}`)
+    .then((answer) => (answer.ok ? answer.json() : {}))
+    .then((found) => cells.forEach((cell) => (cell.textContent = found[cell.dataset.excerpt] ?? "")))
+    .catch(() => {});
+}
+
 // Charts
 
 const charts = [];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", published: "--blue", done: "--green", failed: "--red" };
+const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", published: "--blue", done: "--green", failed: "--red", succeeded: "--green", "wait p95": "--amber", "processing p95": "--violet" };
 
 class Chart {
   constructor(element) {
@@ -115,7 +126,7 @@ async function refresh() {
 
 if (charts.length) {
   refresh();
-  setInterval(refresh, 2000);
+  if (charts.some((chart) => !("once" in chart.element.dataset))) setInterval(refresh, 2000);
   addEventListener("resize", () => charts.forEach((chart) => chart.plot && chart.plot.setSize({ width: chart.element.clientWidth, height: 200 })));
 }
 
