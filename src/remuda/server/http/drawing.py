@@ -103,6 +103,8 @@ def sparkline(samples: Sequence[Sample]) -> str:
     end = samples[-1].time
     begin = end - _SPARK_SECONDS
     shown = [sample for sample in samples if sample.time >= begin]
+    if earlier := [sample for sample in samples if sample.time < begin][-1:]:
+        shown.insert(0, earlier[0]._replace(time=begin))  # what was so before is so where the line begins
     most = max((sample.waiting + sample.in_flight for sample in shown), default=0)
     if not most:
         return ""

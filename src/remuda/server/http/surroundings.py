@@ -44,12 +44,16 @@ class SurroundingPages(PageSet):
     def _topics(self, filter_: str) -> dict[str, Any]:
         infos = sorted(self._service.broker.infos(), key=lambda info: info.name)
         hooks = self._webhooks()
+        handlers: dict[str, list[str]] = {}
+        for handler in self._service.bus.handlers:
+            handlers.setdefault(handler.queue, []).append(handler.id)
         wanted = filter_.casefold()
         channels = []
         for info in infos:
             topics = [*info.options.patterns, *(f"{topic}.*" for topic in info.options.topics)]
             if topics and (wanted in info.name.casefold() or any(wanted in topic.casefold() for topic in topics)):
-                channels.append({"queue": info.name, "topics": topics, "info": info, "webhook": hooks.get(info.name)})
+                own = {"webhook": hooks.get(info.name), "handlers": handlers.get(info.name, ())}
+                channels.append({"queue": info.name, "topics": topics, "info": info, **own})
         with self._service.broker.log() as reader:
             ends = reader.ends()
         routers = self._service.broker.ask(lambda broker: broker.routers())
@@ -80,12 +84,14 @@ class SurroundingPages(PageSet):
         outbox = self._service.bus.outbox
         if not isinstance(outbox, Outbox):
             return {"outbox": None}
-        told: dict[str, Any] = {"outbox": outbox, "relay": outbox.relay, "trouble": None, "messages": [], "told": {}}
+        told: dict[str, Any] = {"outbox": outbox, "relay": outbox.relay, "trouble": None, "messages": []}
+        told |= {"counts": {}, "relays": {}}
         try:
-            told["told"] = describe(outbox.url, outbox.names)
-            if told["told"].get("messages"):
+            found = describe(outbox.url, outbox.names)
+            if "messages" in found:
+                told |= {"counts": found["messages"], "relays": found["relays"]}
                 told["messages"] = outbox.messages(status, limit=LISTED)
-            elif told["told"]["version"] == 0:
+            elif found["version"] == 0:
                 told["trouble"] = "there are no tables yet; make them with remuda db init"
             else:
                 told["trouble"] = "the tables are of another version; run remuda db upgrade"

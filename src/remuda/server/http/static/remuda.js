@@ -54,7 +54,7 @@ for (const form of all("form[data-confirm]")) {
 }
 
 for (const form of all("form[data-selection]")) {
-  const boxes = () => all("[name=offset]", form);
+  const boxes = () => all("tbody [type=checkbox]", form);
   const every = form.querySelector("[data-select-all]");
   const count = form.querySelector("[data-count]");
   const tell = () => {
@@ -104,7 +104,7 @@ class Chart {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     const series = Object.keys(lines).map((label) => ({ label, stroke: colour(colours[label]), width: 2, points: { show: false } }));
     const size = { width: this.element.clientWidth, height: 200 };
-    this.plot = new uPlot({ ...size, series: [{}, ...series], axes: [axis, { ...axis, size: 56 }], scales: { y: { range: (_, low, high) => [0, Math.max(high, 1)] } } }, data, this.element);
+    this.plot = new uPlot({ ...size, series: [{}, ...series], axes: [axis, { ...axis, size: 56 }], scales: { y: { range: (_, low, high) => [0, this.element.dataset.chart === "latency" ? high || 1 : Math.max(high, 1)] } } }, data, this.element);
   }
 }
 
