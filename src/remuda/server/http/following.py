@@ -21,6 +21,7 @@ T = TypeVar("T")
 _log = logging.getLogger("remuda.server")
 
 _LOG_POLL: Final = 0.25
+_LONGEST_POLL: Final = 2.0
 _SAMPLE_EVERY: Final = 1.0
 
 
@@ -78,11 +79,15 @@ class FollowedBroker:
             return broker
 
     def _follow(self, broker: Broker, recent: Recent, stop: threading.Event) -> None:
-        sample_at = 0.0
-        while not stop.wait(_LOG_POLL if sample_at else 0):
+        sample_at = pause = 0.0
+        while not stop.wait(pause):
+            pause = _LOG_POLL
             try:
+                began = time.monotonic()
                 broker.spectate()  # which has all that happened so far in the log
                 grown = recent.catch_up()
+                # Those who publish and handle come first: in a flood a tenth of the time goes into following it.
+                pause = min(max(_LOG_POLL, 9 * (time.monotonic() - began)), _LONGEST_POLL)
                 if time.monotonic() >= sample_at:
                     began = time.monotonic()
                     infos = broker.queues()
