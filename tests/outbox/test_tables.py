@@ -177,7 +177,8 @@ def test_what_older_tables_hold_is_sent_after_the_upgrade(released: int, url: st
     else:
         moment = "2024-01-01"
         session.connection.execute(
-            f"INSERT INTO remuda_messages (slot, head, {', '.join(names)}) VALUES (0, true, %s, %s, %s, %s, %s, %s, %s)",
+            f"INSERT INTO remuda_messages (slot, head, {', '.join(names)}) "
+            "VALUES (0, true, %s, %s, %s, %s, %s, %s, %s)",
             row,
         )
     held = dict(zip(names, row, strict=True)) | {"id": "held", "body": b"2", "status": "delayed", "attempts": 1}

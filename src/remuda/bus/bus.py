@@ -878,8 +878,8 @@ class Bus:
             raise InvalidMessage("call is given the reply itself, so it takes no callback; nothing was stored")
         if self.outbox is not None and self.outbox.connection(None) is not None:
             raise RemudaError(
-                "a call inside a transaction would wait for ever: its message is sent only after the commit. Call before "
-                "or after the transaction, or publish with a callback; nothing was stored"
+                "a call inside a transaction would wait for ever: its message is sent only after the commit. Call "
+                "before or after the transaction, or publish with a callback; nothing was stored"
             )
         deadline = self.now() + micros(timeout)
         with self._opening:

@@ -311,6 +311,7 @@ def telling(names: Names, dialect: str) -> Iterator[None]:
             ) from error
         if "UndefinedColumn" in said or "has no column named" in said or "no such column" in said:
             raise OutboxError(
-                f"the outbox's tables are older than this Remuda; run `remuda db upgrade URL`. Nothing was stored ({said})"
+                "the outbox's tables are older than this Remuda; run `remuda db upgrade URL`. Nothing was stored "
+                f"({said})"
             ) from error
         raise

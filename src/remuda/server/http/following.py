@@ -139,7 +139,7 @@ class FollowedBroker:
 
     def forget(self, queue: str) -> None:
         """A queue was removed."""
-        self._infos.pop(queue, None)
+        self._infos = {name: info for name, info in self._infos.items() if name != queue}
 
     def infos(self) -> list[QueueInfo]:
         return list(self.snapshot().values())

@@ -57,9 +57,10 @@ class Pages(PageSet):
         sort = sort if sort in _SORTS else "name"
         queues = self._service.queues()
         totals = _totals(queues)
-        chosen = [queue for queue in queues if filter_.casefold() in queue.name.casefold()]
+        wanted = filter_.casefold()
+        chosen = [queue for queue in queues if wanted in queue.name.casefold()] if wanted else list(queues)
         if sort == "name":
-            chosen.sort(key=lambda queue: (queue.internal, queue.name))
+            chosen.sort(key=lambda queue: queue.internal)  # they are by name already
         else:
             keys: dict[str, Callable[[QueueSummary], float]] = {
                 "size": lambda queue: queue.size,

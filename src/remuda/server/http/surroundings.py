@@ -23,7 +23,7 @@ from remuda.server.http.webhooks import Webhook
 
 _audit = logging.getLogger("remuda.audit")
 LISTED: Final = 50
-_CHANNELS: Final = 500
+_CHANNELS: Final = 200
 
 
 class SurroundingPages(PageSet):
@@ -48,10 +48,14 @@ class SurroundingPages(PageSet):
         for handler in self._service.bus.handlers:
             handlers.setdefault(handler.queue, []).append(handler.id)
         wanted = filter_.casefold()
-        channels = []
+        channels: list[dict[str, Any]] = []
+        found = 0
         for info in infos:
             topics = [*info.options.patterns, *(f"{topic}.*" for topic in info.options.topics)]
-            if topics and (wanted in info.name.casefold() or any(wanted in topic.casefold() for topic in topics)):
+            if not topics or (wanted and not any(wanted in name.casefold() for name in (info.name, *topics))):
+                continue
+            found += 1
+            if len(channels) < _CHANNELS:
                 own = {"webhook": hooks.get(info.name), "handlers": handlers.get(info.name, ())}
                 channels.append({"queue": info.name, "topics": topics, "info": info, **own})
         with self._service.broker.log() as reader:
@@ -59,7 +63,7 @@ class SurroundingPages(PageSet):
         routers = self._service.broker.ask(lambda broker: broker.routers())
         spectators = sorted(self._streams.listeners, key=lambda stream: stream.since)
         return {
-            "channels": channels[:_CHANNELS], "found": len(channels), "routers": routers, "ends": ends,
+            "channels": channels, "found": found, "routers": routers, "ends": ends,
             "spectators": spectators, "most": self._streams.limit,
         }  # fmt: skip
 
