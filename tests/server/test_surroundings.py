@@ -149,7 +149,7 @@ def test_a_database_that_is_away_is_told(tmp_path: Path) -> None:
             answer = site.client.get("/outbox")
             assert (answer.status_code, "cannot be opened" in answer.text) == (200, True)
             until(lambda: site.client.get("/health/ready").status_code == 503)
-            assert "relay" in site.client.get("/health/ready").json()["trouble"]
+            assert site.client.get("/health/ready").json()["problems"] == ["relay"]
 
 
 def test_without_outbox_lake_and_topics_the_pages_say_what_they_are_for() -> None:

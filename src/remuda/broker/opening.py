@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remuda.broker.backend import Backend
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
+from remuda.broker.shared.filesystems import check_local
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
-from remuda.model.errors import InvalidOption
-from remuda.model.urls import MEMORY, parse_url
+from remuda.model.errors import InvalidOption, Unsupported
+from remuda.model.urls import MEMORY, REMUDA, Url, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
@@ -45,10 +48,30 @@ async def open_async_broker(
 
 def _runtime(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
-) -> Runtime:
+) -> Backend:
     place = parse_url(url)
     if place.scheme == MEMORY:
+        for name in ("lake", "collect_after_archive"):
+            if getattr(options, name):
+                raise InvalidOption(f"{name} needs a directory: what is in memory is never sealed, and leaves no files")
         return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
+    if place.is_directory and options.shared:
+        from remuda.broker.shared.directory import SharedDirectory
+
+        return SharedDirectory(place.path, options, extensions, clock)
     if place.is_directory:
-        return Runtime(DirectoryDisk(place.path), options, extensions, clock)
-    raise InvalidOption(f"no broker speaks {place.scheme}://; give a directory, file:///path or memory://")
+        check_local(Path(place.path), force=options.force_network)
+        return Runtime(DirectoryDisk(place.path, group=options.group), options, extensions, clock)
+    if place.scheme == REMUDA:
+        return _remote(place, options, extensions)
+    raise InvalidOption(
+        f"no broker speaks {place.scheme}://; give a directory, file:///path, memory:// or remuda://host:port"
+    )
+
+
+def _remote(place: Url, options: BrokerOptions, extensions: Extensions | None) -> Backend:
+    from remuda.broker.shared.remote import RemoteServer
+
+    if extensions is not None and extensions != Extensions():
+        raise Unsupported(f"the broker's parts run at {place}: extensions cannot be given here", "extensions")
+    return RemoteServer(place)

@@ -23,6 +23,7 @@ from remuda.cli import (
     run,
     schedules,
     search,
+    takeover,
     top,
     worker,
 )
@@ -80,6 +81,7 @@ app.command("dashboard-user")(dashboard.dashboard_user)
 app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
+app.command("takeover")(takeover.takeover)
 app.command("search")(search.search)
 app.add_typer(index.app, name="index")
 app.command("relay")(relay.relay)

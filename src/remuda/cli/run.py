@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def run(
     app: Annotated[str, typer.Argument(metavar="APP", help="module:variable, like app:bus for bus in app.py.")],
+    workers: Annotated[int, typer.Option(metavar="N", help="Processes that share the work.")] = 1,
     reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file changes; for development.")] = False,
     grace: Annotated[str, typer.Option(help="How long running handlers may take to end when asked to stop.")] = "10s",
     threads: Annotated[
@@ -44,13 +45,31 @@ def run(
     micros(grace)
     if no_dashboard and (dashboard or users):
         raise InvalidOption("--no-dashboard leaves nothing for --dashboard and --users to say; give one or the other")
-    if reload:
-        from remuda.cli.reload import run_reloading
-
+    if workers < 1:
+        raise InvalidOption(f"--workers must be at least 1, not {workers}")
+    if workers > 1 and metrics is not None:
+        raise InvalidOption(
+            "--metrics serves the numbers of one process; give it without --workers, or use the dashboard"
+        )
+    if workers > 1 and (dashboard or users):
+        raise InvalidOption(
+            f"of several processes none serves the dashboard; serve it beside them: remuda dashboard {app}"
+        )
+    if reload or workers > 1:
         arguments = _child_arguments(app, grace, threads or [], until_idle, log_json, metrics)
         for name, value in (("--dashboard", dashboard), ("--users", users)):
             arguments += [] if value is None else [name, value]
-        run_reloading([*arguments, "--no-dashboard"] if no_dashboard else arguments)
+        arguments += ["--no-dashboard"] if no_dashboard or (workers > 1 and not reload) else []
+        if reload:
+            from remuda.cli.reload import run_reloading
+
+            run_reloading(arguments if workers == 1 else [*arguments, "--workers", str(workers)])
+        else:
+            from remuda.cli.target import load_bus
+            from remuda.cli.workers import run_workers
+
+            load_bus(app)  # what is wrong with it is said once, not by every process
+            run_workers(arguments, workers)
         return
     from remuda.bus.execution.signals import StopOnSignal
     from remuda.bus.observing.logs import configure

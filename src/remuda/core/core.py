@@ -13,7 +13,7 @@ from remuda.core.compacter import Compacter
 from remuda.core.consuming import Consuming
 from remuda.core.effects import Effects
 from remuda.core.exchanging import Exchanging
-from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
+from remuda.core.extensions import FactsOf, HandlerFor, StrategyFor, no_handler, unknown
 from remuda.core.operating import Begun, Operating
 from remuda.core.publishing import Publishing
 from remuda.core.queue import Queue
@@ -45,6 +45,7 @@ class Core:
         compacter: Compacter | None = None,
         strategy_for: StrategyFor = by_type,
         handler_for: HandlerFor = no_handler,
+        facts_of: FactsOf = unknown,
     ) -> None:
         self.snowflakes = snowflakes
         self.compacter = compacter or Compacter()
@@ -58,6 +59,7 @@ class Core:
             default_options=default_options,
             strategy_for=strategy_for,
             handler_for=handler_for,
+            facts_of=facts_of,
         )
         self.queues: dict[str, Queue] = registry.queues
         self.consuming = consuming = Consuming(registry)
@@ -76,6 +78,8 @@ class Core:
             verbs.HandOver: consuming.hand_over,
             verbs.Settle: consuming.settle,
             verbs.Renew: consuming.renew,
+            verbs.Reclaim: consuming.reclaim,
+            verbs.Abandon: consuming.abandon,
             verbs.DeclareQueue: registry.declare,
             verbs.ConfigureQueue: registry.configure,
             verbs.SetStatus: registry.set_status,
@@ -117,6 +121,12 @@ class Core:
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         return self.operating.parked(name, chosen, limit)
 
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        """The runs of messages that wait, delayed ones last."""
+        queue = self.registry.queue(name)
+        runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
+        return runs + [(piece.first, piece.count) for piece in queue.delayed]
+
     # Recovery
 
     @property
@@ -128,9 +138,18 @@ class Core:
         """Play one record of the log."""
         self._replaying.replay(record)
 
-    def resume(self, now: int, begun: Begun = lambda event, first, count: None) -> None:
-        """After the last record: nobody holds a delivery any more, and memory queues have lost their messages."""
+    def learn_ids(self) -> None:
+        """After the last record: ids that must be unique, of messages that came from other queues, are looked up."""
+        self._replaying.learn_ids()
+
+    def resume(self, now: int, begun: Begun = lambda event, first, count: None, *, keep: bool = False) -> None:
+        """After the last record: nobody holds a delivery any more, and memory queues have lost their messages.
+
+        With `keep` there are holders that outlived the restart: what is in flight stays so until they have reclaimed
+        theirs, and `release_unclaimed` puts back the rest.
+        """
         self.recorder.at(now)
+        self.learn_ids()
         recanted = self.spool.recant(self.recorder.now)
         if recanted is not None:
             self.recorder.change(recanted)
@@ -138,4 +157,9 @@ class Core:
             # Noted now, so that the next start finds the queue as this one leaves it.
             queue = self.queues[name]
             self.recorder.change(QueueChange(CREATED, name, self.recorder.now, queue.options, queue.status))
-        self.operating.resume(begun)
+        self.operating.resume(begun, keep=keep)
+
+    def release_unclaimed(self, now: int, begun: Begun) -> None:
+        """Whoever outlived the restart has had the time to say so: the other deliveries' holders are gone."""
+        self.recorder.at(now)
+        self.operating.release_unclaimed(begun)

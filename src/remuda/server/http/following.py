@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from remuda.broker.port import Broker
 from remuda.bus.bus import Bus
 from remuda.log.eventlog import EventLog
-from remuda.model.errors import BrokerClosed, DiskFull, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, DiskFull, RemudaError, StorageError, TooManyFiles
 from remuda.model.results import QueueInfo
 from remuda.server.http.rates import Rates
 from remuda.server.http.recent import PACE, WINDOW, Recent
@@ -52,7 +52,7 @@ class FollowedBroker:
         broker = self.open()
         try:
             return verb(broker)
-        except DiskFull:
+        except (DiskFull, TooManyFiles):
             raise
         except (BrokerClosed, StorageError) as error:
             with self._lock:

@@ -456,15 +456,15 @@ class MessagingService:
     # Health
 
     def health(self) -> dict[str, Any]:
-        """Live: this answers. Ready: messages are taken in and relayed; else `trouble` says why not."""
+        """Live: the broker goes on, if need be by itself. Ready: nothing keeps messages from being taken in."""
         try:
             self.broker.snapshot()
         except RemudaError as error:
-            return {"live": True, "ready": False, "trouble": str(error)}
-        for companion in self.bus.companions:
-            if (trouble := companion.trouble) is not None:
-                return {"live": True, "ready": False, "trouble": f"the relay waits: {trouble}"}
-        return {"live": True, "ready": True}
+            return {"live": True, "ready": False, "problems": {"broker": str(error)}}
+        health = self.bus.health()
+        problems = health.get("problems", {})
+        broken = bool({"broker", "disk", "relay"} & problems.keys())
+        return {"live": health["live"], "ready": not broken, **({"problems": problems} if problems else {})}
 
 
 def _move_waiting(broker: Broker, queue: str, to: str, who: str, limit: int) -> int:
