@@ -26,6 +26,7 @@ from remuda.cli import (
     search,
     serve,
     takeover,
+    top,
     worker,
 )
 from remuda.lake import commands as lakes
@@ -37,7 +38,6 @@ app = typer.Typer(
     name="remuda",
     help="A message bus that starts inside your process. DIR is the directory given to Bus(); APP is module:variable.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=HELP,
@@ -68,6 +68,7 @@ app.command("serve")(serve.serve)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
+app.command("top")(top.top)
 app.command("messages")(messages.messages)
 app.command("message")(messages.message)
 app.command("reprocess")(operations.reprocess)
