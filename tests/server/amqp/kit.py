@@ -68,7 +68,7 @@ class Client:
 
     def bodies(self, queue: str) -> list[bytes]:
         """All messages that wait now."""
-        bodies = []
+        bodies: list[bytes] = []
         while True:
             method, _, body = self.channel.basic_get(queue, auto_ack=True)
             if method is None:
