@@ -81,8 +81,7 @@ class Runtime:
             msgspec.structs.replace(plain, name=plain.name or "remuda consumes"), on_change=self._reconnected
         )
         self.sender = Sender(self.publishing_connection)
-        # A stream that is not ready after a restart does not answer: nobody else shall wait for it, and it is asked soon
-        # again.
+        # A stream that is not ready after a restart does not answer: nobody else waits for it, and it is asked anew.
         self._following_connection = Connection(
             msgspec.structs.replace(plain, name=plain.name or "remuda follows", reply_timeout=_FOLLOWING)
         )
@@ -503,6 +502,7 @@ class Runtime:
             for connection in (self.publishing_connection, self.consuming_connection, self._following_connection):
                 connection.close(3.0)
             self.sender.fail_rest()
+            self.publishing.fail_rest()
             self.sender.close(0)
             self._wake.set()
             if self._upkeep.ident is not None and threading.current_thread() is not self._upkeep:
