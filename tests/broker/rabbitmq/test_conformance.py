@@ -45,7 +45,6 @@ DIFFERS = {
     "test_q9_put_back_delay[stay_silent]": DELAYED,
     "test_q9_put_back_delay_of_a_lost_consumer": DELAYED,
     "test_q9_delayed_messages_fill_the_queue": "RabbitMQ's limit counts what waits, not what is delayed or in flight",
-    "test_q9_a_batch_goes_back_in_order": "RabbitMQ returns messages by and by; who asks meanwhile gets the next",
     "test_q16_the_answer_tells_what_remains": "RabbitMQ counts what waits, not by priority",
     "test_release_may_wait": "it looks into the log within 50 ms, which takes longer over a network",
 }
