@@ -90,7 +90,7 @@ class Runtime:
             self.consuming_connection, self.definitions, self.settings.queue_type, self.clock,
             uses_existing=self.settings.uses_existing,
         )  # fmt: skip
-        self.settler = Settler(self.sender, self.topology, self.definitions, self.background)
+        self.settler = Settler(self.sender, self.topology, self.ensure)
         self.ids = Ids(options.worker or 0)
         self.publishing = Publishing(
             self.sender, self.topology, self.definitions, self.ids, options, self.clock, self.records, self.notices,
@@ -169,6 +169,10 @@ class Runtime:
             if created:
                 self.definitions.propose(change(defined.REMOVED, name, self.clock()))
             raise
+        if created:
+            for target in (known.options.expired_queue, known.options.dead_letter_queue):
+                if target is not None and target not in self.definitions.queues:
+                    self.ensure(target)
         return Declared(created, {} if created else _differences(command.options, known.options))
 
     def ensure(self, name: str, named: NamedOptions = None, status: Status = Status.RUNNING) -> QueueDefinition:

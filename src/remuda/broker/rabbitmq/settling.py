@@ -13,14 +13,14 @@ from remuda.amqp.channel import Channel
 from remuda.amqp.confirms import Outgoing
 from remuda.broker.rabbitmq import codec
 from remuda.broker.rabbitmq.codec import Attempt, Incoming
-from remuda.broker.rabbitmq.definitions import Definitions, QueueDefinition
+from remuda.broker.rabbitmq.definitions import QueueDefinition
 from remuda.broker.rabbitmq.delays import exchange_of, level_for
 from remuda.broker.rabbitmq.fetcher import Fetcher
 from remuda.broker.rabbitmq.hands import Hand
 from remuda.broker.rabbitmq.sender import Sender, Sent
 from remuda.broker.rabbitmq.support import DEAD, QueueKind
 from remuda.broker.rabbitmq.topology import Topology
-from remuda.model.errors import NotFound, Refused
+from remuda.model.errors import Refused
 from remuda.model.options import PutBack, QueueOptions
 from remuda.model.records import Event
 from remuda.model.settlement import Outcome, Settlement
@@ -169,13 +169,11 @@ class Settler:
         self,
         sender: Sender,
         topology: Topology,
-        definitions: Definitions,
-        background: Callable[[Callable[[], None]], None],
+        ensure: Callable[[str], QueueDefinition],
     ) -> None:
         self._sender = sender
         self._topology = topology
-        self._definitions = definitions
-        self._background = background
+        self._ensure = ensure
 
     def is_ready(self, plan: Plan) -> bool:
         """Whether everything that a plan needs is there, as far as is known."""
@@ -189,10 +187,7 @@ class Settler:
     def prepare(self, plan: Plan) -> None:
         """Make what a plan needs. Waits for RabbitMQ."""
         for queue in plan.needs | plan.parks:
-            definition = self._definitions.queues.get(queue)
-            if definition is None:
-                raise NotFound(f"there is no queue {queue!r}; create it, or open the broker with auto_queue_creation")
-            self._topology.make(queue, definition)
+            definition = self._ensure(queue)
             if queue in plan.parks:
                 self._topology.make_parking(queue, definition)
         for level in plan.levels:
@@ -225,8 +220,8 @@ class Settler:
         return settled
 
     def _put_in_front(self, plan: Plan, channel: Channel, fetcher: Fetcher | None) -> None:
-        """What shall come next stays here, before all that was fetched: a quorum queue takes messages back to their place
-        by and by, and others could overtake them. Where nobody consumes any more they are returned all the same."""
+        """What shall come next stays here, before all that was fetched: a quorum queue takes messages back to their
+        place by and by, and others could overtake them. Where nobody consumes any more they are returned after all."""
         again = [
             msgspec.structs.replace(
                 item.delivery,
