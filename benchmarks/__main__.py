@@ -22,6 +22,7 @@ from benchmarks.effort import Effort
 from benchmarks.grow import GROW_ROWS
 from benchmarks.http.rows import HTTP_ROWS
 from benchmarks.index.rows import INDEX_ROWS
+from benchmarks.lake.rows import LAKE_ROWS, is_lake
 from benchmarks.musts import findings
 from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
 from benchmarks.rabbitmq.rows import RABBITMQ_ROWS
@@ -85,6 +86,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **GROW_ROWS,
         **INDEX_ROWS,
         **SPARK_ROWS,
+        **LAKE_ROWS,
         **OUTBOX_ROWS,
         **HTTP_ROWS,
         **RABBITMQ_ROWS,
@@ -97,7 +99,7 @@ def row_names() -> list[str]:
 
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
-    spark = [result for result in results if is_spark(result)]
+    spark = [result for result in results if is_spark(result) or is_lake(result)]
     http = [result for result in results if result.name in HTTP_ROWS]
     outbox = [result for result in results if is_outbox(result)]
     broker = [result for result in results if result not in (*bus, *spark, *http, *outbox)]

@@ -160,8 +160,10 @@ class Load:
         settled = [names[row] for row in rows]
         self._tell("s", *settled)
         count = delivery.dead(rows, reason="given up on purpose") if chance < 0.2 else delivery.ack(rows)
-        if count == len(rows):  # on a busy machine the time for an answer may be over: then it settles nothing
+        if count == len(rows):  # on a machine that stood still the time for an answer may be over
             self._tell("S", *settled)
+        else:
+            self._tell("!", str(count))
         if len(rows) < len(names):
             delivery.nack()
 

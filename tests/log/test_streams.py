@@ -18,6 +18,7 @@ import remuda
 from remuda.amqp.connection import Connection
 from remuda.log.codec import Damaged
 from remuda.log.eventlog import EventLog, open_event_log
+from remuda.log.streams import log as streams
 from remuda.log.streams.entries import decode_entry, encode_entry, encode_records
 from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import GONE, ROWS, first_of, neighbours, reference
@@ -155,6 +156,9 @@ def test_l8_wrong_values_are_refused_by_name(url: str) -> None:
             StreamWriter(url, retention=retention)
     with pytest.raises(InvalidOption):
         StreamWriter(url, linger=-1)
+    for timeout in (0, -1, "5", None, float("nan"), True):
+        with pytest.raises(InvalidOption, match="timeout must be a number"):
+            StreamWriter(url, timeout=timeout)  # type: ignore[arg-type]
     with pytest.raises(RemudaError, match="no connection"):
         StreamWriter("amqp://127.0.0.1:1/")
     with StreamWriter(url) as writer:
@@ -176,6 +180,9 @@ def test_l8_a_url_may_be_parsed_before(url: str) -> None:
     with StreamWriter(parse_url(url)) as writer:
         writer.append([batch(["a"])])
     assert [id for _, id in rows_of(StreamLog(parse_url(url)))] == ["a"]
+    assert [id for _, id in rows_of(StreamLog(f"{url}&queue_type=classic"))] == ["a"]
+    with pytest.raises(InvalidOption, match="no event log is kept there"):
+        StreamLog(f"{url.partition('?')[0]}?log=no")
 
 
 def test_l8_the_stream_keeps_as_long_as_who_made_it_said(url: str, rabbit: RabbitNode) -> None:
@@ -290,6 +297,55 @@ def test_l8_an_id_that_is_used_again_tells_two_lives(url: str) -> None:
     assert [event.state for _, event in log.events_of(second)] == [State.DEAD]
 
 
+def test_l8_numbers_and_times_beyond_all_are_answered(url: str) -> None:
+    with StreamWriter(url) as writer:
+        writer.append([batch(["only"])])
+    log = open_event_log(url)
+    end = log.ends().next_offset
+    for far in (end, 10**12, 10**18, 2**62):
+        assert list(log.messages(far)) == []
+        assert list(log.events(far)) == []
+        assert log.message(far) is None
+        assert log.events_of(far) == []
+    for early in (-1, -(10**18)):
+        assert log.message(early) is None
+        assert sum(map(len, log.messages(early))) == 1
+        assert log.offset_at(early) == log.offset_of("only")
+    for late in (10**17, 2**62):
+        assert log.offset_at(late) == log.position_at(late) == end
+    for id in ("", "\ud800", "x" * 10_000, "-5", "9" * 18):
+        assert log.offset_of(id) is None
+
+
+def test_l8_one_log_serves_many_threads(url: str) -> None:
+    ids = [f"id-{n}" for n in range(60)]
+    with StreamWriter(url) as writer:
+        for id in ids:
+            writer.append([batch([id])])
+            tell(writer, id, State.FETCHED)
+            writer.flush()
+    log = open_event_log(url)
+    offsets = {id: offset for offset, id in rows_of(log)}
+    shared = open_event_log(url)
+    wrong: list[object] = []
+
+    def look(mine: list[str]) -> None:
+        try:
+            if firsts(shared) != [offsets[id] for id in ids]:
+                wrong.append("events")
+            wrong.extend(id for id in mine if shared.offset_of(id) != offsets[id])
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=look, args=[ids[at::12]], daemon=True) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
 def test_l8_what_others_put_into_the_stream_is_a_gap_and_no_more(url: str, broker_url: str) -> None:
     with StreamWriter(url) as writer, Connection(broker_url) as connection:
         channel = connection.channel(confirms=True)
@@ -380,6 +436,22 @@ def test_l1_a_silent_broker_is_waited_for_and_said(url: str, rabbit: RabbitNode)
     assert [id for _, id in rows_of(open_event_log(url))] == ["patient"]
 
 
+def test_l1_what_the_broker_does_not_take_holds_nothing_up(url: str, rabbit: RabbitNode) -> None:
+    """A message larger than RabbitMQ allows is told of, once; those around it are kept."""
+    rabbit.control("eval", "application:set_env(rabbit, max_message_size, 2000000).")
+    try:
+        with StreamWriter(url) as writer:
+            for id, size in (("small", 10), ("large", 1_500_000), ("too large", 3_000_000), ("last", 10)):
+                writer.append([batch([id], b"x" * size)])
+            with pytest.raises(StorageError, match="larger than the broker takes"):
+                writer.flush(60)
+            writer.append([batch(["after"])])
+            writer.flush(60)
+    finally:
+        rabbit.control("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+    assert sorted(id for _, id in rows_of(open_event_log(url))) == ["after", "large", "last", "small"]
+
+
 def test_l8_a_follower_comes_back_where_it_was(url: str, rabbit: RabbitNode) -> None:
     with FaultProxy("127.0.0.1", rabbit.port) as proxy, StreamWriter(url) as writer:
         found: list[str] = []
@@ -404,3 +476,30 @@ def test_l8_a_follower_comes_back_where_it_was(url: str, rabbit: RabbitNode) -> 
         thread.join(30)
         assert not thread.is_alive()
     assert found == [f"id-{n}" for n in range(9)]
+
+
+def test_l8_a_follower_waits_for_a_message_that_is_on_the_way(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process tells of a message a moment before its publisher has logged it. Here a moment may be long."""
+    monkeypatch.setattr(streams, "_WAIT", 60.0)
+    monkeypatch.setattr(streams, "_FRESH", 60_000_000)
+    with StreamWriter(url) as writer, StreamWriter(url) as other:
+        stop = threading.Event()
+        found: list[int] = []
+        arrived = threading.Event()
+
+        def follow() -> None:
+            for record in open_event_log(url).follow_events(poll=0.05, stop=stop):
+                found.extend(row.first for row in record.rows)
+                arrived.set()
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        tell(other, "on the way", State.FETCHED)
+        other.flush()
+        writer.append([batch(["on the way"])])
+        writer.flush()
+        assert arrived.wait(30)
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert found == [rows_of(open_event_log(url))[0][0]]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.servers.rabbitmq import RabbitNode, missing
 
-_TICK = 8
+TICK = 8
 """Seconds after which a node that does not answer is taken for down."""
 
 
@@ -26,7 +26,7 @@ class ClusterNode(RabbitNode):
     def join(self, nodes: list[ClusterNode], cookie: str) -> None:
         """Called before the start."""
         self._epmd_port = nodes[0]._epmd_port
-        self._schedulers += f" -kernel net_ticktime {_TICK}"
+        self._schedulers += f" -kernel net_ticktime {TICK}"
         path = self.directory / "home" / ".erlang.cookie"
         path.write_text(cookie)
         path.chmod(0o400)

@@ -338,6 +338,7 @@ class Actors:
         require(sorted(given) == sorted(expected), f"Q2: {given} were handed over, not {expected}")
         if given:
             sim.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(given)))
+            sim.begin(dispatch, given)
 
     def _to_give(self, queue: QueueModel, lease: Lease, number: int, consumer: str) -> list[int]:
         if consumer not in lease.silent or lease.deadline <= self.sim.model.now:

@@ -76,6 +76,9 @@ def _runtime(
 ) -> Backend:
     place = parse_url(url)
     if place.scheme == MEMORY:
+        for name in ("lake", "collect_after_archive"):
+            if getattr(options, name):
+                raise InvalidOption(f"{name} needs a directory: what is in memory is never sealed, and leaves no files")
         return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
     if place.is_directory and options.shared:
         from remuda.broker.shared.directory import SharedDirectory

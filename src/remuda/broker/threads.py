@@ -71,7 +71,8 @@ class EmbeddedBroker:
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        read_flag("raise_refusals", raise_refusals)
+        if raise_refusals is not True:
+            read_flag("raise_refusals", raise_refusals)
         pending = self._backend.submit(checks.publish(messages, queue, unbound, None, options, timeout))
         if pending.ticket or pending.confirmed is not None:
             self._finish(pending, timeout)

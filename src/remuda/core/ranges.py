@@ -149,14 +149,19 @@ class RangeMap:
 
     def take_exactly(self, first: int, count: int, lease: int) -> MessageRange | None:
         """Take out the range of exactly these offsets under this lease; None if there is none."""
-        if not self._blocks:
+        blocks = self._blocks
+        if not blocks:
             return None
-        at, within = self._locate(first)
-        piece = self._blocks[at][within]
+        alone = len(blocks) == 1 and len(blocks[0]) == 1
+        at, within = (0, 0) if alone else self._locate(first)
+        piece = blocks[at][within]
         if piece.first != first or piece.count != count or piece.lease != lease:
             return None
         self.size -= count
-        self._delete(at, within, within + 1)
+        if alone:
+            del blocks[0], self._firsts[0]
+        else:
+            self._delete(at, within, within + 1)
         return piece
 
     def remove(self, first: int, count: int) -> list[MessageRange]:

@@ -316,6 +316,10 @@ class ReadyList:
             self._chunks = deque(chunk for chunk in self._chunks if chunk)
 
 
+Place = tuple[int, bool, ReadyList]
+"""A line: its priority, whether its messages were put back to the front, and the messages."""
+
+
 class ReadyMessages:
     """All messages of one queue that can be delivered now: by priority, and in each those put back to the front before
     the others."""
@@ -359,12 +363,12 @@ class ReadyMessages:
         for _, _, level in self._order:
             level.thaw()
 
-    def first(self) -> tuple[int, bool, ReadyList] | None:
-        """The list whose turn it is."""
+    def first(self) -> Place:
+        """The line whose turn it is. There must be a message."""
         for item in self._order:
             if item[2].size:
                 return item
-        return None
+        raise LookupError("no message waits")
 
     def take(self, count: int) -> list[ReadyRun]:
         """Take out the next `count` messages to go out."""

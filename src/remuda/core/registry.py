@@ -63,7 +63,8 @@ class Registry:
         self._facts_of = facts_of
         self.closing = False
         """Whether consumers leave because the broker closes: then queues do not end with them."""
-        self._wakes: list[tuple[int, str]] = []
+        self.wakes: list[tuple[int, str]] = []
+        """When to look at which queue, a heap. The first is no later than `next_wake`."""
         self._touched: dict[str, None] = {}
         self._evicting: set[str] = set()
         """Full queues that are ending messages right now."""
@@ -366,8 +367,8 @@ class Registry:
     def tick(self) -> None:
         """Do what has become due, or a slice of it where it is much: then `next_wake` says that there is more."""
         now, left = self.recorder.now, self.slice_size
-        while left > 0 and self._wakes and self._wakes[0][0] <= now:
-            at, name = heapq.heappop(self._wakes)
+        while left > 0 and self.wakes and self.wakes[0][0] <= now:
+            at, name = heapq.heappop(self.wakes)
             queue = self.queues.get(name)
             if queue is None or queue.wake != at:
                 continue
@@ -376,7 +377,7 @@ class Registry:
 
     def next_wake(self) -> int:
         """When `tick` will next have something to do."""
-        wakes = self._wakes
+        wakes = self.wakes
         while wakes:
             at, name = wakes[0]
             queue = self.queues.get(name)
@@ -384,11 +385,6 @@ class Registry:
                 return at
             heapq.heappop(wakes)
         return NEVER
-
-    @property
-    def soonest(self) -> int:
-        """No later than `next_wake`, and found at once."""
-        return self._wakes[0][0] if self._wakes else NEVER
 
     def _attend(self, queue: Queue, most: int) -> int:
         """Do at most so much of what is due in a queue; gives how much it was."""
@@ -438,21 +434,22 @@ class Registry:
             self.plan(queue)
 
     def _spread_credit(self, queue: Queue) -> None:
-        """Credit given back in this queue may have been waited for in others."""
+        """Credit given back in this queue may have been waited for by others, here and in other queues."""
         freed, queue.freed = queue.freed, []
         for credit in freed:
             for name, member in credit.members:
                 other = self.queues.get(name)
-                if other is not None and other is not queue:
+                if other is not None:
                     other.offer(member)
-                    self.touch(name)
+                    if other is not queue:
+                        self.touch(name)
 
     def plan(self, queue: Queue) -> None:
         """Note when to look at a queue next."""
         wake = queue.next_wake()
         if wake < queue.wake:
             queue.wake = wake
-            heapq.heappush(self._wakes, (wake, queue.name))
+            heapq.heappush(self.wakes, (wake, queue.name))
 
     def _is_over(self, queue: Queue) -> bool:
         if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues or self.closing:

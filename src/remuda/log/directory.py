@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from remuda.log.system import allocate, datasync, read_all, sync_folder, write_all
+from remuda.log.system import allocate, datasync, quick_write, read_all, sync_folder, write_all
 from remuda.model.errors import (
     DirectoryInUse,
     DirectoryNotWritable,
@@ -374,11 +374,14 @@ class DirectoryFile:
         self._name_synced = False
 
     def write(self, data: bytes) -> None:
+        position = self._position
         try:
-            write_all(self._handle, data, self._position)
+            written = quick_write(self._handle, data, position)
+            if written < len(data):
+                write_all(self._handle, data[written:], position + written)
         except OSError as error:
             raise _storage_error(self._path.name, error) from error
-        self._position += len(data)
+        self._position = position + len(data)
 
     def sync(self) -> None:
         try:

@@ -192,14 +192,17 @@ class Log:
             return 0
         offset, position = self._after(record)
         kind, payload = encode(record, self.next_offset, self.next_position)
-        size = len(payload) + FRAME_BYTES
+        length = len(payload)
+        size = length + FRAME_BYTES
         if size > _SMALL:
             return 0
         if segment.index is not None:
             segment.index.note(record, byte)
-        data = self._header(segment, kind, payload) + payload
+        number = self._number
+        crc = _extend_crc(_crc(NUMBERED.pack(number, kind)), payload)
+        data = HEADER.pack(segment.marker, number, length, crc, kind) + payload
         self.next_offset, self.next_position = offset, position
-        self._number += 1
+        self._number = number + 1
         self._byte = byte + size
         self._total += size
         try:

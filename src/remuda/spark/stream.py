@@ -22,7 +22,7 @@ from remuda.spark.losses import losses, report
 from remuda.spark.options import LATEST, ReadOptions
 from remuda.spark.port import SparkLog, open_log, shown
 from remuda.spark.selection import Selection
-from remuda.spark.source import Shape, numbered, plan, read_part
+from remuda.spark.source import Shape, numbered, plan, read_part, table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER
 
 Offsets = dict[str, Any]
@@ -187,6 +187,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not only:
             return []
         return plan(self._log, self._options, only[0].start, only[-1].stop, end["position"], only)
+
+
+def check_log(url: str, table: str, at: Offsets) -> None:
+    """Raise unless a log is the one that a query has read up to some numbers."""
+    LogStream(ReadOptions.parse({"path": url, "table": table}), table_schema(table))._check(at)
 
 
 def numbers_of(offsets: Offsets) -> dict[str, int]:

@@ -174,7 +174,9 @@ class Runtime:
 
         Without `wait` an answer goes with whatever is written next, unless others wait for what comes of it.
         """
-        self._check_caller()
+        caller = threading.get_ident()
+        if self._holder == caller:
+            self._check_caller()
         with self.lock:
             if self._closed:
                 raise BrokerClosed(self._closed_text)
@@ -183,7 +185,7 @@ class Runtime:
             if self._stalled is not None:
                 return self._owe(command, stalls.refusal(self._stalled))
             # As `_changing`, at less cost.
-            self._holder = threading.get_ident()
+            self._holder = caller
             try:
                 return self._carry_out(command, inbox, wait)
             except StorageError as error:
@@ -235,18 +237,20 @@ class Runtime:
     def _settle(self, command: Settle, now: int, wait: bool) -> Pending:
         core, log = self.engine.core, self.engine.log
         settlement = command.settlement
-        if command.runs is None and settlement.outcome is Outcome.ACK:
-            queue = core.queues.get(command.queue)
-            if queue is not None:
+        queue = core.queues.get(command.queue)
+        if command.runs is None and queue is not None:
+            if settlement.reason is None and settlement.detail is None:
                 log.reserve(_PLAIN_ANSWER, use_spare=True)
-                record = core.consuming.complete_plainly(queue, command.lease, settlement.consumer, now)
-                if record is not None:
-                    count = record.rows[0].count
-                    if wait:
-                        return Pending(count, self._keep(record, queue.persistent))
-                    self._keep_later(record, queue.persistent)
-                    self._timer.nudge(now + _DEFERMENT)
-                    return Pending(count, 0)
+            else:
+                self.engine.make_room_for_answer(command)
+            record = core.consuming.settle_plainly(queue, command.lease, settlement, now)
+            if record is not None:
+                count = record.rows[0].count
+                if wait:
+                    return Pending(count, self._keep(record, queue.persistent))
+                self._keep_later(record, queue.persistent)
+                self._timer.nudge(now + _DEFERMENT)
+                return Pending(count, 0)
         self.engine.make_room_for_answer(command)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
@@ -749,8 +753,8 @@ class Runtime:
                 self._unreplicated.append(record)
         if type(record) is Appended:
             engine.store(record, size)
-        soonest = engine.core.registry.soonest
-        if soonest < self._timer.planned:
+        wakes = engine.core.registry.wakes
+        if wakes and wakes[0][0] < self._timer.planned:
             self._timer.nudge(engine.core.next_wake())
         return ticket
 

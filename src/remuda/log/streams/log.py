@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import monotonic, sleep, time_ns
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,8 +30,12 @@ _SKEW: Final = 10 * SECOND
 """By how much the clocks of writers and broker may differ before what is sought by time is not found at once."""
 _NEAR: Final = 60 * SECOND
 """How long after it was made a message is looked for at first."""
-AHEAD: Final = 32
+AHEAD: Final = 1024
 """Entries by which an event may be ahead of its message, where two processes wrote them at the same time."""
+_AHEAD_TIME: Final = 30 * SECOND
+_FRESH: Final = 5 * SECOND
+"""Where an event is not older, its message may still be on the way."""
+_WAIT: Final = 2.0
 _BACK: Final = 64
 """Entries that are looked through at first, going backwards; then twice as many, and so on."""
 
@@ -45,7 +50,7 @@ class _Told(NamedTuple):
 
 
 class StreamLog:
-    """Implements `EventLog` on a stream. May be used from several threads, one call at a time."""
+    """Implements `EventLog` on a stream. May be used from several threads."""
 
     def __init__(self, where: Place, stream: str = STREAM) -> None:
         self._source = StreamSource(where, stream)
@@ -144,7 +149,7 @@ class StreamLog:
         """
         sought, end = reference(id), self._next_entry()
         for _ in range(2):
-            self._look_up({sought}, end)
+            self._look_up({sought}, range(end, end))
             offset = self._references.find(sought, first_of(end))
             found = None if offset is None else self.message(offset)
             if found is not None and found[0].id == id:
@@ -343,24 +348,44 @@ class StreamLog:
         if resolve:
             unknown = {one for row in told for one in row.references if find(one, row.position) is None}
             if unknown:
-                self._look_up(unknown, span.start, span.stop)
+                self._look_up(unknown, span, max(row.time for row in told))
         for position, time, event, references in told:
             offsets = [find(one, position) if resolve else None for one in references]
             rows = [msgspec.structs.replace(event, first=GONE if one is None else one) for one in offsets]
             yield Events(position, time, rows)
 
-    def _look_up(self, unknown: set[int], before: int, behind: int | None = None) -> None:
-        """See the messages of these references. They are sought among the next entries `behind`, and in those `before`:
-        near the time that their ids tell, else by going backwards, as far as it takes.
+    def _read_ahead(self, left: set[int], behind: int, moment: int) -> None:
+        """See the messages of references among the next entries, or those still to come, unless they are old ones."""
+        fresh = {one for one in left if (told := time_told(one)) is None or told > moment - _NEAR}
+        known = len(fresh)
+        deadline, at = monotonic() + _WAIT, behind
+        while fresh and at < behind + AHEAD:
+            end = self._up_to(behind + AHEAD)
+            for entry in self.entries(at, end):
+                at = entry.number + 1
+                self._see(entry, fresh)
+                if not fresh or entry.time > moment + _AHEAD_TIME:
+                    break
+            else:
+                at = max(at, end)
+                if time_ns() // 1000 - moment < _FRESH and monotonic() < deadline:
+                    sleep(0.05)
+                    continue
+            break
+        if len(fresh) < known:
+            left -= {one for one in left if self._references.find(one, 0) is not None}
+
+    def _look_up(self, left: set[int], span: range, moment: int | None = None) -> None:
+        """See the messages of references: near the time that their ids tell, just before the entries that tell of them,
+        just behind, and at last by going backwards, as far as it takes.
         """
-        left = set(unknown)
-        if behind is not None and not all(self._references.covers(behind + at) for at in range(AHEAD)):
-            for entry in self.entries(behind, behind + AHEAD):
-                self._see(entry, left)
         times = sorted(time for one in left if (time := time_told(one)) is not None)
         for begin, end in _spans(times):
-            self._read_near(left, begin, end, before)
-        self._read_back(left, before)
+            self._read_near(left, begin, end, span.start)
+        if moment is not None:
+            self._read_back(left, span.start, floor=span.start - _BACK)
+            self._read_ahead(left, span.stop, moment)
+        self._read_back(left, span.start)
 
     def _read_near(self, left: set[int], begin: int, end: int, before: int) -> None:
         found = self._source.at_time(begin - _SKEW) if left else None
@@ -371,10 +396,11 @@ class StreamLog:
             if not left or entry.time > end + _NEAR:
                 return
 
-    def _read_back(self, left: set[int], before: int, *, whole: bool = False) -> None:
+    def _read_back(self, left: set[int], before: int, *, floor: int = 0, whole: bool = False) -> None:
+        floor = max(floor, 0)
         stop, step = self._references.first_covered(before), _BACK
-        while (left or whole) and stop > 0:
-            start = max(stop - step, 0)
+        while (left or whole) and stop > floor:
+            start = max(stop - step, floor)
             reached = stop
             for entry in self.entries(start, stop):
                 reached = min(reached, entry.number)

@@ -15,6 +15,8 @@ ROWS: Final = 1 << ROW_BITS
 GONE: Final = -1
 """In place of the offset of a message that is not in the stream, or not any more."""
 _HASHED: Final = 1 << 62
+_SMALL: Final = 1 << 45
+"""Below, a number was counted by somebody: a snowflake of the first hours of their era."""
 _DIGITS: Final = len(str(_HASHED)) - 1
 
 
@@ -48,4 +50,4 @@ def neighbours(first: int, count: int) -> range:
 
 def time_told(reference: int) -> int | None:
     """When a message was made (microseconds), if its id is a snowflake."""
-    return time_of(reference) if reference < _HASHED else None
+    return time_of(reference) if _SMALL < reference < _HASHED else None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -29,24 +30,28 @@ class References:
     """The messages of all entries that were looked at. New ones gather, and are put in order when one is sought."""
 
     def __init__(self) -> None:
+        self._guard = threading.RLock()
         self._fresh: list[tuple[int, int]] = []
         self._runs: list[_Run] = []
         self._covered: list[range] = []
 
     def add(self, entry: int, messages: Iterator[tuple[int, Sequence[int]]]) -> None:
         """The messages of an entry; once is enough."""
-        if self.covers(entry):
-            return
-        for offset, references in messages:
-            self._fresh += zip(references, range(offset, offset + len(references)), strict=True)
-        self._cover(entry)
+        with self._guard:
+            if self.covers(entry):
+                return
+            for offset, references in messages:
+                self._fresh += zip(references, range(offset, offset + len(references)), strict=True)
+            self._cover(entry)
 
     def find(self, reference: int, position: int) -> int | None:
         """The offset of the newest message before an event; without one, of the first behind it."""
-        self._order()
         before: int | None = None
         behind: int | None = None
-        for run in self._runs:
+        with self._guard:
+            self._order()
+            runs = list(self._runs)
+        for run in runs:
             at = bisect_right(run.references, reference) - 1
             while at >= 0 and run.references[at] == reference:
                 offset = run.offsets[at]
@@ -58,13 +63,15 @@ class References:
         return behind if before is None else before
 
     def covers(self, entry: int) -> bool:
-        at = bisect_right(self._covered, entry, key=lambda one: one.start) - 1
-        return at >= 0 and entry in self._covered[at]
+        with self._guard:
+            at = bisect_right(self._covered, entry, key=lambda one: one.start) - 1
+            return at >= 0 and entry in self._covered[at]
 
     def first_covered(self, before: int) -> int:
         """The first of the entries that were all looked at up to `before`."""
-        at = bisect_right(self._covered, before - 1, key=lambda one: one.start) - 1
-        return self._covered[at].start if at >= 0 and self._covered[at].stop >= before else before
+        with self._guard:
+            at = bisect_right(self._covered, before - 1, key=lambda one: one.start) - 1
+            return self._covered[at].start if at >= 0 and self._covered[at].stop >= before else before
 
     def _cover(self, entry: int) -> None:
         covered = self._covered

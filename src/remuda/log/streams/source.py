@@ -30,7 +30,11 @@ _PATIENCE: Final = 30.0
 _EMPTY: Final = 2.0
 """A stream without entries is not told from one whose entries are slow to come, but by waiting."""
 _NOT_FOUND: Final = 404
+_OF_THE_BROKER: Final = ("log", "queue_type")
+"""What a broker's URL may say beside how to reach it."""
+_NO_LOG: Final = "no"
 _OFFSET: Final = "x-stream-offset"
+_LAST_SECOND: Final = 253_402_300_799  # of the year 9999
 
 
 Place: TypeAlias = str | Url | ConnectionOptions | Connection
@@ -95,7 +99,7 @@ class StreamSource:
 
     def at_time(self, moment: int) -> RawEntry | None:
         """An entry from which on there are all that came at a time (microseconds) or later; None beyond the last."""
-        return self._one(datetime.fromtimestamp(max(moment // 1_000_000, 0), UTC), _EMPTY)
+        return self._one(datetime.fromtimestamp(min(max(moment // 1_000_000, 0), _LAST_SECOND), UTC), _EMPTY)
 
     def entries(self, start: int, stop: int) -> Generator[RawEntry, None, None]:
         """Entries from `start` to before `stop`, all of which are there or were."""
@@ -199,9 +203,12 @@ def read_place(where: str | Url | ConnectionOptions, stream: str = STREAM) -> tu
     if url.scheme not in (AMQP, AMQPS):
         raise InvalidOption(f"a stream is at amqp://host/vhost, not at {url}")
     stream = dict(url.options).get("log", stream)
+    if stream == _NO_LOG:
+        raise InvalidOption(f"{url} says that no event log is kept there (log=no); name one, as log=remuda.log")
     login = "" if url.user is None else quote(url.user, safe="")
     login += "" if url.password is None else ":" + quote(url.password, safe="")
-    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in url.options if name != "log")
+    others = [(name, value) for name, value in url.options if name not in _OF_THE_BROKER]
+    query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in others)
     options = parse_url(
         f"{url.scheme}://{login}{'@' if login else ''}{','.join(map(str, url.hosts))}/"
         f"{quote(url.vhost or '/', safe='')}{'?' if query else ''}{query}"

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -35,6 +35,9 @@ _MARGIN: Final = 10 * SECOND
 _PROPERTIES: Final = encode_properties(Properties(content_type="application/vnd.remuda.records", delivery_mode=2))
 _NOT_FOUND: Final = 404
 _OTHERWISE: Final = 406
+_TOO_LARGE: Final = frozenset({311, 406})
+_LARGE: Final = 4 * ENTRY_BYTES
+"""Every broker takes entries up to this size."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,8 @@ class StreamWriter:
     ) -> None:
         arguments = (retention or Retention()).arguments()
         self._linger = micros(linger) / SECOND
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise InvalidOption(f"timeout must be a number of seconds above 0, not {timeout!r}")
         self._timeout = timeout
         self._owned = not isinstance(where, Connection)
         if isinstance(where, Connection):
@@ -104,6 +109,7 @@ class StreamWriter:
         self._sent: deque[_Sent] = deque()
         self._closing = False
         self._failure: BaseException | None = None
+        self._lost: str | None = None
         try:
             self._channel = self._declare(arguments)
             self._begin()
@@ -151,6 +157,12 @@ class StreamWriter:
             done = self._changed.wait_for(lambda: self._kept >= goal or self._failure is not None, limit)
             if self._failure is not None and self._kept < goal:
                 raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
+            if self._lost is not None:
+                lost, self._lost = self._lost, None
+                raise StorageError(
+                    f"the stream {self.stream!r} did not keep everything: {lost}; it is not in the event log, all else "
+                    "is. Raise max_message_size"
+                )
             if not done:
                 why = "" if self._connection.up else f" ({self._connection.last_error})"
                 raise StorageError(
@@ -300,6 +312,7 @@ class StreamWriter:
                     with contextlib.suppress(AmqpError):
                         sent.receipt.wait(self._timeout)
             there = self._look()
+            refused = self._refused(entry for sent in waiting for entry in sent.entries if entry[0] not in there)
         except (AmqpError, StorageError) as error:
             if self._connection.failure is not None:
                 raise
@@ -310,7 +323,7 @@ class StreamWriter:
         with self._changed:
             self._sent.clear()
         for sent in waiting:
-            missing = [entry for entry in sent.entries if entry[0] not in there]
+            missing = [entry for entry in sent.entries if entry[0] not in there and entry[0] not in refused]
             if missing:
                 self._send(missing, sent.records)
             else:
@@ -318,6 +331,24 @@ class StreamWriter:
                     settled = Receipt(())
                     settled.settle()
                     self._sent.append(_Sent([], sent.records, settled))
+
+    def _refused(self, entries: Iterable[tuple[int, bytes]]) -> set[int]:
+        """The sequences of large entries that the broker does not take at all: sent again, they would be in the way of
+        all that follow for ever. Of the others, those that were large are in the stream now.
+        """
+        refused: set[int] = set()
+        for sequence, body in entries:
+            if len(body) > _LARGE:
+                try:
+                    self._publish([(sequence, body)]).wait(self._timeout)
+                except ChannelClosed as error:
+                    if error.code not in _TOO_LARGE:
+                        raise
+                    _LOG.error("the event log's stream refused an entry of %d bytes: %s", len(body), error)
+                    with self._changed:
+                        self._lost = f"an entry of {len(body)} bytes is larger than the broker takes ({error.text})"
+                refused.add(sequence)
+        return refused
 
     def _look(self) -> set[int]:
         """The sequences of this writer's entries that are in the stream, behind which nothing old can come in."""
