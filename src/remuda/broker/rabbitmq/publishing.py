@@ -28,6 +28,7 @@ from remuda.model.notices import Notice, NoticeKind
 from remuda.model.options import Status
 from remuda.model.records import Appended
 from remuda.model.results import Differences, Receipt
+from remuda.model.state import State
 from remuda.model.topics import check_topic, root
 
 ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH, Status.NOT_INITIALIZED})
@@ -59,6 +60,8 @@ class Publishing:
         self.clock = clock
         self._ids = ids
         self._options = options
+        self.counts: dict[str, dict[State, int]] = {}
+        """How often messages of a queue came into a state, as this process saw it."""
         self._open: set[Future[Receipt]] = set()
         self._trie: PatternTrie | None = None
         self._watchful: frozenset[str] | None = None
@@ -382,6 +385,10 @@ class Publication:
         kept = messages if len(taken) == len(messages) else messages.take(taken)
         command = msgspec.structs.replace(self._command, messages=kept)
         queues = [parent.queues_of(command, row) for row in range(len(kept))]
+        for names in queues:
+            for name in names:
+                counts = parent.counts.setdefault(name, {})
+                counts[State.QUEUED] = counts.get(State.QUEUED, 0) + 1
         if recording:
             same = queues[0] if queues.count(queues[0]) == len(queues) else queues
             parent.records.append([Appended(number_of(kept.id(0)), self._now, kept, same)])

@@ -99,6 +99,7 @@ class Runtime:
         self.consuming = Consuming(
             self.definitions, self.settler, self.clock, self.records, self.notices, self.background
         )
+        self.publishing.counts = self.consuming.counts
         self._executor = ThreadPoolExecutor(4, thread_name_prefix="remuda-rabbitmq")
         self._fetchers: dict[str, Fetcher] = {}
         self._subscribed: dict[Fetcher, tuple[str, str]] = {}
