@@ -294,7 +294,7 @@ def test_a_queue_of_another_type_is_not_touched(clean_url: str, make_bus: MakeBu
         bus = make_bus(clean_url)
         counting(bus)
         with pytest.raises(
-            Conflict, match="queue 'q' exists in RabbitMQ as another kind of queue.*Nothing was changed"
+            Conflict, match=r"queue 'q' exists in RabbitMQ as another kind of queue.*Nothing was changed"
         ):
             bus.publish("x", 1)
         assert channel.declare_queue("q", passive=True).message_count == 0
