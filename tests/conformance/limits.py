@@ -236,6 +236,17 @@ class SizeLimit(Conformance):
             broker.publish(Message("orders", b"x" * 11))
         assert waiting_bodies(broker) == [b"x" * 10]
 
+    def test_q7_holds_for_messages_from_other_queues(self, broker: Broker) -> None:
+        broker.create_queue("orders", type="pull", message_size_limit=3)
+        broker.create_queue("before", type="pull")
+        broker.publish(
+            [Message("before", b"123"), Message("before", b"1234"), Message("before", b"12")], queue="before"
+        )
+        assert broker.move("before", "orders") == 2
+        pulled(broker, "before").dead(reason="given up", to="orders")
+        assert waiting_bodies(broker, "orders") == [b"123", b"12"]
+        assert (broker.queue("before").dead, broker.queue("before").waiting) == (1, 0)
+
     def test_q7_no_message_size_limit_means_none(self, broker: Broker) -> None:
         broker.create_queue("orders", type="pull", message_size_limit=0)
         broker.publish(Message("orders", b"x" * 5_000_000))
@@ -285,6 +296,16 @@ class UniqueIds(Conformance):
         broker.create_queue("other", type="pull")
         broker.publish([Message("other", b"0", id="a"), Message("other", b"1", id="a")])
         assert waiting_bodies(broker, "other") == [b"0", b"1"]
+
+    def test_q12_holds_for_messages_from_other_queues(self, backend: Backend, broker: Broker) -> None:
+        broker.create_queue("before", type="pull", dead_letter_queue="orders")
+        for body in (b"first", b"second"):
+            broker.publish(Message("before", body, id="a"), queue="before")
+        assert broker.move("before", "orders") == 1
+        self.refuses(broker)
+        pulled(broker, "before").dead(reason="given up", to="orders")
+        assert (broker.queue("before").dead, broker.queue("orders").size) == (1, 1)
+        self.refuses(restarted(backend, broker))
 
     def test_q12_while_queued(self, broker: Broker) -> None:
         broker.publish(Message("orders", b"", id="a"))

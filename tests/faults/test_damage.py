@@ -106,7 +106,7 @@ def test_l9_a_checkpoint_that_holds_nonsense_is_passed_over(tmp_path: Path) -> N
     disk = DirectoryDisk(tmp_path)
     (sequence,) = checkpoint.sequences(disk)
     (kept,) = checkpoint.read_all(disk).valid
-    checkpoint.write(disk, kept._replace(sequence=sequence, snapshot=b"\xc1nonsense"))
+    checkpoint.write(disk, sequence, kept.mark, [b"\xc1nonsense"])
     with open_broker(tmp_path, sync="os") as broker:
         assert broker.recovery.damaged_checkpoints == (checkpoint.name_of(sequence),)
         assert len(bodies(broker, "q")) == 10

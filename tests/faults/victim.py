@@ -159,11 +159,11 @@ class Load:
         rows = list(range(len(names))) if chance < 0.7 else sorted(rng.sample(range(len(names)), len(names) // 2))
         settled = [names[row] for row in rows]
         self._tell("s", *settled)
-        if chance < 0.2:
-            delivery.dead(rows, reason="given up on purpose")
+        count = delivery.dead(rows, reason="given up on purpose") if chance < 0.2 else delivery.ack(rows)
+        if count == len(rows):  # on a machine that stood still the time for an answer may be over
+            self._tell("S", *settled)
         else:
-            delivery.ack(rows)
-        self._tell("S", *settled)
+            self._tell("!", str(count))
         if len(rows) < len(names):
             delivery.nack()
 

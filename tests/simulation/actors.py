@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ from remuda.model.commands import (
     Unsubscribe,
 )
 from remuda.model.durations import HOUR, MILLISECOND, SECOND
-from remuda.model.errors import ConsumersFull, DiskFull
+from remuda.model.errors import ConsumersFull, DiskFull, TooManyFiles
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
 from remuda.model.messages import Messages
@@ -125,7 +126,7 @@ class Actors:
     def _make_room(self, messages: Messages, step: Step) -> None:
         try:
             self.sim.engine.make_room(messages)
-        except DiskFull:
+        except (DiskFull, TooManyFiles):
             self.sim.note(f"{step.text}: the disk is full")
             checks.check_numbers(self.sim.engine, self.sim.model)
             raise
@@ -337,6 +338,7 @@ class Actors:
         require(sorted(given) == sorted(expected), f"Q2: {given} were handed over, not {expected}")
         if given:
             sim.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(given)))
+            sim.begin(dispatch, given)
 
     def _to_give(self, queue: QueueModel, lease: Lease, number: int, consumer: str) -> list[int]:
         if consumer not in lease.silent or lease.deadline <= self.sim.model.now:
@@ -530,11 +532,15 @@ class Actors:
             states=PARKED if parks else frozenset({State.QUEUED}), offsets=None if only is None else tuple(_runs(only))
         )
         room = self._room(to)
+        suiting = self._suiting(to, there if only is None else only)
         step = Step(f"move {only or 'all'} {'parked' if parks else 'waiting'} from {name} to {to}", moving={name})
         step.only = None if only is None else set(only)
         moved = self._operate(step, Move(name, to, chosen, "an operator"))
         wanted = 0 if to == name else len(there if only is None else only)
-        require(min(wanted, room) <= moved <= wanted, f"{moved} of {wanted} were moved, there was room for {room}")
+        least = 0 if to == name else min(suiting, room)
+        require(
+            least <= moved <= wanted, f"{moved} of {wanted} were moved, {suiting} suit and there is room for {room}"
+        )
 
     def _room(self, name: str) -> int:
         """How many messages a queue takes from another."""
@@ -617,6 +623,24 @@ class Actors:
             if queue.entries[offset].state in selection.states and (wanted is None or offset in wanted)
         ]
 
+    def _suiting(self, name: str, offsets: Sequence[int]) -> int:
+        """How many of these messages another queue takes, as far as their size and their ids go."""
+        queue = self.sim.model.queues.get(name)
+        options = self.sim.scenario.broker.queue_defaults if queue is None else queue.options
+        limit, unique = options.message_size_limit, options.unique_ids
+        ids = {} if queue is None else {own: offset for offset, own in queue.ids.items()}
+        count = 0
+        for offset in offsets:
+            message = self.sim.model.messages.get(offset)
+            if message is None:
+                count += 1
+                continue
+            if limit and len(message.body) > limit:
+                continue
+            if not unique or ids.setdefault(message.id, offset) == offset:
+                count += 1
+        return count
+
     def _unique(self, name: str, offsets: list[int]) -> list[int]:
         """Q12: of messages with the same id only one can come back, and none while another is live."""
         queue = self.sim.model.queues[name]
@@ -645,7 +669,10 @@ class Actors:
         def verb() -> None:
             for queue in sim.model.queues.values():
                 queue.release_due(sim.model.now)
-            sim.engine.core.tick(sim.clock)
+            core = sim.engine.core
+            core.tick(sim.clock)
+            while core.next_wake() <= core.recorder.now:
+                core.tick(sim.clock)
 
         sim.run(step, verb)
         checks.check_time(sim.model)
@@ -656,7 +683,7 @@ class Actors:
         for _ in range(self.random.choice((1, 1, 2))):
             self.sim.note("checkpoint")
             self.sim.commit()
-            self._upkeep().checkpoint()
+            self._upkeep(meanwhile=0.6).checkpoint()
         if self.random.random() < 0.3:
             self.seal()
 
@@ -672,13 +699,19 @@ class Actors:
         sim.commit()
         recovery.check_readable(sim)
 
-    def _upkeep(self) -> Upkeep:
-        """The real upkeep, on a stage set of a host."""
+    def _upkeep(self, meanwhile: float = 0.0) -> Upkeep:
+        """The real upkeep, on a stage set of a host. Others may do something `meanwhile`."""
         sim = self.sim
 
         def submit(command: Forget) -> Any:
             step = Step(f"retention forgets parked messages of {command.queue}")
             return SimpleNamespace(result=self._operate(step, command))
+
+        def sync() -> None:
+            # Others go on while a checkpoint is made: it tells the state that was frozen.
+            while self.random.random() < meanwhile:
+                getattr(self, self.random.choice(("publish", "pull", "answer", "answer", "pass_time")))()
+            sim.engine.commit(sync=True)
 
         core = sim.engine.core
         stage = SimpleNamespace(
@@ -688,7 +721,7 @@ class Actors:
             clock=lambda: sim.clock,
             submit=submit,
             queues=lambda: [core.info(name) for name in list(core.queues)],
-            sync=lambda: sim.engine.commit(sync=True),
+            sync=sync,
         )
         return Upkeep(cast(Runtime, stage), volatile=False)
 
@@ -711,7 +744,7 @@ class Actors:
         sim = self.sim
         sim.note("close and open")
         sim.disk.disarm()
-        sim.disk.full_chance = 0.0
+        sim.disk.calm()
         sim.commit()
         if self.random.random() < 0.5:
             sim.engine.checkpoint()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -60,6 +61,8 @@ class Step:
     """Whether an answer says that the attempt counts."""
     ticks: bool = False
     resumes: bool = False
+    begun: Callable[[int], set[int] | None] = lambda position: None
+    """After a restart: of the delivery that an event made, the offsets begun with; None if nobody knows."""
     replays: bool = False
     """Records that were checked when they were made are played again."""
     told: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -88,6 +91,8 @@ class Entry:
     consumer: str = ""
     reason: str | None = None
     redelivered: bool = False
+    fetched_by: int = -1
+    """The position of the event that sent it out last."""
 
 
 @dataclass
@@ -240,6 +245,7 @@ class Model:
         """Queues in which a pull request that clears may still wait."""
         self.exchanges: dict[str, tuple[ExchangeKind, list[Binding]]] = {}
         self.now = 0
+        self._position = 0
 
     def copy(self) -> Model:
         twin = copy.copy(self)
@@ -263,7 +269,8 @@ class Model:
                 f"events begin at position {record.first}, not at {self.next_position}",
             )
             self.next_position += len(record.rows)
-            for event in record.rows:
+            for position, event in enumerate(record.rows, record.first):
+                self._position = position
                 self._event(event, record.time, step)
         elif isinstance(record, QueueChange):
             self._change(record, step)
@@ -360,6 +367,7 @@ class Model:
             self._check_reason_to_land(queue, offset, entry, target, step)
             self._check_attempt(queue, offset, entry, event, step)
         if target == "F":
+            entry.fetched_by = self._position
             self._fetch(queue, offset, entry, event, time, step)
         elif target == "Q":
             self._enqueue(queue, offset, entry, event, time, step)
@@ -423,6 +431,8 @@ class Model:
                 asked = queue.name in step.reprocessed or step.replays or event.reason != "reprocessed"
                 require(asked, f"{where} was reprocessed although nobody asked")
             entry.deadline = queue.deadline(time)
+            if entry.state == "L":
+                self._check_limits(queue, offset, step)
             if offset in queue.names and queue.names[offset] not in queue.ids.values():
                 queue.ids[offset] = queue.names[offset]
         queue.leave_line(offset)
@@ -434,6 +444,19 @@ class Model:
         else:
             entry.due = 0
             queue.lane_of(entry).append(offset)
+
+    def _check_limits(self, queue: QueueModel, offset: int, step: Step) -> None:
+        """Q7 and Q12 hold for messages from other queues too."""
+        message, limit = self.messages.get(offset), queue.options.message_size_limit
+        if message is None:
+            return  # a power loss took it, and left what happened to it
+        where = f"{queue.name}: message {offset}"
+        if not step.replays:
+            require(not limit or len(message.body) <= limit, f"Q7: {where} came from another queue and is too large")
+        if queue.options.unique_ids:
+            taken = any(at != offset and own == message.id for at, own in queue.ids.items())
+            require(step.replays or not taken, f"Q12: {where} came from another queue, and its id is taken")
+            queue.names[offset] = message.id
 
     def _check_reason_to_land(self, queue: QueueModel, offset: int, entry: Entry, target: str, step: Step) -> None:
         """A message in flight changes only because of an answer, a missed deadline, or the end of its consumer."""
@@ -466,6 +489,8 @@ class Model:
         if (queue.name, offset) in step.answered:
             counts = event.state.value == "R" if step.counted is None else step.counted
             wanted -= not counts
+        elif (begun := step.begun(entry.fetched_by)) is not None:
+            wanted -= offset not in begun
         elif lease is not None and lease.unseen:
             wanted = wanted - 1 if entry.redelivered else NEVER_DELIVERED
         require(

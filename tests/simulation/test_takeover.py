@@ -11,7 +11,7 @@ from remuda.core.core import Core
 from remuda.core.publishing import Publishing
 from tests.simulation.takeover import play
 
-SEEDS = 30
+SEEDS = 20
 
 pytestmark = pytest.mark.simulation
 

@@ -18,11 +18,11 @@ from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import CommitTimeout
+from remuda.model.errors import CommitTimeout, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
 from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
@@ -83,7 +83,12 @@ class AsyncEmbeddedBroker:
     ) -> AsyncEmbeddedSubscription:
         tag, inbox = self._backend.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
-        differs = await self._finish(self._backend.begin(command, inbox))
+        pending = self._backend.begin(command, inbox)
+        try:
+            differs = await self._finish(pending)
+        except StorageError:
+            await self._call(self._backend.leave, command.queue, command.consumer)
+            raise
         return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
 
     async def channel(
@@ -108,7 +113,11 @@ class AsyncEmbeddedBroker:
         pending = backend.begin(command, inbox)
         found: Dispatch | None = None
         try:
-            found = await self._finish(pending)
+            try:
+                found = await self._finish(pending)
+            except StorageError:
+                backend.abandon_pull(pending, command, inbox)
+                raise
             if found is not None and pending.held is not None:
                 return AsyncDelivery(found, pending.held, self._settle, backend.track)
             if found is None and inbox is not None:
@@ -116,6 +125,8 @@ class AsyncEmbeddedBroker:
                 if found is None and not inbox.closed and not await self._call(backend.cancel_pull, queue, tag):
                     found = await receive(inbox, None)
                 backend.forget_pull(tag)
+                if found is None:
+                    backend.check_stalled()
             return None if found is None else await self._deliver(found)
         except asyncio.CancelledError:
             # Nobody is left to take what was, or will be, sent.
@@ -212,6 +223,11 @@ class AsyncEmbeddedBroker:
         """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
         return Spectator(await asyncio.to_thread(self._backend.reader), self._backend.flush)
 
+    async def health(self) -> Health:
+        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        health: Health = await self._call(self._backend.health)
+        return health
+
     async def on_notice(self, handler: Callable[[Notice], None]) -> None:
         await self._call(self._backend.on_notice, handler)
 
@@ -285,9 +301,9 @@ class AsyncEmbeddedSubscription:
             taken: Dispatch | None = dispatch
             try:
                 if backend.asks(dispatch):
-                    taken = await asyncio.to_thread(backend.hand_over, dispatch)
+                    taken = await asyncio.to_thread(backend.hand_over, dispatch, self._inbox)
                 else:
-                    taken = backend.hand_over(dispatch)
+                    taken = backend.hand_over(dispatch, self._inbox)
                 if taken is None:
                     continue
                 delivery = await self._broker._deliver(taken)
@@ -296,6 +312,8 @@ class AsyncEmbeddedSubscription:
                 raise
             if delivery is not None:
                 return delivery
+        if not self._inbox.closed:
+            self._broker.runtime.check_stalled()
         return None
 
     async def set_credit(self, credit: int) -> None:

@@ -16,11 +16,11 @@ from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import CommitTimeout
+from remuda.model.errors import CommitTimeout, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
 from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt, Removed
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
@@ -71,7 +71,8 @@ class EmbeddedBroker:
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        read_flag("raise_refusals", raise_refusals)
+        if raise_refusals is not True:
+            read_flag("raise_refusals", raise_refusals)
         pending = self._backend.submit(checks.publish(messages, queue, unbound, None, options, timeout))
         if pending.ticket or pending.confirmed is not None:
             self._finish(pending, timeout)
@@ -101,7 +102,12 @@ class EmbeddedBroker:
     ) -> EmbeddedSubscription:
         tag, inbox = self._backend.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
-        differs = self._finish(self._backend.submit(command, inbox))
+        pending = self._backend.submit(command, inbox)
+        try:
+            differs = self._finish(pending)
+        except StorageError:
+            self._backend.leave(command.queue, command.consumer)
+            raise
         return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
 
     def channel(
@@ -125,7 +131,11 @@ class EmbeddedBroker:
         inbox = Inbox() if command.wait else None
         pending = backend.submit(command, inbox)
         if pending.ticket:
-            backend.wait(pending.ticket)
+            try:
+                backend.wait(pending.ticket)
+            except StorageError:
+                backend.abandon_pull(pending, command, inbox)
+                raise
         found: Dispatch | None = pending.result
         if found is not None and pending.held is not None:
             return Delivery(found, pending.held, self._settle, backend.track)
@@ -134,6 +144,8 @@ class EmbeddedBroker:
             if found is None and not inbox.closed and not backend.cancel_pull(command.queue, tag):
                 found = inbox.get(None)
             backend.forget_pull(tag)
+            if found is None:
+                backend.check_stalled()
         return None if found is None else self._deliver(found)
 
     def renew(self, delivery: Delivery) -> bool:
@@ -221,6 +233,10 @@ class EmbeddedBroker:
     def spectate(self) -> Spectator:
         return Spectator(self._backend.reader(), self._backend.flush)
 
+    def health(self) -> Health:
+        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        return self._backend.health()
+
     def on_notice(self, handler: Callable[[Notice], None]) -> None:
         self._backend.on_notice(handler)
 
@@ -286,10 +302,12 @@ class EmbeddedSubscription:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)
         while (dispatch := self._inbox.get(wait)) is not None:
-            taken = self._broker._backend.hand_over(dispatch)
+            taken = self._broker._backend.hand_over(dispatch, self._inbox)
             delivery = None if taken is None else self._broker._deliver(taken)
             if delivery is not None:
                 return delivery
+        if not self._inbox.closed:
+            self._broker.runtime.check_stalled()
         return None
 
     def set_credit(self, credit: int) -> None:

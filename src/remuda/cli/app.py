@@ -8,6 +8,7 @@ import typer
 
 from remuda.cli import (
     backup,
+    cap,
     check,
     config,
     dashboard,
@@ -87,5 +88,6 @@ app.command("relay")(relay.relay)
 app.add_typer(db.app, name="db")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(lakes.app, name="lake")
+app.add_typer(cap.app, name="cap")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+from remuda.core.extensions import FactsOf, MessageFacts
 from remuda.core.queue import ACCEPTING, Queue
 from remuda.core.recorder import Recorder
 from remuda.model.errors import Duplicate, MessageTooLarge, QueueFull, QueueNotAccepting, Refused
@@ -103,6 +104,35 @@ def room(queue: Queue) -> int:
     if options.limit_exceeded is LimitExceeded.DELETE_OLDEST:
         return _ANY if queue.flights.size < options.message_limit else 0
     return max(options.message_limit - queue.size, 0)
+
+
+def taken(queue: Queue, first: int, count: int, facts_of: FactsOf) -> list[tuple[int, int, bool]]:
+    """Which of these messages a queue takes from another one, by all of its limits: runs in order."""
+    left, options = room(queue), queue.options
+    if not (left and (options.message_size_limit or options.unique_ids)):
+        fit = min(left, count)
+        return [run for run in ((first, fit, True), (first + fit, count - fit, False)) if run[1]]
+    runs: list[tuple[int, int, bool]] = []
+    ids: set[str] = set()
+    for offset in range(first, first + count):
+        facts = facts_of(offset)
+        fits = left > 0 and (facts is None or _suits(queue, offset, facts, ids))
+        if fits:
+            left -= 1
+            if facts is not None:
+                ids.add(facts.id)
+        if runs and runs[-1][2] is fits:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1, fits)
+        else:
+            runs.append((offset, 1, fits))
+    return runs
+
+
+def _suits(queue: Queue, offset: int, facts: MessageFacts, ids: set[str]) -> bool:
+    options = queue.options
+    if options.message_size_limit and facts.size > options.message_size_limit:
+        return False
+    return not options.unique_ids or (facts.id not in ids and queue.offset_of.get(facts.id, offset) == offset)
 
 
 def announce(recorder: Recorder, queue: Queue, first: int, count: int) -> None:

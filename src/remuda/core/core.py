@@ -13,7 +13,7 @@ from remuda.core.compacter import Compacter
 from remuda.core.consuming import Consuming
 from remuda.core.effects import Effects
 from remuda.core.exchanging import Exchanging
-from remuda.core.extensions import HandlerFor, StrategyFor, no_handler
+from remuda.core.extensions import FactsOf, HandlerFor, StrategyFor, no_handler, unknown
 from remuda.core.operating import Begun, Operating
 from remuda.core.publishing import Publishing
 from remuda.core.queue import Queue
@@ -45,6 +45,7 @@ class Core:
         compacter: Compacter | None = None,
         strategy_for: StrategyFor = by_type,
         handler_for: HandlerFor = no_handler,
+        facts_of: FactsOf = unknown,
     ) -> None:
         self.snowflakes = snowflakes
         self.compacter = compacter or Compacter()
@@ -58,6 +59,7 @@ class Core:
             default_options=default_options,
             strategy_for=strategy_for,
             handler_for=handler_for,
+            facts_of=facts_of,
         )
         self.queues: dict[str, Queue] = registry.queues
         self.consuming = consuming = Consuming(registry)
@@ -119,6 +121,12 @@ class Core:
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         return self.operating.parked(name, chosen, limit)
 
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        """The runs of messages that wait, delayed ones last."""
+        queue = self.registry.queue(name)
+        runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
+        return runs + [(piece.first, piece.count) for piece in queue.delayed]
+
     # Recovery
 
     @property
@@ -130,6 +138,10 @@ class Core:
         """Play one record of the log."""
         self._replaying.replay(record)
 
+    def learn_ids(self) -> None:
+        """After the last record: ids that must be unique, of messages that came from other queues, are looked up."""
+        self._replaying.learn_ids()
+
     def resume(self, now: int, begun: Begun = lambda event, first, count: None, *, keep: bool = False) -> None:
         """After the last record: nobody holds a delivery any more, and memory queues have lost their messages.
 
@@ -137,6 +149,7 @@ class Core:
         theirs, and `release_unclaimed` puts back the rest.
         """
         self.recorder.at(now)
+        self.learn_ids()
         recanted = self.spool.recant(self.recorder.now)
         if recanted is not None:
             self.recorder.change(recanted)

@@ -43,7 +43,7 @@ def dispatch(registry: Registry, queue: Queue) -> None:
         return
     expire(registry, queue)
     pace = queue.options.delay_between_messages
-    while queue.ready.size:
+    while queue.ready.size or not queue.advance(recorder.now):
         if pace and queue.next_send > recorder.now:
             break
         if queue.waiters:
@@ -54,7 +54,7 @@ def dispatch(registry: Registry, queue: Queue) -> None:
         assignment = queue.strategy.next(queue) if queue.consumers else None
         if assignment is None:
             break
-        runs = queue.ready.take(1 if pace else assignment.count)
+        runs = take(registry, queue, 1 if pace else assignment.count)
         send(registry, queue, assignment.consumers, runs)
         if pace:
             queue.next_send = recorder.now + pace
@@ -67,11 +67,11 @@ def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     pace = 0 if queue.options.type is QueueType.PULL else queue.options.delay_between_messages
     if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
         return False
-    expire(registry, queue)
+    count = 1 if pace else waiter.count
+    expire(registry, queue, count)
     sent = False
     while queue.ready.size and not sent:
-        count = 1 if pace else waiter.count
-        runs = queue.ready.take_newest(count) if waiter.newest else queue.ready.take(count)
+        runs = queue.ready.take_newest(count) if waiter.newest else take(registry, queue, count)
         sent = send(registry, queue, (waiter.consumer,), runs, waiter)
     if sent and pace:
         queue.next_send = recorder.now + pace
@@ -165,14 +165,25 @@ def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> 
     return runs
 
 
-def expire(registry: Registry, queue: Queue) -> None:
-    """Waiting messages whose deadline has come end here, or go on to the queue named for them."""
+def take(registry: Registry, queue: Queue, count: int) -> list[ReadyRun]:
+    """Take the next messages out of the line."""
+    if queue.delayed.soonest <= registry.recorder.now:
+        expire(registry, queue, count)
+    return queue.ready.take(count)
+
+
+def expire(registry: Registry, queue: Queue, count: int = 1) -> None:
+    """Have the next `count` messages stand in line. Those whose deadline has come end here, or go on to the queue named
+    for them."""
     now = registry.recorder.now
-    queue.release_due(now)
-    if queue.ready.soonest > now:
-        return
-    for run in queue.ready.expire(now):
-        end_expired(registry, queue, State.QUEUED, run.first, run.count, run.priority, lifted=[run])
+    while True:
+        whole = queue.advance(now, count)
+        if queue.ready.soonest > now:
+            return
+        for run in queue.ready.expire(now):
+            end_expired(registry, queue, State.QUEUED, run.first, run.count, run.priority, lifted=[run])
+        if whole:
+            return
 
 
 def end_expired(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -76,6 +76,21 @@ class DeliveryHandler(Protocol):
 
 StrategyFor = Callable[[str, QueueOptions], Strategy]
 HandlerFor = Callable[[str, QueueOptions], DeliveryHandler | None]
+
+
+class MessageFacts(NamedTuple):
+    """What limits must know of a message that the core holds by its offset alone."""
+
+    id: str
+    size: int
+
+
+FactsOf = Callable[[int], MessageFacts | None]
+"""Asked with an offset; None where nothing is known, and then the message passes."""
+
+
+def unknown(offset: int) -> None:
+    """The default: messages from other queues pass unseen."""
 
 
 def no_handler(queue: str, options: QueueOptions) -> None:

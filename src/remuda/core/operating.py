@@ -81,16 +81,15 @@ class Operating:
         if State.QUEUED in command.filter.states:
             moved += registry.move_waiting(queue, command.to, who=command.who, offsets=command.filter.offsets)
         for piece in [piece for piece in _chosen(queue, command.filter) if piece.state in PARKED]:
-            count = min(piece.count, registry.room_in(command.to))
-            if count <= 0:
-                break
-            again = Event(queue.name, State.QUEUED, piece.first, count, reason="moved", who=command.who)
-            self._recorder.event(queue, piece.state, again)
-            registry.end(
-                queue, State.QUEUED, piece.first, count, "moved", priority=piece.priority, to=command.to,
-                who=command.who,
-            )  # fmt: skip
-            moved += count
+            for first, count, taken in registry.taken_by(command.to, piece.first, piece.count):
+                if not taken:
+                    continue
+                again = Event(queue.name, State.QUEUED, first, count, reason="moved", who=command.who)
+                self._recorder.event(queue, piece.state, again)
+                registry.end(
+                    queue, State.QUEUED, first, count, "moved", priority=piece.priority, to=command.to, who=command.who
+                )
+                moved += count
         registry.after(queue)
         return moved
 

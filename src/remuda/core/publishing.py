@@ -115,6 +115,8 @@ class Publishing:
         those who waited for it; None, and nothing is done, if it is not so.
         """
         recorder, messages, queue = self._recorder, command.messages, command.queue
+        if now < recorder.now:
+            now = recorder.now
         priority, topics, called = messages.priority, messages.topics, messages.name
         if (
             len(messages.bodies) != 1
@@ -144,16 +146,20 @@ class Publishing:
         queues = self._registry.queues
         for name in names:
             target = queues.get(name)
-            if target is None or not target.plain_in or target.consumers or target._dues:
+            if target is None or not target.plain_in or target.consumers or target.delayed.soonest <= now:
                 return None
             if target.waiters and (
-                not target.plain_out or target.ready.size or target.attempts or target.watched or _asks(target.waiters)
+                not target.plain_out
+                or target.ready.size
+                or target.attempts.size
+                or target.watched
+                or _asks(target.waiters)
             ):
                 return None
-        if now > recorder.now:
+        if recorder.rows:
             recorder.at(now)
         else:
-            now = recorder.now
+            recorder.now = now
         first = recorder.next_offset
         recorder.next_offset = first + 1
         identified = msgspec.structs.replace(messages, ids=self._snowflakes.take_one(now), created=now)
@@ -176,7 +182,10 @@ class Publishing:
                 durable = True
             if target.waiters:
                 waiter = target.waiters.pop(next(iter(target.waiters)))
-                sent = self._consuming.send_plainly(target, waiter.consumer, now, waiter.count, waiter.tag)
+                place = target.ready.first()
+                sent = self._consuming.send_plainly(
+                    target, waiter.consumer, now, waiter.count, waiter.tag, place, place[2].front()
+                )
                 served = (*served, sent)
         return record, durable, served
 

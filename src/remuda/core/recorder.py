@@ -39,19 +39,20 @@ class Recorder:
         self.last_settled: dict[int, int] = {}
         """When a message of each block of offsets last came in or came to its end, for retention."""
         self._effects = Effects([], [], [], [], [])
-        self._rows: list[Event] = []
+        self.rows: list[Event] = []
+        """Events of now that are not a record yet."""
         self._watches: dict[int, _Watch] = {}
         self._next_watch = 1
 
     def at(self, now: int) -> None:
         if now > self.now:
-            if self._rows:
+            if self.rows:
                 self._close_rows()
             self.now = now
 
     def drain(self) -> Effects:
         """What has come of the commands since the last drain."""
-        if self._rows:
+        if self.rows:
             self._close_rows()
         effects, self._effects = self._effects, Effects([], [], [], [], [])
         return effects
@@ -65,7 +66,14 @@ class Recorder:
     def is_clean(self) -> bool:
         """Whether nothing waits to be drained."""
         effects = self._effects
-        return not (self._rows or effects.records or effects.concerns_others)
+        return not (self.rows or effects.records or effects.concerns_others)
+
+    def fresh(self, offset: int) -> tuple[Messages, int] | None:
+        """A message that was appended since the last drain, as a row of its batch."""
+        for record in reversed(self._effects.records):
+            if type(record) is Appended and record.first <= offset < record.first + len(record):
+                return record.messages, offset - record.first
+        return None
 
     # Records
 
@@ -87,7 +95,7 @@ class Recorder:
 
     def keep(self, record: Appended | Events, durable: bool) -> None:
         """A record that was numbered and played by whoever made it."""
-        if self._rows:
+        if self.rows:
             self._close_rows(len(record.rows) if type(record) is Events else 0)
         self._effects.records.append(record)
         if durable:
@@ -110,7 +118,7 @@ class Recorder:
         check_move(source, event.state)
         position = self.next_position
         self.next_position += 1
-        self._rows.append(event)
+        self.rows.append(event)
         if event.state is not State.FETCHED:
             self.touch(queue)
         queue.evolve(event, self.now, position if lease is None else lease, lifted)
@@ -122,7 +130,7 @@ class Recorder:
         """A further confirmation of messages that have one already: noted, without a move."""
         queue.evolve(event, self.now, self.next_position)
         self.next_position += 1
-        self._rows.append(event)
+        self.rows.append(event)
         self.touch(queue)
 
     def touch(self, queue: Queue) -> None:
@@ -211,7 +219,7 @@ class Recorder:
 
     def _close_rows(self, after: int = 0) -> None:
         """Rows so far become a record; `after` are those numbered since."""
-        if self._rows:
-            first = self.next_position - after - len(self._rows)
-            self._effects.records.append(Events(first, self.now, self._rows))
-            self._rows = []
+        if self.rows:
+            first = self.next_position - after - len(self.rows)
+            self._effects.records.append(Events(first, self.now, self.rows))
+            self.rows = []

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from remuda.core import admission, delivering
 from remuda.core.credit import Credit
-from remuda.core.extensions import ContainedHandler, HandlerFor, StrategyFor, no_handler
-from remuda.core.queue import Queue
+from remuda.core.extensions import (
+    ContainedHandler,
+    FactsOf,
+    HandlerFor,
+    MessageFacts,
+    StrategyFor,
+    no_handler,
+    unknown,
+)
+from remuda.core.queue import SLICE, Queue
 from remuda.core.ranges import MessageRange
-from remuda.core.ready import NEVER
+from remuda.core.ready import NEVER, ReadyRun
 from remuda.core.recorder import Recorder
 from remuda.core.routing import Routing
 from remuda.core.strategies import by_type, contained
@@ -39,6 +48,7 @@ class Registry:
         default_options: QueueOptions | None = None,
         strategy_for: StrategyFor = by_type,
         handler_for: HandlerFor = no_handler,
+        facts_of: FactsOf = unknown,
     ) -> None:
         self.recorder = recorder
         self.routing = routing
@@ -47,11 +57,14 @@ class Registry:
         self.queues: dict[str, Queue] = {}
         self.credits: dict[str, Credit] = {}
         """Of consumers that share one, by group."""
+        self.slice_size = SLICE
         self._strategy_for = strategy_for
         self._handler_for = handler_for
+        self._facts_of = facts_of
         self.closing = False
         """Whether consumers leave because the broker closes: then queues do not end with them."""
-        self._wakes: list[tuple[int, str]] = []
+        self.wakes: list[tuple[int, str]] = []
+        """When to look at which queue, a heap. The first is no later than `next_wake`."""
         self._touched: dict[str, None] = {}
         self._evicting: set[str] = set()
         """Full queues that are ending messages right now."""
@@ -216,20 +229,17 @@ class Registry:
         detail: str | None = None, lifted: Any = None,
     ) -> None:  # fmt: skip
         """Messages end here: they are parked, or move on to another queue as far as it takes them."""
-        moving = 0
-        if to is not None and to != queue.name:
-            moving = min(self.room_in(to), count)
-        if moving:
-            self._end_part(
-                queue, source, first, moving, reason, state, priority, to, consumer, attempt, who, detail, lifted
-            )
-        if moving < count:
-            if moving:
-                lifted = None if lifted is None else _rest(lifted, first + moving)
-                first, count = first + moving, count - moving
+        if to is None or to == queue.name:
             self._end_part(
                 queue, source, first, count, reason, state, priority, None, consumer, attempt, who, detail, lifted
             )
+            return
+        for start, size, taken in self.taken_by(to, first, count):
+            part = None if lifted is None else _between(lifted, start, size)
+            self._end_part(
+                queue, source, start, size, reason, state, priority, to if taken else None, consumer, attempt, who,
+                detail, part,
+            )  # fmt: skip
 
     def _end_part(
         self, queue: Queue, source: State, first: int, count: int, reason: str, state: State, priority: int,
@@ -238,8 +248,6 @@ class Registry:
         event = Event(
             queue.name, state, first, count, consumer, attempt, reason, who=who, detail=detail, to=to
         )  # fmt: skip
-        if lifted is not None and to is not None:
-            lifted = [run for run in lifted if run.first < first + count]
         self.recorder.event(queue, source, event, lifted=lifted)
         if to is not None:
             arrived = Event(
@@ -247,16 +255,17 @@ class Registry:
             )
             self.enter(self.queues[to], arrived)
 
-    def room_in(self, name: str) -> int:
-        """How many messages another queue will take; it is created where it must be, before anything moves."""
+    def taken_by(self, name: str, first: int, count: int) -> list[tuple[int, int, bool]]:
+        """Which of these messages another queue will take: runs in order. It is created where it must be, before
+        anything moves."""
         target = self.queues.get(name)
         if target is None:
             if not self.auto_queue_creation:
-                return 0
+                return [(first, count, False)]
             target = self.create(name, self.default_options, Status.RUNNING)
         elif target.status is Status.NOT_INITIALIZED:
             self.initialize(target, None)
-        return admission.room(target)
+        return admission.taken(target, first, count, self._facts)
 
     def enter(self, queue: Queue, event: Event) -> None:
         """Messages come from another queue. Those that are live here already, having come by two ways, stay as they
@@ -275,11 +284,30 @@ class Registry:
             at = first + count
         if at < end:
             self._enter_part(queue, State.LOGGED, event, at, end - at)
+        self.learn_ids(queue, event.first, event.count)
         self.evict(queue)
         self.touch(queue.name)
 
     def _enter_part(self, queue: Queue, source: State, event: Event, first: int, count: int) -> None:
         self.recorder.event(queue, source, msgspec.structs.replace(event, first=first, count=count))
+
+    def learn_ids(self, queue: Queue, first: int, count: int) -> None:
+        """Messages that came from another queue have their ids to themselves here too, where ids are unique."""
+        if not queue.options.unique_ids:
+            return
+        for offset in range(first, first + count):
+            live, parked = whereabouts(queue, offset, 1), queue.parked.find(offset, 1)
+            if (live or parked) and offset not in queue.id_of and (facts := self._facts(offset)) is not None:
+                queue.id_of[offset] = facts.id
+                if live:
+                    queue.offset_of.setdefault(facts.id, offset)
+
+    def _facts(self, offset: int) -> MessageFacts | None:
+        fresh = self.recorder.fresh(offset)
+        if fresh is None:
+            return self._facts_of(offset)
+        messages, row = fresh
+        return MessageFacts(messages.id(row), len(messages.bodies[row]))
 
     def evict(self, queue: Queue, before: int = 1 << 62) -> None:
         """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last of all."""
@@ -314,11 +342,10 @@ class Registry:
         """Send messages that wait on to another queue, delayed ones included, as many as it has room for."""
         moved = 0
         for source, first, count, priority in self._waiting(queue, "all", offsets):
-            count = min(count, self.room_in(to))
-            if count <= 0:
-                break
-            self.end(queue, source, first, count, "moved", priority=priority, who=who, to=to)
-            moved += count
+            for start, size, taken in self.taken_by(to, first, count):
+                if taken:
+                    self.end(queue, source, start, size, "moved", priority=priority, who=who, to=to)
+                    moved += size
         return moved
 
     def _waiting(
@@ -338,19 +365,19 @@ class Registry:
     # Time
 
     def tick(self) -> None:
-        """Do what has become due."""
-        now = self.recorder.now
-        while self._wakes and self._wakes[0][0] <= now:
-            at, name = heapq.heappop(self._wakes)
+        """Do what has become due, or a slice of it where it is much: then `next_wake` says that there is more."""
+        now, left = self.recorder.now, self.slice_size
+        while left > 0 and self.wakes and self.wakes[0][0] <= now:
+            at, name = heapq.heappop(self.wakes)
             queue = self.queues.get(name)
             if queue is None or queue.wake != at:
                 continue
             queue.wake = NEVER
-            self._attend(queue)
+            left -= 1 + self._attend(queue, left)
 
     def next_wake(self) -> int:
         """When `tick` will next have something to do."""
-        wakes = self._wakes
+        wakes = self.wakes
         while wakes:
             at, name = wakes[0]
             queue = self.queues.get(name)
@@ -359,21 +386,23 @@ class Registry:
             heapq.heappop(wakes)
         return NEVER
 
-    @property
-    def soonest(self) -> int:
-        """No later than `next_wake`, and found at once."""
-        return self._wakes[0][0] if self._wakes else NEVER
-
-    def _attend(self, queue: Queue) -> None:
-        now = self.recorder.now
-        for lease in queue.overdue_leases(now):
+    def _attend(self, queue: Queue, most: int) -> int:
+        """Do at most so much of what is due in a queue; gives how much it was."""
+        now, done = self.recorder.now, 0
+        for lease in islice(queue.overdue_leases(now), most):
             delivering.time_out(self, queue, lease)
-        for piece in queue.due_ranges(now):
+            done += 1
+        for piece in queue.delayed.alarms(now, most - done):
             self._come_due(queue, piece)
+            done += 1
+        before = queue.ready.size
         delivering.expire(self, queue)
-        for tag in queue.ended_waiters(now):
+        done += abs(queue.ready.size - before)
+        for tag in islice(queue.ended_waiters(now), max(most - done, 1)):
             self.recorder.close(tag)
+            done += 1
         self.after(queue)
+        return done
 
     def _come_due(self, queue: Queue, piece: MessageRange) -> None:
         if piece.deadline <= self.recorder.now:
@@ -405,21 +434,22 @@ class Registry:
             self.plan(queue)
 
     def _spread_credit(self, queue: Queue) -> None:
-        """Credit given back in this queue may have been waited for in others."""
+        """Credit given back in this queue may have been waited for by others, here and in other queues."""
         freed, queue.freed = queue.freed, []
         for credit in freed:
             for name, member in credit.members:
                 other = self.queues.get(name)
-                if other is not None and other is not queue:
+                if other is not None:
                     other.offer(member)
-                    self.touch(name)
+                    if other is not queue:
+                        self.touch(name)
 
     def plan(self, queue: Queue) -> None:
         """Note when to look at a queue next."""
         wake = queue.next_wake()
         if wake < queue.wake:
             queue.wake = wake
-            heapq.heappush(self._wakes, (wake, queue.name))
+            heapq.heappush(self.wakes, (wake, queue.name))
 
     def _is_over(self, queue: Queue) -> bool:
         if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues or self.closing:
@@ -458,19 +488,18 @@ def _within(
                 yield state, low, high - low, priority
 
 
-def _rest(lifted: Any, first: int) -> Any:
-    """Of runs that were taken out of the line, the part from `first` on."""
-    return [
-        run if run.first >= first else run._replace(first=first, count=run.first + run.count - first)
-        for run in lifted
-        if run.first + run.count > first
-    ]
+def _between(lifted: Sequence[ReadyRun], first: int, count: int) -> list[ReadyRun]:
+    """Of runs that were taken out of the line, the parts that lie in another run."""
+    parts = []
+    for run in lifted:
+        low, high = max(run.first, first), min(run.first + run.count, first + count)
+        if low < high:
+            parts.append(run._replace(first=low, count=high - low))
+    return parts
 
 
 def _describe(queue: Queue) -> QueueInfo:
-    parked = {State.DEAD: 0, State.INVALID: 0, State.NOT_INTERESTED: 0}
-    for piece in queue.parked:
-        parked[piece.state] += piece.count
+    parked = queue.parked.counts
     high, normal = queue.ready.by_rank
     return QueueInfo(
         name=queue.name,
@@ -480,9 +509,9 @@ def _describe(queue: Queue) -> QueueInfo:
         normal=normal,
         delayed=queue.delayed.size,
         in_flight=queue.flights.size,
-        dead=parked[State.DEAD],
-        invalid=parked[State.INVALID],
-        not_interested=parked[State.NOT_INTERESTED],
+        dead=parked.get(State.DEAD, 0),
+        invalid=parked.get(State.INVALID, 0),
+        not_interested=parked.get(State.NOT_INTERESTED, 0),
         consumers=tuple(queue.consumers),
         counts=dict(queue.counts),
         pulls=len(queue.waiters),

@@ -49,6 +49,8 @@ class Replaying:
         self._snowflakes = snowflakes
         self._spool = spool
         self.found: dict[str, int] = {}
+        self._arrived: list[tuple[str, int, int]] = []
+        """Messages that came from other queues to one with unique ids, which their events do not tell."""
 
     def replay(self, record: Record) -> None:
         match record:
@@ -62,6 +64,13 @@ class Replaying:
                 self._spool.replay(record)
             case ExchangeChange():
                 self._exchanging.play(record)
+
+    def learn_ids(self) -> None:
+        """After the last record, when messages can be looked up."""
+        for name, first, count in self._arrived:
+            if name in self._registry.queues:
+                self._registry.learn_ids(self._registry.queues[name], first, count)
+        self._arrived.clear()
 
     def _replay_messages(self, record: Appended) -> None:
         registry, recorder = self._registry, self._recorder
@@ -85,6 +94,8 @@ class Replaying:
             queue = self._registry.queues.get(event.queue)
             if queue is not None:
                 queue.evolve(event, record.time, position)
+                if event.state is State.QUEUED and queue.options.unique_ids and event.first not in queue.id_of:
+                    self._arrived.append((event.queue, event.first, event.count))
             recorder.note_end(event, record.time)
         recorder.next_position = max(recorder.next_position, record.first + len(record))
 

@@ -8,11 +8,11 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from remuda.log.system import allocate, datasync, read_all, sync_folder, write_all
+from remuda.log.system import allocate, datasync, quick_write, read_all, sync_folder, write_all
 from remuda.model.errors import (
     DirectoryInUse,
     DirectoryNotWritable,
@@ -27,6 +27,7 @@ MARKER: Final = "remuda.json"
 LOCK: Final = "lock"
 FORMAT: Final = 1
 _TEMPORARY: Final = ".tmp"
+_GATHERED: Final = 1 << 20
 _FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
 SOCKET: Final = "socket"
 """Where other processes reach whoever has the directory."""
@@ -122,7 +123,7 @@ class DirectoryDisk:
                 raise
             return DirectoryFile(handle, path, position)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
         path = self._root / name
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         with _storage_errors(name):
@@ -131,7 +132,10 @@ class DirectoryDisk:
                 handle = self._create(temporary, os.O_WRONLY)
                 try:
                     os.ftruncate(handle, 0)
-                    write_all(handle, data, 0)
+                    at = 0
+                    for part in _gathered((data,) if isinstance(data, bytes) else data):
+                        write_all(handle, part, at)
+                        at += len(part)
                     os.fsync(handle)
                 finally:
                     os.close(handle)
@@ -370,22 +374,31 @@ class DirectoryFile:
         self._name_synced = False
 
     def write(self, data: bytes) -> None:
+        position = self._position
         try:
-            write_all(self._handle, data, self._position)
+            written = quick_write(self._handle, data, position)
+            if written < len(data):
+                write_all(self._handle, data[written:], position + written)
         except OSError as error:
             raise _storage_error(self._path.name, error) from error
-        self._position += len(data)
+        self._position = position + len(data)
 
     def sync(self) -> None:
         try:
             datasync(self._handle)
-            if not self._name_synced:
-                # The data is worth nothing while a power loss can still take the file's name, also where an earlier
-                # process made the file and was killed before it synced.
-                sync_folder(self._path.parent)
-                self._name_synced = True
         except OSError as error:
-            raise _storage_error(self._path.name, error) from error
+            # Whatever the reason, the system may have dropped what it could not write, and a second try would succeed
+            # without it: this never passes.
+            raise _unusable(self._path.name, error) from error
+        if not self._name_synced:
+            # The data is worth nothing while a power loss can still take the file's name, also where an earlier
+            # process made the file and was killed before it synced.
+            try:
+                sync_folder(self._path.parent)
+            except OSError as error:
+                known = _storage_error if error.errno in _NO_HANDLES else _unusable
+                raise known(self._path.name, error) from error
+            self._name_synced = True
 
     def reserve(self, up_to: int) -> None:
         with _storage_errors(self._path.name):
@@ -423,6 +436,10 @@ def _storage_error(name: str, error: OSError) -> StorageError:
         )
     if error.errno == errno.ELOOP:
         return StorageError(f"{name!r} is a link, which Remuda did not put there; nothing was opened. Remove it")
+    return _unusable(name, error)
+
+
+def _unusable(name: str, error: OSError) -> StorageError:
     return StorageError(f"{name!r} cannot be read or written: {error.strerror}; check the disk")
 
 
@@ -455,3 +472,17 @@ def _is_socket(path: str) -> bool:
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # a folder that went away meanwhile holds nothing
         raise error
+
+
+def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in parts that are worth a write."""
+    some: list[bytes] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += len(part)
+        if size >= _GATHERED:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)

@@ -14,6 +14,17 @@ Differences: TypeAlias = dict[str, tuple[Any, Any]]
 """Options asked for that a queue does not have: as asked, and as they stand (Q13)."""
 
 
+class Health(msgspec.Struct, frozen=True):
+    """How a broker is."""
+
+    live: bool
+    """Whether it can go on without being opened again."""
+    ready: bool
+    """Whether it takes whatever it is given now."""
+    problems: dict[str, str] = {}
+    """What does not work, by part, with the reason. Upkeep may have problems while the broker is ready."""
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """What became of a published batch: the ids of all its rows, and which were refused, unchanged or unroutable."""
 

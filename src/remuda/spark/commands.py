@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import logging
 import re
 import signal
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -21,6 +23,8 @@ from remuda.spark.extra import need_pyspark
 from remuda.spark.port import anchored
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from remuda.spark.watching import Told
 
 app = typer.Typer(name="pipeline", help="Spark pipelines over the log.", no_args_is_help=True)
@@ -88,18 +92,21 @@ def run(
             tell=lambda deed, counts: _tell_deed(name, deed, counts, as_json),
         )
         watch = Watch(lambda told: _tell(told, as_json))
-        with _interruptible(), watch.over(spark):
-            try:
-                queries = JOBS[name](spark, place)
-                while continuous and all(query.isActive for query in queries):
-                    time.sleep(0.5)
-            except KeyboardInterrupt:
-                queries = spark.streams.active
+        with _interrupts() as interrupted, watch.over(spark):
+            job = _begin(lambda: JOBS[name](spark, place))
+            while not (job.done() or interrupted.is_set()):
+                concurrent.futures.wait([job], timeout=0.2)
+            queries = job.result() if job.done() else spark.streams.active
+            while continuous and not interrupted.is_set() and all(query.isActive for query in queries):
+                interrupted.wait(0.5)
             for query in queries:
                 query.stop()
         watch.look(queries)
         for query in queries:
             query.awaitTermination()
+        if interrupted.is_set() and not continuous:
+            typer.echo(f"{name} was interrupted; what was done is kept, run it again for the rest", err=True)
+            raise typer.Exit(128 + signal.SIGINT)
     if as_json:
         typer.echo(json.dumps({"pipeline": name, "seconds": round(time.monotonic() - started, 3)}))
     else:
@@ -159,13 +166,35 @@ def _in_one_line() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C be heard here: PySpark's own handler cancels jobs in the midst of whatever is being asked of Spark."""
-    theirs = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C is noted here; pressed again, it forces an end. An exception in the midst of a question to Spark would
+    leave its answer to be taken for that of the next, and PySpark's own handler cancels jobs just there."""
+    noted = threading.Event()
+
+    def note(number: int, frame: object) -> None:
+        if noted.is_set():
+            raise KeyboardInterrupt
+        noted.set()
+
+    theirs = signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield noted
     finally:
         signal.signal(signal.SIGINT, theirs)
+
+
+def _begin(job: Callable[[], list[StreamingQuery]]) -> concurrent.futures.Future[list[StreamingQuery]]:
+    """Run a job beside the main thread, which stays free for Ctrl-C."""
+    outcome: concurrent.futures.Future[list[StreamingQuery]] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(job())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="remuda-pipeline", daemon=True).start()
+    return outcome
 
 
 def _reason(text: str) -> str:

@@ -17,13 +17,17 @@ from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
+from remuda.core.extensions import MessageFacts
 from remuda.core.operating import Begun
+from remuda.core.snapshot import FrozenCore
+from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
 from remuda.log.tail import Batch, LogOptions
+from remuda.model.commands import Settle
 from remuda.model.document import Document, document
-from remuda.model.errors import InvalidMessage
+from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.records import REMOVED, Appended, Event, Events, QueueChange
@@ -57,6 +61,7 @@ class Engine:
             compacter=Compacter(options.compact, options.compact_objects),
             strategy_for=extensions.strategy_for,
             handler_for=extensions.handler_for,
+            facts_of=self._facts,
         )
         self._stores: dict[str, MessageStore] = {}
         self._recent = RecentMessages()
@@ -99,6 +104,15 @@ class Engine:
             )
         self.log.reserve(size)
 
+    def make_room_for_answer(self, command: Settle) -> None:
+        """As `make_room`, for the events of an answer: two rows for each run, with the reason."""
+        queue, settlement = self.core.queues.get(command.queue), command.settlement
+        lease = queue.leases.get(command.lease) if queue is not None else None
+        runs = command.runs if command.runs is not None else lease.runs if lease is not None else []
+        text = len(settlement.reason or "") + len(settlement.detail or "") + len(command.queue)
+        size = 4096 + 2 * max(len(runs), 1) * (64 + 4 * (text + len(settlement.consumer or "")))
+        self.log.reserve(size, use_spare=True)
+
     def record(self) -> Effects:
         """Hand what the core decided to the log. Nothing of it counts before the next commit."""
         effects = self.core.recorder.drain()
@@ -136,10 +150,18 @@ class Engine:
         return self._recent.take(runs)
 
     def checkpoint(self) -> None:
-        """Make the next restart begin here."""
-        mark, state = self.log.mark(), snapshot.save(self.core)
-        self.commit(sync=True)
-        self.log.write_checkpoint(mark, state)
+        """Make the next restart begin here, while nobody changes anything."""
+        mark, frozen = self.freeze()
+        try:
+            self.commit(sync=True)
+            self.log.write_checkpoint(mark, frozen.encode())
+        finally:
+            frozen.thaw()
+
+    def freeze(self) -> tuple[Mark, FrozenCore]:
+        """The state and its place in the log, for a checkpoint. Takes a moment, whatever is live; whoever asks thaws
+        it."""
+        return self.log.mark(), FrozenCore(self.core)
 
     def document(self, offset: int) -> Document | None:
         """One message's whole life."""
@@ -170,6 +192,16 @@ class Engine:
             options = queue.options if queue is not None else self.core.registry.default_options
             store = self._stores[name] = self.extensions.store_for(name, options)
         return store
+
+    def _facts(self, offset: int) -> MessageFacts | None:
+        held = self._recent.take([(offset, 1)])
+        if held is not None:
+            return MessageFacts(held.id(0), len(held.bodies[0]))
+        try:
+            found = self.log.record_of(offset)
+        except RemudaError:  # an unreadable message keeps its place; whoever reads it is told
+            return None
+        return None if found is None else MessageFacts(found[0].id, len(found[0].body))
 
     def _discard(self, event: Event) -> None:
         store = self._stores.get(event.queue)

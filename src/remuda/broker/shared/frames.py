@@ -23,7 +23,7 @@ from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
 from remuda.model.records import Appended, Event
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt, Removed
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 
 VERSION: Final = 1
@@ -212,6 +212,7 @@ RESULTS: Final[dict[type[Any], Any]] = {
 }
 
 QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "health": (tuple[()], Health),
     "info": (tuple[str], QueueInfo),
     "queues": (tuple[()], list[QueueInfo]),
     "parked": (tuple[str, MessageFilter, int], list[ParkedMessage]),

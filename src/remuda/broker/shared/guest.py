@@ -47,11 +47,11 @@ from remuda.model.commands import (
     Unsubscribe,
 )
 from remuda.model.document import Document
-from remuda.model.errors import BrokerClosed, HostNotResponding, NotFound, RemudaError
+from remuda.model.errors import BrokerClosed, HostNotResponding, NotFound, RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.notices import Notice
-from remuda.model.results import ParkedMessage, QueueInfo, Removed
+from remuda.model.results import Health, ParkedMessage, QueueInfo, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 
@@ -328,14 +328,26 @@ class Guest:
             (isinstance(dispatch, Carried) and dispatch.check) or dispatch.deadline <= self.clock()
         )
 
-    def hand_over(self, dispatch: Dispatch) -> Dispatch | None:
+    def leave(self, queue: str, consumer: str) -> None:
+        with contextlib.suppress(RemudaError):
+            self.begin(Unsubscribe(queue, consumer))
+
+    def check_stalled(self) -> None:
+        """The host tells with its answers."""
+
+    def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
         if dispatch.lease is None or not self.asks(dispatch):
             return dispatch
         if not isinstance(dispatch, Carried):
-            return self._engine_here().hand_over(dispatch)
+            return self._engine_here().hand_over(dispatch, inbox)
         if not dispatch.hand_over and dispatch.shared and dispatch.deadline > self.clock():
             return dispatch
-        runs: list[tuple[int, int]] = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)).result
+        try:
+            runs: list[tuple[int, int]]
+            runs = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)).result
+        except StorageError:
+            inbox.put_back(dispatch)
+            raise
         if not runs:
             self._held.pop(dispatch.lease, None)
             return None
@@ -356,6 +368,13 @@ class Guest:
         return self._engine
 
     # Questions
+
+    def health(self) -> Health:
+        try:
+            health: Health = self._ask("health")
+        except RemudaError as error:
+            return Health(not self.closed, False, {"host": str(error)})
+        return health
 
     def info(self, name: str) -> QueueInfo:
         found: QueueInfo = self._ask("info", name)

@@ -558,6 +558,8 @@ class Host:
                 return
             except RemudaError as error:
                 failure = error
+        elif isinstance(answer.pending.result, Dispatch):
+            self._runtime.give_back(answer.pending.result)  # pulled, and not to be handed out
         answer.connection.send(frames.frame(frames.FAILED, (answer.request, frames.error_of(failure))))
 
     def _send(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from remuda.model.filters import MessageFilter
     from remuda.model.messages import Messages
     from remuda.model.notices import Notice
-    from remuda.model.results import ParkedMessage, QueueInfo, Removed
+    from remuda.model.results import Health, ParkedMessage, QueueInfo, Removed
     from remuda.model.routing import Binding, ExchangeKind
 
 
@@ -70,8 +70,18 @@ class Role:
         asks: bool = self._do.asks(dispatch)
         return asks
 
-    def hand_over(self, dispatch: Dispatch) -> Dispatch | None:
-        taken: Dispatch | None = self._do.hand_over(dispatch)
+    def leave(self, queue: str, consumer: str) -> None:
+        self._do.leave(queue, consumer)
+
+    def check_stalled(self) -> None:
+        self._do.check_stalled()
+
+    def health(self) -> Health:
+        health: Health = self._do.health()
+        return health
+
+    def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
+        taken: Dispatch | None = self._do.hand_over(dispatch, inbox)
         return taken
 
     def held(self, dispatch: Dispatch) -> Messages | None:

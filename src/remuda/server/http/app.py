@@ -61,10 +61,17 @@ def create_app(
         return Response(described, media_type="application/json")
 
     async def live(request: Request) -> Response:
-        return Response(b'{"live":true}', media_type="application/json")
+        health = await pages.in_thread(service.health)
+        return Response(
+            msgspec.json.encode({"live": health["live"]}),
+            200 if health["live"] else 503,
+            media_type="application/json",
+        )
 
     async def ready(request: Request) -> Response:
         health = await pages.in_thread(service.health)
+        if "problems" in health:
+            health["problems"] = sorted(health["problems"])  # strangers may ask too: the parts, not the reasons
         return Response(msgspec.json.encode(health), 200 if health["ready"] else 503, media_type="application/json")
 
     async def prometheus(request: Request) -> Response:

@@ -30,6 +30,7 @@ from remuda.model.errors import (
     NotFound,
     RemudaError,
     StorageError,
+    TooManyFiles,
 )
 from remuda.model.filters import MessageFilter
 from remuda.model.message import CORRELATION, Message, read_priority
@@ -104,7 +105,7 @@ class MessagingService:
         broker = self._open()
         try:
             return verb(broker)
-        except DiskFull:
+        except (DiskFull, TooManyFiles):
             raise
         except (BrokerClosed, StorageError) as error:
             with self._lock:
@@ -576,13 +577,16 @@ class MessagingService:
 
     # Health
 
-    def health(self) -> dict[str, bool]:
-        """Live: the broker answers. Ready: nothing keeps messages from being taken in."""
+    def health(self) -> dict[str, Any]:
+        """Live: the broker goes on, if need be by itself. Ready: nothing keeps messages from being taken in."""
         try:
             self._ask(lambda broker: broker.queues() if len(self._infos) < 500 else None)
-        except RemudaError:
-            return {"live": True, "ready": False}
-        return {"live": True, "ready": True}
+        except RemudaError as error:
+            return {"live": True, "ready": False, "problems": {"broker": str(error)}}
+        health = self.bus.health()
+        problems = health.get("problems", {})
+        broken = bool({"broker", "disk"} & problems.keys())
+        return {"live": health["live"], "ready": not broken, **({"problems": problems} if problems else {})}
 
     def infos(self) -> list[QueueInfo]:
         return list(self._snapshot().values())

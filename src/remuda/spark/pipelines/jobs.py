@@ -17,9 +17,11 @@ from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.utils import is_remote
 
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption, NotFound
+from remuda.spark.checkpoints import check_checkpoint, is_begun, last_batch, offsets
 from remuda.spark.lake import LakeTable
 from remuda.spark.options import check_names, truth, whole_number
 from remuda.spark.pipelines.archive import (
@@ -38,8 +40,9 @@ from remuda.spark.pipelines.mending import mend
 from remuda.spark.pipelines.metrics import fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
-from remuda.spark.port import directory
+from remuda.spark.port import directory, shown
 from remuda.spark.sink import query_id
+from remuda.spark.stream import check_log
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
 
 CHECKPOINTS: Final = "_checkpoints"
@@ -73,6 +76,9 @@ def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """log → lake, parted by date and queue"""
 
     def begin(table: str, shape: Callable[[DataFrame], DataFrame], target: LakeTable) -> StreamingQuery:
+        if not is_begun(checkpoint_of(place.lake, "archive", table)) and target.manifest().version and not is_remote():
+            raise _lost(target)
+
         def add(rows: DataFrame, app: str, batch: int) -> None:
             _check_sole(target, app)
             target.append(shape(rows), app=app, batch=batch)
@@ -184,7 +190,7 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     if not table.manifest().version and not checkpoint_of(place.lake, "archive", MESSAGES).exists():
         raise NotFound(
             f"there is no archive in the lake {place.lake!r}; nothing was replayed. Check the path, or make one: "
-            f"remuda pipeline run archive {place.url} --lake {place.lake}"
+            f"remuda pipeline run archive {shown(place.url)} --lake {place.lake}"
         )
     _publish_once(replayed(table.read(spark).where(where), place.options.get("to")), place)
     return []
@@ -311,8 +317,12 @@ def _follow(
     if (rows := whole_number(place.options, "maxRows", least=1)) is not None:
         stream = stream.option("maxRowsPerTrigger", rows)
     stream = stream.option("failOnDataLoss", truth(place.options, "failOnDataLoss", default=True))
-    checkpoint = str(checkpoint_of(place.lake, job, table))
-    return _start(stream.load(place.url), f"{job}-{table}", checkpoint, take, continuous=place.continuous)
+    checkpoint = checkpoint_of(place.lake, job, table)
+    if not is_remote():  # else it is the server's to look at
+        check_checkpoint(checkpoint)
+        if (done := last_batch(checkpoint)) is not None:
+            check_log(place.url, table, offsets(checkpoint, done))
+    return _start(stream.load(place.url), f"{job}-{table}", str(checkpoint), take, continuous=place.continuous)
 
 
 def _start(stream: DataFrame, name: str, checkpoint: str, take: Take, *, continuous: bool) -> StreamingQuery:
@@ -375,10 +385,14 @@ def _check_sole(table: LakeTable, app: str) -> None:
     """Rows that are only ever added must all come from one query, or they would be there twice."""
     newest = table.manifest()
     if newest.version and newest.last_batch(app) is None:
-        raise Conflict(
-            f"table {table.root.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
-            "the beginning; nothing was written. Restore the checkpoint, or choose another lake"
-        )
+        raise _lost(table)
+
+
+def _lost(table: LakeTable) -> Conflict:
+    return Conflict(
+        f"table {table.root.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
+        "the beginning; nothing was written. Restore the checkpoint, or choose another lake"
+    )
 
 
 def _finish(place: Place, queries: list[StreamingQuery]) -> list[StreamingQuery]:
