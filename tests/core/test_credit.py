@@ -201,10 +201,11 @@ def test_a_lease_that_is_over_cannot_be_taken_or_renewed() -> None:
     assert not bench.do(Renew("q", lease))
 
 
-def test_q2_credit_of_one_who_leaves_goes_to_others_of_its_group_in_the_same_queue() -> None:
+def test_q2_who_shares_credit_with_one_that_leaves_is_served_at_once() -> None:
+    """Also in the same queue, where nothing else happens afterwards."""
     bench = Bench({})
-    bench.subscribe("c", "d", credit=1, group="g")
+    bench.subscribe("c1", "c2", credit=1, group="g")
     bench.publish("a", "b")
-    assert [one.consumer for one in bench.sent] == ["c"]
-    bench.unsubscribe("c")
-    assert [one.consumer for one in bench.sent] == ["c", "d"]
+    assert [dispatch.consumer for dispatch in bench.sent] == ["c1"]
+    bench.unsubscribe("c1")
+    assert [dispatch.consumer for dispatch in bench.sent] == ["c1", "c2"]

@@ -6,6 +6,7 @@ A line is one small `write` to a pipe, so it arrives whole or not at all. Lower 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import threading
@@ -42,6 +43,7 @@ class Job(msgspec.Struct, frozen=True):
 
 def run(job: Job, pipe: Connection) -> None:
     """Work until killed."""
+    faulthandler.dump_traceback_later(100)
     broker = open_broker(job.directory, sync=job.sync, **SMALL_LOG)
     Load(job, broker, pipe.fileno()).run()
 
@@ -160,8 +162,10 @@ class Load:
         settled = [names[row] for row in rows]
         self._tell("s", *settled)
         count = delivery.dead(rows, reason="given up on purpose") if chance < 0.2 else delivery.ack(rows)
-        if count == len(rows):  # on a busy machine the time for an answer may be over: then it settles nothing
+        if count == len(rows):  # on a machine that stood still the time for an answer may be over
             self._tell("S", *settled)
+        else:
+            self._tell("!", str(count))
         if len(rows) < len(names):
             delivery.nack()
 

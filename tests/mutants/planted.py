@@ -70,14 +70,14 @@ MUTANTS: Final = (
         "log/tail.py",
         "                if at and synced_before:\n",
         "                if False:\n",
-        SIMULATION,
+        "tests/log/test_log.py::test_l2_a_segment_is_on_the_disk_before_the_next_one_is_begun",
     ),
     Mutant(
         "a batch that is written behind what came after it",
         "log/log.py",
         "        self._pending[:0] = batch.unwritten\n",
         "        self._pending += batch.unwritten\n",
-        SIMULATION,
+        "tests/log/test_log.py::test_l7_what_could_not_be_written_is_written_later_before_what_came_since",
     ),
     Mutant(
         "a small write that is forgotten when there was no room for it",

@@ -106,7 +106,9 @@ class Actors:
             return
         exchange = self.random.choice(sorted(sim.model.exchanges))
         batch = sim.scenario.batch(sim.clock)
-        routes = [sim.model.behind(exchange, message.name, dict(message.headers)) for message in batch]
+        routes = [
+            sim.model.behind(exchange, message.topics or (message.name,), dict(message.headers)) for message in batch
+        ]
         step = Step(f"publish {len(batch)} through {exchange}")
         receipt = self._publish(batch, Publish(Messages.of(batch), exchange=exchange), routes, step)
         taken = [route for row, route in enumerate(routes) if row not in receipt.refusals]
@@ -338,6 +340,7 @@ class Actors:
         require(sorted(given) == sorted(expected), f"Q2: {given} were handed over, not {expected}")
         if given:
             sim.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(given)))
+            sim.begin(dispatch, given)
 
     def _to_give(self, queue: QueueModel, lease: Lease, number: int, consumer: str) -> list[int]:
         if consumer not in lease.silent or lease.deadline <= self.sim.model.now:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
+from remuda.broker.embedded.attempts import FILE as MARKS
 from remuda.log.disk import AppendFile
 from remuda.model.errors import DiskFull, StorageError, TooManyFiles
 
@@ -120,6 +121,8 @@ class SimulatedDisk:
         self._crash_at = -1
         self._dead = False
         self._epoch = 0
+        self._boots = 0
+        self.folder: str | None = None
         self._locked = False
         self._names: dict[str, Content] = {}
         self._kept_names: dict[str, Content] = {}
@@ -151,6 +154,7 @@ class SimulatedDisk:
         self._epoch += 1
         self.sync_failed = False
         if kind is CrashKind.POWER:
+            self._boots += 1
             self._lose_names()
             for name in sorted(self._names):
                 self._names[name].survive(self.random)
@@ -228,7 +232,12 @@ class SimulatedDisk:
         self._crash_if(crashes)
 
     def path(self, name: str) -> str | None:
-        return None
+        """Marks of what was begun are written through memory, so they need a real file. It outlives a kill as this disk
+        does; after a power loss it is of another boot."""
+        return f"{self.folder}/{name}" if self.folder is not None and name == MARKS else None
+
+    def boot(self) -> bytes:
+        return b"boot %d" % self._boots
 
     def lock(self) -> None:
         assert not self._locked, "the log was opened twice"

@@ -67,6 +67,7 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
     """Open an engine on what the disk has, and check it against the records that survived."""
     journal = Journal()
     sim.model.now = sim.clock
+    begun = sim.begun()
     try:
         engine = WatchedEngine(sim.disk, sim.scenario.broker, WORKER, sim.clock, journal)
     except SimulatedCrash:
@@ -75,6 +76,7 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
     sim.disk.disarm()
     sim.disk.full_chance, sim.disk.fault_chance = sim.scenario.full_chance, sim.scenario.fault_chance
     sim.engine = engine
+    sim.marks.clear()
     assert journal.base is not None
     sim.journal.reach(journal.base)
     holes = sim.journal.has_holes
@@ -96,7 +98,7 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
         for queue in expected.queues.values():
             queue.consumers.clear()
             queue.leases.clear()
-        resume = Step("resume", resumes=True)
+        resume = Step("resume", resumes=True, begun=begun)
         for record in journal.kept():
             expected.play(record, resume)
         # A clock that was set back makes a scheduled message wait again, unless a checkpoint saw it come due.

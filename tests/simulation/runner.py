@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
+from remuda.broker.embedded.attempts import FILE as MARKS
 from remuda.broker.options import Sync
 from remuda.core.effects import Dispatch, Effects
 from remuda.log.frames import MARKER_BYTES
@@ -25,6 +28,9 @@ from tests.simulation.scenario import START, Scenario
 
 T = TypeVar("T")
 TRACE = 20
+HEAD = 64
+RANGES = 3
+"""How many runs of a delivery the marks can tell apart."""
 DiskFor = Callable[[Random], SimulatedDisk]
 
 
@@ -45,6 +51,14 @@ class Tally:
     def add(self, other: Tally) -> None:
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Mark(NamedTuple):
+    """A delivery made by some events, of which a consumer said what it began with."""
+
+    event: int
+    events: int
+    begun: set[int]
 
 
 class Failure(AssertionError):
@@ -81,6 +95,7 @@ class Simulation:
         self.damaged = False
         """Whether a power loss took records that were not synced from between others."""
         self.power_was_lost = False
+        self.marks: list[Mark] = []
         self.tally = Tally()
         self.step_number = 0
         self.trace: deque[str] = deque(maxlen=TRACE)
@@ -93,6 +108,8 @@ class Simulation:
         """All steps of the seed; raises `Failure`."""
         try:
             with (
+                TemporaryDirectory() as self.disk.folder,
+                patch("remuda.broker.embedded.attempts._boot", self.disk.boot),
                 patch("remuda.log.log.new_marker", self._marker),
                 patch("remuda.core.credit.WINDOW", self.scenario.window),
                 patch("remuda.core.strategies.WINDOW", self.scenario.window),
@@ -292,6 +309,32 @@ class Simulation:
             self.inbox.append(dispatch)
         else:
             self.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(offsets)))
+            self.begin(dispatch, offsets)
+
+    def begin(self, dispatch: Dispatch, offsets: list[int]) -> None:
+        """B4: a consumer begins with some of its messages, in order, and tells."""
+        few = len(dispatch.runs) <= RANGES
+        if dispatch.lease is None or dispatch.shared or len(offsets) < 2 or not few or self.random.random() < 0.3:
+            return
+        begun = offsets[: self.random.randint(1, len(offsets))]
+        marks = self.engine.attempts.track(dispatch.lease, len(dispatch.runs))
+        for offset in begun:
+            marks.begin(offset)
+        self.marks.append(Mark(dispatch.lease, len(dispatch.runs), set(begun)))
+
+    def begun(self) -> Callable[[int], set[int] | None]:
+        """What the next process may know of what this one began with: all, unless the power failed or one before it
+        has read it."""
+        path = self.disk.path(MARKS)
+        assert path is not None
+        data = Path(path).read_bytes() if Path(path).exists() else b""
+        known = data.startswith(self.disk.boot()) and any(data[HEAD:])
+        marks = list(self.marks) if known else []
+
+        def of(position: int) -> set[int] | None:
+            return next((mark.begun for mark in marks if 0 <= position - mark.event < mark.events), None)
+
+        return of
 
     def recover(self, kind: CrashKind) -> None:
         self.note(f"  {kind.value}")

@@ -186,6 +186,7 @@ class Registry:
 
     def drop(self, name: str) -> None:
         self.queues.pop(name, None)
+        self.routing.forget_queue(name)
         self.routing.changed()
         self.routing.close_channel(name)
 
@@ -434,7 +435,7 @@ class Registry:
             self.plan(queue)
 
     def _spread_credit(self, queue: Queue) -> None:
-        """Credit given back in this queue may have been waited for by others, here and elsewhere."""
+        """Credit given back in this queue may have been waited for by others, here and in other queues."""
         freed, queue.freed = queue.freed, []
         for credit in freed:
             for name, member in credit.members:
