@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from remuda.log.directory import DirectoryDisk
@@ -60,6 +61,6 @@ class StallingDisk(DirectoryDisk):
         self.check("open")
         return StallingFile(self, super().open_append(name, position))
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
         self.check("atomic")
         super().write_atomic(name, data)

@@ -143,7 +143,7 @@ def test_l7_a_waiting_pull_is_told_instead_of_none(broker: EmbeddedBroker, disk:
     with ThreadPoolExecutor(2) as pool:
         short = pool.submit(broker.pull, "q", timeout="2s")
         long = pool.submit(broker.pull, "empty", timeout="60s")
-        eventually(lambda: len(broker.runtime._inboxes) == 2, LIMIT)
+        eventually(lambda: len(broker.runtime._recipients.inboxes) == 2, LIMIT)
         disk.failing = {"write", "sync"}
         with pytest.raises(disk.error):
             broker.publish(Message("elsewhere", b"x"))
@@ -272,7 +272,7 @@ def test_l7_an_error_that_does_not_pass_is_the_end_for_everyone(tmp_path: Path) 
     )
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(one) for one in waiting]
-        eventually(lambda: len(broker.runtime._inboxes) == 2, LIMIT)
+        eventually(lambda: len(broker.runtime._recipients.inboxes) == 2, LIMIT)
         disk.failing = {"write"}
         with pytest.raises(StorageError):
             broker.publish(Message("q", b"x"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class BadFiles(DirectoryDisk):
             raise input_output_error()
         return super().read(name, start, length)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
         if self.full:
             self.refused += 1
             raise DiskFull(f"no room on the disk for {name!r}")

@@ -106,7 +106,9 @@ class Actors:
             return
         exchange = self.random.choice(sorted(sim.model.exchanges))
         batch = sim.scenario.batch(sim.clock)
-        routes = [sim.model.behind(exchange, message.name, dict(message.headers)) for message in batch]
+        routes = [
+            sim.model.behind(exchange, message.topics or (message.name,), dict(message.headers)) for message in batch
+        ]
         step = Step(f"publish {len(batch)} through {exchange}")
         receipt = self._publish(batch, Publish(Messages.of(batch), exchange=exchange), routes, step)
         taken = [route for row, route in enumerate(routes) if row not in receipt.refusals]
@@ -669,7 +671,10 @@ class Actors:
         def verb() -> None:
             for queue in sim.model.queues.values():
                 queue.release_due(sim.model.now)
-            sim.engine.core.tick(sim.clock)
+            core = sim.engine.core
+            core.tick(sim.clock)
+            while core.next_wake() <= core.recorder.now:
+                core.tick(sim.clock)
 
         sim.run(step, verb)
         checks.check_time(sim.model)
@@ -680,7 +685,7 @@ class Actors:
         for _ in range(self.random.choice((1, 1, 2))):
             self.sim.note("checkpoint")
             self.sim.commit()
-            self._upkeep().checkpoint()
+            self._upkeep(meanwhile=0.6).checkpoint()
         if self.random.random() < 0.3:
             self.seal()
 
@@ -696,13 +701,19 @@ class Actors:
         sim.commit()
         recovery.check_readable(sim)
 
-    def _upkeep(self) -> Upkeep:
-        """The real upkeep, on a stage set of a host."""
+    def _upkeep(self, meanwhile: float = 0.0) -> Upkeep:
+        """The real upkeep, on a stage set of a host. Others may do something `meanwhile`."""
         sim = self.sim
 
         def submit(command: Forget) -> Any:
             step = Step(f"retention forgets parked messages of {command.queue}")
             return SimpleNamespace(result=self._operate(step, command))
+
+        def sync() -> None:
+            # Others go on while a checkpoint is made: it tells the state that was frozen.
+            while self.random.random() < meanwhile:
+                getattr(self, self.random.choice(("publish", "pull", "answer", "answer", "pass_time")))()
+            sim.engine.commit(sync=True)
 
         core = sim.engine.core
         stage = SimpleNamespace(
@@ -712,7 +723,7 @@ class Actors:
             clock=lambda: sim.clock,
             submit=submit,
             queues=lambda: [core.info(name) for name in list(core.queues)],
-            sync=lambda: sim.engine.commit(sync=True),
+            sync=sync,
         )
         return Upkeep(cast(Runtime, stage), volatile=False)
 

@@ -7,6 +7,7 @@ Everything random comes from the generator it is given.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -196,7 +197,8 @@ class SimulatedDisk:
         self._crash_if(crashes)
         return _SimulatedFile(self, name, content, position, self._epoch)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        data = data if isinstance(data, bytes) else b"".join(data)
         crashes = self._step(partial=True)
         if self.random.random() < self.full_chance:
             raise self.full(name)

@@ -113,6 +113,8 @@ class Simulation:
                 patch("remuda.log.log.new_marker", self._marker),
                 patch("remuda.core.credit.WINDOW", self.scenario.window),
                 patch("remuda.core.strategies.WINDOW", self.scenario.window),
+                patch("remuda.core.queue.SLICE", self.scenario.slice),
+                patch("remuda.core.registry.SLICE", self.scenario.slice),
             ):
                 self._play()
         except (Exception, SimulatedCrash) as error:

@@ -85,4 +85,5 @@ def move_waiting(broker: Broker, source: str, target: str, who: str | None) -> i
 def next_wake(broker: Broker) -> int:
     """Do what time demands, and give when it next will."""
     assert isinstance(broker, EmbeddedBroker)
-    return broker.runtime.tick()
+    wake: int = broker.runtime.tick()
+    return wake

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -192,14 +192,17 @@ class Log:
             return 0
         offset, position = self._after(record)
         kind, payload = encode(record, self.next_offset, self.next_position)
-        size = len(payload) + FRAME_BYTES
+        length = len(payload)
+        size = length + FRAME_BYTES
         if size > _SMALL:
             return 0
         if segment.index is not None:
             segment.index.note(record, byte)
-        data = self._header(segment, kind, payload) + payload
+        number = self._number
+        crc = _extend_crc(_crc(NUMBERED.pack(number, kind)), payload)
+        data = HEADER.pack(segment.marker, number, length, crc, kind) + payload
         self.next_offset, self.next_position = offset, position
-        self._number += 1
+        self._number = number + 1
         self._byte = byte + size
         self._total += size
         try:
@@ -298,17 +301,22 @@ class Log:
         segment = self._active.sequence if self._active else self._upcoming.sequence
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
 
-    def write_checkpoint(self, mark: Mark, snapshot: bytes) -> None:
-        """Keep `snapshot` as the state at `mark`. Everything before the mark must be synced."""
+    def write_checkpoint(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
+        """Keep `snapshot`, whole or in parts, as the state at `mark`; gives its size.
+
+        Everything before the mark must be synced.
+        """
         self._check()
         self._last_checkpoint += 1
-        checkpoints.write(self.disk, Checkpoint(self._last_checkpoint, mark, snapshot))
+        parts = (snapshot,) if isinstance(snapshot, bytes) else snapshot
+        size = checkpoints.write(self.disk, self._last_checkpoint, mark, parts)
         self._kept = [*self._kept, (self._last_checkpoint, mark)][-KEPT:]
         self._checkpoint_total = mark.total
         kept = {sequence for sequence, _ in self._kept}
         for sequence in checkpoints.sequences(self.disk):
             if sequence not in kept:
                 self.disk.remove(checkpoints.name_of(sequence))
+        return size
 
     @property
     def pending_bytes(self) -> int:
@@ -317,6 +325,11 @@ class Log:
     @property
     def bytes_since_checkpoint(self) -> int:
         return self._total - self._checkpoint_total
+
+    @property
+    def records_since_checkpoint(self) -> int:
+        """How many records a restart would have to play."""
+        return self._number - (self._kept[-1][1].number if self._kept else 0)
 
     @property
     def settled_before(self) -> int:

@@ -66,9 +66,10 @@ class TailWriter:
                 # It is made when it is needed.
 
     def write(self, segment: TailSegment, data: bytes) -> None:
-        (self._files.get(segment.sequence) or self._file(segment)).write(data)
-        if segment.sequence not in self._unsynced:
-            self._unsynced.append(segment.sequence)
+        sequence = segment.sequence
+        (self._files.get(sequence) or self._file(segment)).write(data)
+        if sequence not in self._unsynced:
+            self._unsynced.append(sequence)
         segment.written += len(data)
 
     def finish(self, segment: TailSegment) -> None:

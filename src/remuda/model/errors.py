@@ -38,6 +38,9 @@ class Conflict(RemudaError):
 class Refused(RemudaError):
     """A queue did not take a message. The message was not stored and nothing was evicted for it."""
 
+    queue: str | None = None
+    """The queue that refused it, where one did."""
+
 
 class PartlyRefused(Refused):
     """Some messages of a batch were not taken; the others are stored. `receipt` says which."""
@@ -81,6 +84,14 @@ class CommitTimeout(RemudaError, TimeoutError):
 
 class BrokerClosed(RemudaError):
     """The broker was closed; open it again to go on. Everything accepted before is kept."""
+
+
+class NotAllowed(RemudaError):
+    """The server does not know this user, or does not allow this. Nothing was changed."""
+
+
+class HostNotResponding(RemudaError, TimeoutError):
+    """The process that has the directory, or the server, does not answer. What was asked may or may not be done."""
 
 
 class StorageError(RemudaError):

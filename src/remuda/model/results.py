@@ -42,6 +42,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Of the messages taken in, by number, those that no binding took: they are in the log and in no queue."""
     partly_refused: dict[int, Refused] = {}
     """Rows that some bindings of a router took and others refused, with the first refusal."""
+    repeated: int | None = None
+    """Of a batch that its producer sent again: how many of its messages had been taken in the first time."""
 
     def __len__(self) -> int:
         return len(self.given)

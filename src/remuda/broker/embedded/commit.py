@@ -42,6 +42,11 @@ class GroupCommit:
         """Why nothing can be kept any more: a write failed, or was interrupted half-way."""
 
     @property
+    def reached(self) -> int:
+        """The ticket up to which everything is kept."""
+        return self._done
+
+    @property
     def idle(self) -> bool:
         """Whether nobody writes. Stays so for whoever holds the lock without which the work cannot be taken."""
         return not self._leading and self.failure is None

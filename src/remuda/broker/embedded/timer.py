@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from remuda.broker.options import Sync
 from remuda.core.ready import NEVER
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from remuda.broker.embedded.runtime import Runtime
 
 _log = logging.getLogger("remuda.broker")
+_BREATH: Final = 0.001
 
 
 class Timer:
@@ -61,7 +63,11 @@ class Timer:
                 if next_sync <= self._runtime.clock():
                     next_sync = self._runtime.clock() + interval  # first, so that one that fails is no hot loop
                     self._runtime.sync()
-                self.nudge(self._runtime.tick())
+                wake = self._runtime.tick()
+                self.nudge(wake)
+                if wake <= self._runtime.clock():
+                    # There is more than one slice to do, and a lock that is taken again at once lets nobody in between.
+                    time.sleep(_BREATH)
             except Exception as error:
                 if self._runtime.failure is not None:
                     _log.error("the broker's timer stopped: %s", error)
