@@ -134,7 +134,7 @@ def _faststream(url: str, queue: str, body: bytes, count: int, *, filled: bool) 
         broker = RabbitBroker(url, logger=None, default_channel=Channel(prefetch_count=WINDOW))
         seen, done = 0, asyncio.Event()
 
-        @broker.subscriber(RabbitQueue(queue, passive=True))
+        @broker.subscriber(RabbitQueue(queue, declare=False))
         async def receive(message: bytes) -> None:
             nonlocal seen
             seen += 1
