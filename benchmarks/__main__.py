@@ -25,6 +25,7 @@ from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.lake.rows import LAKE_ROWS, is_lake
 from benchmarks.musts import findings
 from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
+from benchmarks.rabbitmq.rows import RABBITMQ_ROWS
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
 from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, spark_table
@@ -88,6 +89,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **LAKE_ROWS,
         **OUTBOX_ROWS,
         **HTTP_ROWS,
+        **RABBITMQ_ROWS,
     }
 
 

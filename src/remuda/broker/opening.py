@@ -1,10 +1,10 @@
-"""From a URL to a broker: a path or `file://` is a directory, `memory://` leaves nothing behind."""
+"""From a URL to a broker: a path or `file://` is a directory, `memory://` leaves nothing, `amqp://` is RabbitMQ."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from remuda.broker.backend import Backend
 from remuda.broker.embedded.clock import Clock
@@ -16,10 +16,11 @@ from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
 from remuda.model.errors import InvalidOption, Unsupported
-from remuda.model.urls import MEMORY, REMUDA, Url, parse_url
+from remuda.model.urls import AMQP, AMQPS, MEMORY, REMUDA, Url, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
+    from remuda.broker.rabbitmq.threads import RabbitBroker
 
 
 def open_broker(
@@ -29,7 +30,12 @@ def open_broker(
     clock: Clock | None = None,
     **options: Any,
 ) -> EmbeddedBroker:
-    """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`."""
+    """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`.
+
+    Those at `amqp://` have the port and nothing beside it.
+    """
+    if _is_rabbitmq(url):
+        return cast("EmbeddedBroker", _rabbit(url, extensions, clock, options))
     return EmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
@@ -41,9 +47,28 @@ async def open_async_broker(
     **options: Any,
 ) -> AsyncEmbeddedBroker:
     """Open the broker at `url` for use from coroutines."""
+    if _is_rabbitmq(url):
+        import asyncio
+
+        opened = await asyncio.to_thread(_rabbit, url, extensions, clock, options)
+        return cast("AsyncEmbeddedBroker", opened.aio)
     from remuda.broker.coroutines import AsyncEmbeddedBroker
 
     return AsyncEmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
+
+
+def _is_rabbitmq(url: str | os.PathLike[str]) -> bool:
+    return parse_url(url).scheme in (AMQP, AMQPS)
+
+
+def _rabbit(
+    url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: dict[str, Any]
+) -> RabbitBroker:
+    from remuda.broker.rabbitmq.opening import open_rabbit_broker
+
+    if extensions is not None and extensions != Extensions():
+        raise Unsupported("extensions are parts of the embedded broker; RabbitMQ has its own", "extensions")
+    return open_rabbit_broker(os.fspath(url), clock=clock, **options)
 
 
 def _runtime(
@@ -65,7 +90,8 @@ def _runtime(
     if place.scheme == REMUDA:
         return _remote(place, options, extensions)
     raise InvalidOption(
-        f"no broker speaks {place.scheme}://; give a directory, file:///path, memory:// or remuda://host:port"
+        f"no broker speaks {place.scheme}://; give a directory, file:///path, memory://, remuda://host:port or "
+        "amqp://host/vhost"
     )
 
 

@@ -8,6 +8,7 @@ import typer
 
 from remuda.cli import (
     backup,
+    cap,
     check,
     config,
     dashboard,
@@ -23,6 +24,7 @@ from remuda.cli import (
     run,
     schedules,
     search,
+    serve,
     takeover,
     top,
     worker,
@@ -62,6 +64,7 @@ def options(
 
 app.command("run")(run.run)
 app.command("worker")(worker.worker)
+app.command("serve")(serve.serve)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
@@ -86,7 +89,9 @@ app.command("search")(search.search)
 app.add_typer(index.app, name="index")
 app.command("relay")(relay.relay)
 app.add_typer(db.app, name="db")
+app.add_typer(serve.users, name="users")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(lakes.app, name="lake")
+app.add_typer(cap.app, name="cap")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)

@@ -15,8 +15,9 @@ _WIDE = 200
 
 
 def report(
-    directory: Annotated[
-        str | None, typer.Argument(metavar="[DIR|APP]", help="The directory, or the app that uses it.")
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[DIR|URL|APP]", help="The directory, its amqp:// URL, or the app that uses it."),
     ] = None,
     output: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts there too.")] = None,
     lake: Annotated[str | None, typer.Option(help="Read the lives in this lake in place of a log.")] = None,
@@ -36,14 +37,14 @@ def report(
     from rich.console import Console
 
     from remuda.cli import output as printer
-    from remuda.cli.target import directory_of
+    from remuda.cli.target import log_of
     from remuda.cli.times import point
     from remuda.spark.report import Wish, check_place, make_report, print_report, write_page
 
     if output is not None:
         check_place(output)
     wish = Wish(
-        url=None if directory is None else str(directory_of(directory)),
+        url=None if place is None else log_of(place),
         lake=lake,
         since=None if since is None else point(since),
         until=None if until is None else point(until),

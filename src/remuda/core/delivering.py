@@ -112,6 +112,7 @@ def send(
             recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, consumer=label))
     if waiter is not None and waiter.clear_after != "none":
         registry.clear(queue, waiter.clear_after, who=waiter.consumer)
+    arrivals = _arrivals(queue, chosen) if queue.arrivals else {}
     attempts = [portion.attempt for portion in portions]
     redelivered = tuple(portion.redelivered for portion in portions)
     for name in consumers:
@@ -120,7 +121,7 @@ def send(
         recorder.send(
             Dispatch(
                 queue.name, name, tag, token if asks or ahead else None, chosen, attempts, deadline,
-                queue.ready.by_rank, redelivered if True in redelivered else (), ahead, len(consumers) > 1,
+                queue.ready.by_rank, redelivered if True in redelivered else (), ahead, len(consumers) > 1, arrivals,
             )
         )  # fmt: skip
         if consumer is not None:
@@ -130,6 +131,15 @@ def send(
             for offset in range(first, first + count):
                 queue.handler.sent(queue.name, offset, consumers)
     return True
+
+
+def _arrivals(queue: Queue, runs: list[tuple[int, int]]) -> dict[int, str]:
+    return {
+        offset: queue.arrivals[offset]
+        for first, count in runs
+        for offset in range(first, first + count)
+        if offset in queue.arrivals
+    }
 
 
 def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from remuda.model.errors import StorageError
 from remuda.spark.checkpoints import last_batch, offsets
-from remuda.spark.port import directory, open_log
+from remuda.spark.port import SparkLog, directory, open_log
 
 
 def progress(url: str, lake: str) -> list[dict[str, Any]]:
@@ -24,10 +24,18 @@ def progress(url: str, lake: str) -> list[dict[str, Any]]:
                 "batches": 0 if done is None else done + 1,
                 "at": at,
                 "end": {name: end[name] for name in at} or end,
-                "behind": sum(max(end[name] - number, 0) for name, number in at.items()) if at else max(end.values()),
+                "behind": _behind(log, at, end),
             }
         )
     return rows
+
+
+def _behind(log: SparkLog, at: dict[str, int], end: dict[str, int]) -> int:
+    """How many rows lie before the end; of a pipeline that has read nothing, those of the longer table."""
+    tables = {"offset": "messages", "position": "events"}
+    if not at:
+        return max(log.rows(tables[name], 0, number) for name, number in end.items())
+    return sum(log.rows(tables[name], number, end[name]) for name, number in at.items())
 
 
 class Archived(NamedTuple):

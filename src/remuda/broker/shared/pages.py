@@ -74,6 +74,12 @@ class RemoteLog:
         found: int = self._guest.ask("log_offset_at", time)
         return found
 
+    def offset_of_last(self, rows: int) -> int:
+        return max(self.ends().next_offset - rows, 0)
+
+    def position_of_last(self, rows: int) -> int:
+        return max(self.ends().next_position - rows, 0)
+
     def position_at(self, time: int) -> int:
         found: int = self._guest.ask("log_position_at", time)
         return found

@@ -40,7 +40,7 @@ from remuda.spark.pipelines.mending import mend
 from remuda.spark.pipelines.metrics import fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
-from remuda.spark.port import directory
+from remuda.spark.port import directory, shown
 from remuda.spark.sink import query_id
 from remuda.spark.stream import check_log
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
@@ -190,7 +190,7 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     if not table.manifest().version and not checkpoint_of(place.lake, "archive", MESSAGES).exists():
         raise NotFound(
             f"there is no archive in the lake {place.lake!r}; nothing was replayed. Check the path, or make one: "
-            f"remuda pipeline run archive {place.url} --lake {place.lake}"
+            f"remuda pipeline run archive {shown(place.url)} --lake {place.lake}"
         )
     _publish_once(replayed(table.read(spark).where(where), place.options.get("to")), place)
     return []
