@@ -32,5 +32,6 @@ def janitor(rabbit: RabbitNode) -> Iterator[Janitor]:
 @pytest.fixture
 def clean_url(rabbit: RabbitNode, janitor: Janitor) -> Iterator[str]:
     """The URL of a RabbitMQ on which no broker of ours has left anything; what the test leaves is wiped away."""
+    janitor.wipe(used=False)
     yield rabbit.url
     janitor.wipe()

@@ -195,10 +195,13 @@ class Janitor:
     def __init__(self, url: str) -> None:
         self._runtime = Runtime(url, BrokerOptions(worker=1023), records=NoRecords()).open()
 
-    def wipe(self) -> None:
+    def wipe(self, *, used: bool = True) -> None:
+        """Wipe all away; unless it was `used`, only if there is something."""
         runtime = self._runtime
         channel = runtime.topology.channel
         runtime.definitions.propose(change(OPENED, "", 0))  # then all that was made before is known
+        if not used and not runtime.definitions.queues:
+            return
         for queue in list(runtime.definitions.queues):
             channel.delete_queue(queue)
             channel.delete_queue(queue + DEAD)

@@ -210,7 +210,9 @@ class QueueModel:
         """What nobody took, or not in time, is under way no longer once it is over."""
         for number, lease in self.leases.items():
             overdue = ticks and lease.deadline <= now
-            if lease.awaited and (overdue or not lease.taken) and not self.held(number):
+            # One that some confirmed is let go when the time for the others is up, and no event tells of it.
+            held = [offset for offset in self.held(number) if not overdue or self.entries[offset].state == "F"]
+            if lease.awaited and (overdue or not lease.taken) and not held:
                 lease.awaited.clear()
 
     @staticmethod

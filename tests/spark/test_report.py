@@ -212,9 +212,9 @@ def test_u3_a_large_log_is_left_to_spark(shop: tuple[str, list[Document]], monke
     with pytest.raises(SparkMissing):
         make_report(Wish(url=shop[0]))
     assert make_report(Wish(url=shop[0]), engine="here").messages > 20
-    for wrong in ({"engine": "duck"}, {"engine": ""}):
+    for wrong in ("duck", ""):
         with pytest.raises(InvalidOption, match="auto, here, spark"):
-            make_report(Wish(url=shop[0]), **wrong)
+            make_report(Wish(url=shop[0]), engine=wrong)
     with pytest.raises(InvalidOption, match="a lake is read by Spark"):
         make_report(Wish(lake="lake"), engine="here")
 

@@ -43,7 +43,7 @@ def dispatch(registry: Registry, queue: Queue) -> None:
         return
     expire(registry, queue)
     pace = queue.options.delay_between_messages
-    while queue.ready.size or not queue.advance(recorder.now):
+    while queue.has_next(recorder.now):
         if pace and queue.next_send > recorder.now:
             break
         if queue.waiters:
@@ -70,7 +70,7 @@ def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     count = 1 if pace else waiter.count
     expire(registry, queue, count)
     sent = False
-    while queue.ready.size and not sent:
+    while not sent and queue.has_next(recorder.now):
         runs = queue.ready.take_newest(count) if waiter.newest else take(registry, queue, count)
         sent = send(registry, queue, (waiter.consumer,), runs, waiter)
     if sent and pace:

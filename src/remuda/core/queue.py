@@ -482,6 +482,13 @@ class Queue:
             self._join(piece)
         return not delayed.has_due(time)
 
+    def has_next(self, time: int) -> bool:
+        """Whether a message stands in line."""
+        while not self.ready.size:
+            if self.advance(time):
+                break
+        return self.ready.size > 0
+
     def release_due(self, time: int) -> None:
         """Have all that is due stand in line."""
         for piece in self.delayed.due(time, NEVER):

@@ -215,6 +215,15 @@ def test_a_half_open_link_is_noticed_and_left(rabbit: RabbitNode, clean_url: str
         eventually(all_came(tally, list(range(20))), SOON)
 
 
+def test_over_tls(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None:
+    """With the server's certificate checked; without it nothing is sent."""
+    bus = make_bus(f"amqps://guest:guest@localhost:{rabbit.tls_port}/?cafile={rabbit.certificate}")
+    tally = counting(bus)
+    bus.start()
+    bus.publish_many("x", range(100))
+    eventually(all_came(tally, list(range(100))), SOON)
+
+
 def test_several_hosts_are_tried_in_turn(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None:
     with FaultProxy("127.0.0.1", rabbit.port) as one, FaultProxy("127.0.0.1", rabbit.port) as two:
         one.refuse = True

@@ -13,7 +13,7 @@ from typing import Any
 
 import aio_pika
 import dramatiq
-import kombu
+import kombu as typed_kombu
 import pytest
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from faststream.rabbit import RabbitBroker
@@ -21,6 +21,7 @@ from faststream.rabbit import RabbitBroker
 from tests.server.amqp.kit import eventually, fresh
 from tests.servers.amqpd import RunningServer
 
+kombu: Any = typed_kombu
 _MODULES = Path(__file__).parents[3] / "tools" / "servers" / "node_modules"
 
 

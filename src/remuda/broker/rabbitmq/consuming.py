@@ -12,7 +12,7 @@ from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.rabbitmq import codec, settling
 from remuda.broker.rabbitmq.codec import Incoming
 from remuda.broker.rabbitmq.definitions import Definitions, QueueDefinition
-from remuda.broker.rabbitmq.fetcher import Fetcher
+from remuda.broker.rabbitmq.fetcher import FRONT, Fetcher
 from remuda.broker.rabbitmq.hands import Hand, Hands
 from remuda.broker.rabbitmq.numbers import runs_of
 from remuda.broker.rabbitmq.records import NoRecords, RecordSink
@@ -108,18 +108,22 @@ class Consuming:
                 )
                 for first, count in runs_of([item.number for item in items])
             )
-        if not plan.outgoing and not plan.requeued:
+        if not plan.outgoing and not plan.fronted:
             return hand.channel.ack([item.delivery for item in items])
 
         def carry_out() -> Future[int]:
             if not self._settler.is_ready(plan):
                 self._settler.prepare(plan)
-            return self._settler.carry_out(plan, hand.channel, items)
+            return self._settler.carry_out(plan, hand.channel, items, hand.fetcher)
 
         return carry_out
 
     def give_back(self, queue: str, channel: Channel, deliveries: Sequence[Delivery]) -> Future[int] | None:
         """Deliveries that nobody was given: to the queue again, as if they had never left it."""
+        for delivery in deliveries:
+            if delivery.redelivered and delivery.message_count == FRONT:
+                channel.nack(delivery)  # back to its place, which is the front
+        deliveries = [delivery for delivery in deliveries if delivery.message_count != FRONT]
         if not deliveries:
             return None
         now = self._clock()
@@ -149,7 +153,7 @@ class Consuming:
             )
         self.tell(plan.events, now)
         self._settler.prepare(plan)
-        self._settler.carry_out(plan, hand.channel, items)
+        self._settler.carry_out(plan, hand.channel, items, hand.fetcher)
 
     def tell(self, events: list[Event], now: int) -> None:
         """Count states, and keep the events."""

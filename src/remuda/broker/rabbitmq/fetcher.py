@@ -7,9 +7,11 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
+
+import msgspec
 
 from remuda.amqp.channel import Channel
 from remuda.amqp.connection import Connection
@@ -22,6 +24,8 @@ MOST: Final = 4096
 IDLE: Final = 1.0
 """Seconds without a request after which the queue is left alone."""
 
+FRONT: Final = -1
+"""As a delivery's count of messages: it was put back here, before all others."""
 GATHER: Final = 0.001
 """How long a pull of several waits for those right behind the first, in seconds."""
 LINGER: Final = 0.005
@@ -128,6 +132,16 @@ class Fetcher:
             self._prefetch, self._consumer, self.failure = needed, consumer, None
         consumer.listen(lambda: self._collect(consumer))
 
+    def put_in_front(self, deliveries: Sequence[Delivery]) -> bool:
+        """Give these out before all others; False if there is nobody to give them to any more."""
+        with self._guard:
+            if self.closed or self.paused:
+                return False
+            marked = [msgspec.structs.replace(delivery, message_count=FRONT) for delivery in deliveries]
+            self._held.extendleft(reversed(marked))
+        self._serve()
+        return True
+
     def open_channel(self) -> Channel:
         with self._adjusting:
             if self.channel is None:
@@ -171,7 +185,7 @@ class Fetcher:
             idle = not self._requests and now - self._last_asked >= IDLE
             few = len(self._held) > 4 * self._peak
             peak, self._peak = self._peak, self._wanted()
-        if self._consumer is None or not (idle or few):
+        if (self._consumer is None and not self._held) or not (idle or few):
             return []
         given_back = self._stop()
         self._prefetch = peak

@@ -221,7 +221,7 @@ class Operating:
         deadline = time.monotonic() + _SILENCE
         while count and time.monotonic() < deadline:
             seen = self._runtime.topology.look(queue)
-            if seen is None or seen.message_count >= count or seen.consumer_count:
+            if seen is None or seen.message_count >= count:
                 return
             time.sleep(0.005)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final
 
 import msgspec
@@ -22,12 +22,13 @@ from remuda.broker.rabbitmq.sender import Sender, Sent
 from remuda.broker.rabbitmq.topology import CHANNELS, TOPICS, Topology, routing_keys
 from remuda.core.routing import PatternTrie
 from remuda.model.commands import Publish
-from remuda.model.errors import MessageTooLarge, NotFound, QueueFull, QueueNotAccepting, Refused
+from remuda.model.errors import BrokerClosed, MessageTooLarge, NotFound, QueueFull, QueueNotAccepting, Refused
 from remuda.model.messages import Messages, cell
 from remuda.model.notices import Notice, NoticeKind
 from remuda.model.options import Status
 from remuda.model.records import Appended
 from remuda.model.results import Differences, Receipt
+from remuda.model.state import State
 from remuda.model.topics import check_topic, root
 
 ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH, Status.NOT_INITIALIZED})
@@ -59,6 +60,9 @@ class Publishing:
         self.clock = clock
         self._ids = ids
         self._options = options
+        self.counts: dict[str, dict[State, int]] = {}
+        """How often messages of a queue came into a state, as this process saw it."""
+        self._open: set[Future[Receipt]] = set()
         self._trie: PatternTrie | None = None
         self._watchful: frozenset[str] | None = None
 
@@ -114,8 +118,16 @@ class Publishing:
         now = self.clock()
         messages = self._stamped(command.messages, now)
         publication = Publication(self, command, messages, now, differs or {})
+        self._open.add(publication.future)
+        publication.future.add_done_callback(self._open.discard)
         publication.start()
         return publication.future
+
+    def fail_rest(self) -> None:
+        """The broker is closed: nobody shall wait for ever."""
+        for future in list(self._open):
+            with contextlib.suppress(InvalidStateError):  # it was answered in this moment
+                future.set_exception(BrokerClosed("the broker was closed before the messages were confirmed"))
 
     def queues_of(self, command: Publish, row: int) -> tuple[str, ...]:
         """The queues that a message goes to, as far as this process knows."""
@@ -234,7 +246,6 @@ class Publication:
         self._refusals: dict[int, Refused] = {}
         self._unroutable: set[int] = set()
         self._rows: list[int] = []
-        self._again = False
 
     def start(self) -> None:
         if not self._messages.bodies:
@@ -277,9 +288,8 @@ class Publication:
             try:
                 then(sent.result())
             except BaseException as error:
-                if not self.future.done():
-                    with contextlib.suppress(Exception):
-                        self.future.set_exception(error)
+                with contextlib.suppress(InvalidStateError):
+                    self.future.set_exception(error)
 
         self._parent.sender.submit(out).add_done_callback(done)
 
@@ -291,29 +301,34 @@ class Publication:
             return
         places = sorted(sent.returned)
         rows = [self._rows[place] for place in places]
-        unbound = self._command.unbound
-        if unbound is not None and not self._again and sent.messages[places[0]].exchange == CHANNELS:
-            self._again = True
+        came = [sent.messages[place] for place in places]
+        out = [self._for_nobody(message) for message in came]
+        if out != came:
             self._rows = rows
-            out = [Outgoing("", unbound, sent.messages[at].properties, sent.messages[at].body) for at in places]
             self._send(out, self._answered)
-        elif not self._again or (unbound is not None and self._rows):
-            self._again = True
-            self._parent.background(lambda: self._make_again(rows, [sent.messages[at] for at in places]))
         else:
-            self._unroutable.update(rows)
-            self._finish()
+            self._parent.background(lambda: self._make_again(rows, out))
+
+    def _for_nobody(self, message: Outgoing) -> Outgoing:
+        """What no channel wants goes to the queue for that, where there is one."""
+        unbound = self._command.unbound
+        if unbound is None or message.exchange != CHANNELS:
+            return message
+        return message._replace(exchange="", routing_key=unbound)
 
     def _make_again(self, rows: list[int], out: list[Outgoing]) -> None:
         """A queue is gone that was there: make it again, and send to it once more."""
         parent, command = self._parent, self._command
         try:
+            parent.topology.forget_levels()
+            parent.prepare(command)
             for name in parent.needed(command):
                 parent.topology.remake(name)
             self._rows = rows
             self._send(out, self._second_answer)
         except BaseException as error:
-            self.future.set_exception(error)
+            with contextlib.suppress(InvalidStateError):
+                self.future.set_exception(error)
 
     def _second_answer(self, sent: Sent) -> None:
         for place in sent.nacked:
@@ -370,6 +385,10 @@ class Publication:
         kept = messages if len(taken) == len(messages) else messages.take(taken)
         command = msgspec.structs.replace(self._command, messages=kept)
         queues = [parent.queues_of(command, row) for row in range(len(kept))]
+        for names in queues:
+            for name in names:
+                counts = parent.counts.setdefault(name, {})
+                counts[State.QUEUED] = counts.get(State.QUEUED, 0) + 1
         if recording:
             same = queues[0] if queues.count(queues[0]) == len(queues) else queues
             parent.records.append([Appended(number_of(kept.id(0)), self._now, kept, same)])

@@ -81,8 +81,7 @@ class Runtime:
             msgspec.structs.replace(plain, name=plain.name or "remuda consumes"), on_change=self._reconnected
         )
         self.sender = Sender(self.publishing_connection)
-        # A stream that is not ready after a restart does not answer: nobody else shall wait for it, and it is asked
-        # again soon.
+        # A stream that is not ready after a restart does not answer: nobody else waits for it, and it is asked anew.
         self._following_connection = Connection(
             msgspec.structs.replace(plain, name=plain.name or "remuda follows", reply_timeout=_FOLLOWING)
         )
@@ -91,7 +90,7 @@ class Runtime:
             self.consuming_connection, self.definitions, self.settings.queue_type, self.clock,
             uses_existing=self.settings.uses_existing,
         )  # fmt: skip
-        self.settler = Settler(self.sender, self.topology, self.definitions, self.background)
+        self.settler = Settler(self.sender, self.topology, self.ensure)
         self.ids = Ids(options.worker or 0)
         self.publishing = Publishing(
             self.sender, self.topology, self.definitions, self.ids, options, self.clock, self.records, self.notices,
@@ -100,6 +99,7 @@ class Runtime:
         self.consuming = Consuming(
             self.definitions, self.settler, self.clock, self.records, self.notices, self.background
         )
+        self.publishing.counts = self.consuming.counts
         self._executor = ThreadPoolExecutor(4, thread_name_prefix="remuda-rabbitmq")
         self._fetchers: dict[str, Fetcher] = {}
         self._subscribed: dict[Fetcher, tuple[str, str]] = {}
@@ -170,6 +170,10 @@ class Runtime:
             if created:
                 self.definitions.propose(change(defined.REMOVED, name, self.clock()))
             raise
+        if created:
+            for target in (known.options.expired_queue, known.options.dead_letter_queue):
+                if target is not None and target not in self.definitions.queues:
+                    self.ensure(target)
         return Declared(created, {} if created else _differences(command.options, known.options))
 
     def ensure(self, name: str, named: NamedOptions = None, status: Status = Status.RUNNING) -> QueueDefinition:
@@ -503,6 +507,7 @@ class Runtime:
             for connection in (self.publishing_connection, self.consuming_connection, self._following_connection):
                 connection.close(3.0)
             self.sender.fail_rest()
+            self.publishing.fail_rest()
             self.sender.close(0)
             self._wake.set()
             if self._upkeep.ident is not None and threading.current_thread() is not self._upkeep:

@@ -13,7 +13,7 @@ from typing import Final
 from remuda.amqp.channel import Channel
 from remuda.amqp.confirms import Outgoing, Receipt
 from remuda.amqp.connection import Connection
-from remuda.amqp.errors import AmqpError, ConnectionEnded, Nacked, Unroutable
+from remuda.amqp.errors import AmqpError, ChannelClosed, ConnectionEnded, Nacked, Unroutable
 from remuda.model.errors import BrokerClosed
 
 CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
@@ -45,11 +45,13 @@ class Sent:
 class _Work:
     """Some messages of one call that go together."""
 
-    __slots__ = ("call", "places")
+    __slots__ = ("alone", "call", "places")
 
-    def __init__(self, call: _Call, places: Sequence[int]) -> None:
+    def __init__(self, call: _Call, places: Sequence[int], *, alone: bool = False) -> None:
         self.call = call
         self.places = places
+        self.alone = alone
+        """Whether it may be to blame that RabbitMQ closed the channel: then nobody else goes with it."""
 
 
 class _Call:
@@ -173,13 +175,15 @@ class Sender:
             elif at in receipt.nacked:
                 sent.nacked.add(place)
         done = len(work.places) - len(unanswered)
-        rest = _Work(work.call, unanswered)
+        error = receipt.error
+        refused = isinstance(error, ChannelClosed)
+        rest = _Work(work.call, unanswered, alone=refused)
         if not unanswered:
             self._done(work, done)
             return []
         work.call.left -= done
-        error = receipt.error
-        if isinstance(error, ConnectionEnded) or time.monotonic() >= work.call.deadline:
+        hopeless = isinstance(error, ConnectionEnded) or (refused and work.alone)
+        if hopeless or time.monotonic() >= work.call.deadline:
             self._give_up(rest, error or AmqpError("no confirm came"))
             return []
         sent.repeated += len(unanswered)
@@ -209,11 +213,11 @@ def _groups(works: list[_Work]) -> list[list[_Work]]:
     groups: list[list[_Work]] = []
     size = GROUP
     for work in works:
-        if size >= GROUP:
+        if size >= GROUP or work.alone:
             groups.append([])
             size = 0
         groups[-1].append(work)
-        size += len(work.places)
+        size += GROUP if work.alone else len(work.places)
     return groups
 
 

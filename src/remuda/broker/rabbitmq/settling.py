@@ -7,17 +7,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
+
 from remuda.amqp.channel import Channel
 from remuda.amqp.confirms import Outgoing
 from remuda.broker.rabbitmq import codec
 from remuda.broker.rabbitmq.codec import Attempt, Incoming
-from remuda.broker.rabbitmq.definitions import Definitions, QueueDefinition
+from remuda.broker.rabbitmq.definitions import QueueDefinition
 from remuda.broker.rabbitmq.delays import exchange_of, level_for
+from remuda.broker.rabbitmq.fetcher import Fetcher
 from remuda.broker.rabbitmq.hands import Hand
 from remuda.broker.rabbitmq.sender import Sender, Sent
-from remuda.broker.rabbitmq.support import DEAD
+from remuda.broker.rabbitmq.support import DEAD, QueueKind
 from remuda.broker.rabbitmq.topology import Topology
-from remuda.model.errors import NotFound, Refused
+from remuda.model.errors import Refused
 from remuda.model.options import PutBack, QueueOptions
 from remuda.model.records import Event
 from remuda.model.settlement import Outcome, Settlement
@@ -34,7 +37,8 @@ class Plan:
         self.parks: set[str] = set()
         """Queues that must have a place for dead letters."""
         self.levels: set[int] = set()
-        self.requeued: list[Incoming] = []
+        self.fronted: list[tuple[Incoming, int]] = []
+        """Messages that go before all others, with the attempts that count so far."""
         self.events: list[Event] = []
 
 
@@ -70,7 +74,10 @@ def _decide(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, options:
         case Outcome.RELEASE:
             attempts = item.attempt if answer.counted else item.attempt - 1
             back = Event(queue, State.QUEUED, item.number, 1, answer.consumer, attempts, reason or "not now")
-            put_back(plan, queue, item, attempts, answer.delay or 0, now)
+            if answer.front and not answer.delay:
+                plan.fronted.append((item, attempts))
+            else:
+                put_back(plan, queue, item, attempts, answer.delay or 0, now)
             plan.events.append(back)
         case Outcome.INVALID:
             end(State.INVALID, reason or "invalid", None)
@@ -89,9 +96,8 @@ def _retry(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, delay: in
     )
     if due is None:
         plan.events.append(Event(queue, State.QUEUED, item.number, 1, attempt=attempts, ahead=front))
-    if front and not delay and answer.counted is not False:
-        # RabbitMQ puts it where it was, and counts by itself.
-        plan.requeued.append(item)
+    if front and not delay:
+        plan.fronted.append((item, attempts))
         return
     failed = Attempt(answer.consumer or "", hand.fetched, now, reason)
     put_back(plan, queue, item, attempts, delay, now, failed)
@@ -163,13 +169,11 @@ class Settler:
         self,
         sender: Sender,
         topology: Topology,
-        definitions: Definitions,
-        background: Callable[[Callable[[], None]], None],
+        ensure: Callable[[str], QueueDefinition],
     ) -> None:
         self._sender = sender
         self._topology = topology
-        self._definitions = definitions
-        self._background = background
+        self._ensure = ensure
 
     def is_ready(self, plan: Plan) -> bool:
         """Whether everything that a plan needs is there, as far as is known."""
@@ -183,24 +187,22 @@ class Settler:
     def prepare(self, plan: Plan) -> None:
         """Make what a plan needs. Waits for RabbitMQ."""
         for queue in plan.needs | plan.parks:
-            definition = self._definitions.queues.get(queue)
-            if definition is None:
-                raise NotFound(f"there is no queue {queue!r}; create it, or open the broker with auto_queue_creation")
-            self._topology.make(queue, definition)
+            definition = self._ensure(queue)
             if queue in plan.parks:
                 self._topology.make_parking(queue, definition)
         for level in plan.levels:
             self._topology.make_level(level)
 
-    def carry_out(self, plan: Plan, channel: Channel, items: Sequence[Incoming]) -> Future[int]:
+    def carry_out(
+        self, plan: Plan, channel: Channel, items: Sequence[Incoming], fetcher: Fetcher | None = None
+    ) -> Future[int]:
         """Publish, then acknowledge; how many were settled. It never waits: `prepare` must have gone before."""
         settled: Future[int] = Future()
-        requeued = {id(item) for item in plan.requeued}
-        for item in plan.requeued:
-            channel.nack(item.delivery)
-        acked = [item.delivery for item in items if id(item) not in requeued]
+        fronted = {id(item) for item, _ in plan.fronted}
+        self._put_in_front(plan, channel, fetcher)
+        acked = [item.delivery for item in items if id(item) not in fronted]
         if not plan.outgoing:
-            settled.set_result(channel.ack(acked) + len(plan.requeued))
+            settled.set_result(channel.ack(acked) + len(plan.fronted))
             return settled
 
         def confirmed(sent: Future[Sent]) -> None:
@@ -210,12 +212,28 @@ class Settler:
                 if refused:
                     self._refused(plan, channel, acked, result, settled)
                     return
-                settled.set_result(channel.ack(acked) + len(plan.requeued))
+                settled.set_result(channel.ack(acked) + len(plan.fronted))
             except BaseException as error:
                 settled.set_exception(error)
 
         self._sender.submit(plan.outgoing).add_done_callback(confirmed)
         return settled
+
+    def _put_in_front(self, plan: Plan, channel: Channel, fetcher: Fetcher | None) -> None:
+        """What shall come next stays here, before all that was fetched: a quorum queue takes messages back to their
+        place by and by, and others could overtake them. Where nobody consumes any more they are returned after all."""
+        again = [
+            msgspec.structs.replace(
+                item.delivery,
+                redelivered=True,
+                raw_properties=codec.again(item, {"attempts": attempts, "again": True}, parked=False),
+            )
+            for item, attempts in plan.fronted
+        ]
+        stays = fetcher is not None and self._topology.kind is QueueKind.QUORUM
+        if again and not (stays and fetcher is not None and fetcher.put_in_front(again)):
+            for delivery in again:
+                channel.nack(delivery)
 
     def _refused(self, plan: Plan, channel: Channel, acked: list[Any], sent: Sent, settled: Future[int]) -> None:
         """Some were not taken: they go back to where they are. Queues that were gone are made again the next time."""

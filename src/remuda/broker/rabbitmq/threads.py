@@ -188,7 +188,6 @@ class RabbitBroker:
             if found is not None or (left <= 0 and not (arrived and not command.wait)):
                 break
             if fetcher.closed:
-                runtime.check_open()
                 return None
             if not arrived:
                 time.sleep(min(max(left, 0), 0.02))

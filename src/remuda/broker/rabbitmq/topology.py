@@ -101,6 +101,10 @@ class Topology:
                 self._levels.add(level)
         return name
 
+    def forget_levels(self) -> None:
+        """Places to wait may be gone: look again before the next use."""
+        self._levels.clear()
+
     def has_level(self, level: int) -> bool:
         return level in self._levels
 
