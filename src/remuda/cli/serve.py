@@ -68,19 +68,29 @@ def add(
         str, typer.Option(prompt=True, confirmation_prompt=True, hide_input=True, envvar="REMUDA_PASSWORD",
                           help="Asked for unless given.")
     ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:  # fmt: skip
     """Let a user log in, or change a password and what it may do."""
+    from remuda.cli import output
     from remuda.server.users import add_user
 
     new = add_user(file, name, password, {vhost: {"configure": configure, "write": write, "read": read}})
-    typer.echo(f"{name} is {'now' if new else 'still'} in {file}, for vhost {vhost}")
+    text = f"{name} is {'now' if new else 'still'} in {file}, for vhost {vhost}"
+    output.done(text, as_json, user=name, file=file, vhost=vhost, new=new)
 
 
 @users.command("list")
-def show(file: Annotated[str, typer.Argument(help="The file of users.")]) -> None:
+def show(
+    file: Annotated[str, typer.Argument(help="The file of users.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
     """Show who may log in, and what each may do."""
+    from remuda.cli import output
     from remuda.server.users import list_users
 
+    if as_json:
+        output.json(list_users(file))
+        return
     for name, vhosts in list_users(file).items():
         for vhost, granted in vhosts.items():
             typer.echo(f"{name}  {vhost}  " + "  ".join(f"{access}={pattern}" for access, pattern in granted.items()))
@@ -90,9 +100,11 @@ def show(file: Annotated[str, typer.Argument(help="The file of users.")]) -> Non
 def remove(
     file: Annotated[str, typer.Argument(help="The file of users.")],
     name: Annotated[str, typer.Argument(help="The user's name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Take a user out of the file. Connections that are open stay so."""
+    from remuda.cli import output
     from remuda.server.users import remove_user
 
     remove_user(file, name)
-    typer.echo(f"{name} is no longer in {file}")
+    output.done(f"{name} is no longer in {file}", as_json, user=name, file=file)
