@@ -99,6 +99,8 @@ class Runtime:
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
+        self._sync_at = NEVER
+        """When answers that nobody waits for are to be synced, unless something else is before."""
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
         self._inboxes: dict[int, Inbox] = {}
@@ -214,6 +216,8 @@ class Runtime:
         log.reserve(self._answer_bytes(core, command), use_spare=True)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
+        if self._sync_at != NEVER:
+            self._timer.nudge(self._sync_at)
         if ticket and not wait and not self._outbox[-1].concerns_others:
             self._deferred = ticket
             self._timer.nudge(now + _DEFERMENT)
@@ -385,8 +389,13 @@ class Runtime:
             self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
             self._holder = threading.get_ident()
             try:
-                self.engine.core.tick(self.clock())
+                now = self.clock()
+                self.engine.core.tick(now)
                 ticket = self._record() or self._deferred
+                if self._sync_at <= now:
+                    self._must_sync = True
+                    self._ticket += 1
+                    ticket = self._ticket
             except RemudaError:
                 raise
             except BaseException as error:
@@ -396,7 +405,7 @@ class Runtime:
                 self._holder = None
         self.wait(ticket)
         with self.lock:
-            return self.engine.core.next_wake()
+            return min(self.engine.core.next_wake(), self._sync_at)
 
     def sync(self) -> None:
         """Force to disk what has been written."""
@@ -576,7 +585,12 @@ class Runtime:
         self._ticket += 1
         if not defer and self._write_alone(effects):
             return 0
-        self._must_sync = self._must_sync or (effects.durable and self._syncs)
+        if effects.durable and self._syncs:
+            if defer:
+                # Nobody waits for it, so it need not be synced before others hear what comes of it.
+                self._sync_at = min(self._sync_at, self.clock() + _DEFERMENT)
+            else:
+                self._must_sync = True
         self._outbox.append(effects)
         if self.extensions.synchronizer is not None:
             self._unreplicated += effects.records
@@ -613,6 +627,8 @@ class Runtime:
             outbox, self._outbox = self._outbox, []
             records, self._unreplicated = self._unreplicated, []
             must_sync, self._must_sync = self._must_sync, False
+            if must_sync:
+                self._sync_at = NEVER
             self._deferred = 0
         try:
             batch.write()
