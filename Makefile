@@ -2,9 +2,10 @@ PYTHON := .venv/bin/python
 READY := .venv/ready
 SEEDS ?= 1000
 SEED ?=
+KILLS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench simulate
+.PHONY: help setup run test lint bench simulate mutants soak
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +29,12 @@ bench: $(READY) ## Measure Remuda beside its peers
 
 simulate: $(READY) ## Play SEEDS=1000 seeds of the simulation, or replay SEED=n alone
 	@$(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+mutants: $(READY) ## Plant bugs, one change each, and see every one found by its test
+	@$(PYTHON) -m tests.mutants
+
+soak: $(READY) ## Kill KILLS=1000 brokers under load, and count what is lost
+	@$(PYTHON) -m tests.soak --kills $(KILLS)
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh

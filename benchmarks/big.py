@@ -1,4 +1,4 @@
-"""The rows about ten million messages: a restart after they were settled, and memory while they wait."""
+"""The rows about ten million messages and more: a restart after they were settled, and memory while they wait."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ MANY: Final = 10_000_000
 FEW: Final = 1000
 RESTART: Final = "embedded/restart-10M"
 BACKLOG: Final = "embedded/backlog-10M"
+DELAYED: Final = "embedded/delayed-10M"
+BATCHES: Final = "embedded/batches-100M"
 
 _ROOT: Final = Path(__file__).parent.parent
 
@@ -63,7 +65,42 @@ def backlog(effort: Effort) -> Result:
     )
 
 
-BIG_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {RESTART: restart, BACKLOG: backlog}
+def delayed(effort: Effort) -> Result:
+    with scratch() as directory:
+        many = _child("delayed", directory, MANY)
+    return Result(
+        name=DELAYED,
+        unit="MB resident",
+        remuda=many["resident_mb"],
+        settings={
+            "remuda": "10 M messages of one byte, each with a delay of its own, sync=os; memory of the whole process",
+            "bound_by": "the numbers of each message",
+            **many,
+        },
+    )
+
+
+def batches(effort: Effort) -> Result:
+    with scratch() as directory:
+        many = _child("batches", directory, 10 * MANY)
+    return Result(
+        name=BATCHES,
+        unit="MB resident",
+        remuda=many["resident_mb"],
+        settings={
+            "remuda": "100 M messages of one byte wait, published in batches of 1,000, sync=os; memory of the process",
+            "bound_by": "the interpreter and its caches",
+            **many,
+        },
+    )
+
+
+BIG_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
+    RESTART: restart,
+    BACKLOG: backlog,
+    DELAYED: delayed,
+    BATCHES: batches,
+}
 
 
 def _child(step: str, directory: Path, count: int, ends_with: int = 0) -> dict[str, Any]:

@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import msgspec
 
 from remuda import Messages, open_broker
 from remuda.broker.threads import EmbeddedBroker
+from remuda.model.durations import HOUR
 
 QUEUE: Final = "bench"
 LIVE: Final = 10_000
@@ -68,10 +70,37 @@ def backlog(directory: Path, count: int) -> Found:
     return found
 
 
+def delayed(directory: Path, count: int) -> Found:
+    """Let `count` messages wait, each for a time of its own, and take a checkpoint of them."""
+    broker = _open(directory)
+    random, begin = Random(1), time.time_ns() // 1000
+    for _ in range(count // _BATCH):
+        due: list[int | None] = [begin + random.randrange(HOUR, 100 * HOUR) for _ in range(_BATCH)]
+        broker.publish(Messages(name=QUEUE, bodies=[b"x"] * _BATCH, due=due))
+    broker.checkpoint()
+    found: Found = {"resident_mb": _memory("VmRSS"), "peak_mb": _memory("VmHWM")}
+    assert broker.queue(QUEUE).delayed == count
+    broker.close()
+    return found
+
+
+def batches(directory: Path, count: int) -> Found:
+    """Let `count` small messages wait that came in batches."""
+    broker = _open(directory)
+    bodies = [b"x"] * _BATCH
+    for _ in range(count // _BATCH):
+        broker.publish(Messages(name=QUEUE, bodies=bodies))
+    found: Found = {"resident_mb": _memory("VmRSS"), "head_ms": _head_latency(broker), "peak_mb": _memory("VmHWM")}
+    broker.close()
+    return found
+
+
 STEPS: Final[dict[str, Callable[[Path, int], Found]]] = {
     "settle-and-die": settle_and_die,
     "restart": restart,
     "backlog": backlog,
+    "delayed": delayed,
+    "batches": batches,
 }
 
 

@@ -8,7 +8,9 @@ from typing import Final
 
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import LATENCY
+from benchmarks.grow import GROW_ROWS
 from benchmarks.index.rows import INDEX_ROWS
+from benchmarks.lake.rows import LAKE_ROWS
 from benchmarks.musts import findings
 from benchmarks.outbox.rows import is_outbox
 from benchmarks.results import BUSY, Result
@@ -42,15 +44,16 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
-    elsewhere = (is_bus, is_spark, is_outbox, lambda result: result.name in BIG_ROWS or result.name in INDEX_ROWS)
+    tabled = {**BIG_ROWS, **GROW_ROWS, **INDEX_ROWS, **LAKE_ROWS}
+    elsewhere = (is_bus, is_spark, is_outbox, lambda result: result.name in tabled)
     broker = [result for result in results if not any(its(result) for its in elsewhere)]
-    big, index = (
+    big, grow, index, lake = (
         [
             [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
             for result in results
             if result.name in rows
         ]
-        for rows in (BIG_ROWS, INDEX_ROWS)
+        for rows in (BIG_ROWS, GROW_ROWS, INDEX_ROWS, LAKE_ROWS)
     )
     musts = [
         [finding.demand, finding.found, "yes" if finding.holds else "**no**"]
@@ -63,15 +66,30 @@ def everything(results: list[Result]) -> str:
             _table(["row", *BROKER_HEADINGS, "bound by"], map(_broker_row, broker), left={0, 8}),
             *_bus_tables(results),
             *_reasons(results),
-            "Ten million messages:",
+            "Ten million messages and more:",
             _table(["row", "remuda", "details", "bound by"], big, left={0, 2, 3}),
+            *_grow_table(grow),
             "The search index, in messages and events per second, and in milliseconds for the newest 50 of two words:",
             _table(["row", "remuda", "details", "bound by"], index, left={0, 2, 3}),
             *_spark_tables(list(filter(is_spark, results))),
+            *(
+                ["The log as lakehouse tables:", _table(["row", "remuda", "details", "bound by"], lake, left={0, 2, 3})]
+                if lake
+                else []
+            ),
             "What it must reach:",
             _table(["must", "found", "reached"], musts, left={0}),
         ]
     )
+
+
+def _grow_table(rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+    return [
+        "What an operation costs with the most there, as a multiple of what it costs with the least:",
+        _table(["row", "remuda", "details"], [row[:3] for row in rows], left={0, 2}),
+    ]
 
 
 def comparison(results: list[Result]) -> str:

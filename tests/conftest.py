@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remuda.spark.java import JavaMissing
-from tests.servers.fixtures import broker_url, rabbit
+from tests.servers.fixtures import broker_url, clean_url, janitor, rabbit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["broker_url", "rabbit"]
+__all__ = ["broker_url", "clean_url", "janitor", "rabbit"]
 
 
 @pytest.fixture(scope="session")

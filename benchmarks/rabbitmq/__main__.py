@@ -20,16 +20,16 @@ def main(quick: bool) -> None:
 
 
 def table(results: list[Result]) -> Table:
-    drawn = Table(title="Clients of RabbitMQ, 100 B persistent, messages/s")
-    peers = list(results[0].peers)
+    drawn = Table(title="On RabbitMQ, 100 B persistent, messages/s")
+    peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
     for heading in ("row", "remuda", *peers, "to best peer"):
         drawn.add_column(heading, justify="left" if heading == "row" else "right")
     for result in results:
-        rates = (result.remuda, *(result.peers[peer] or 0 for peer in peers))
-        drawn.add_row(result.name, *(f"{rate:,.0f}" for rate in rates), f"{result.ratio_to_best_peer:.1f}")
+        rates = (f"{result.peers[peer] or 0:,.0f}" if peer in result.peers else "" for peer in peers)
+        drawn.add_row(result.name, f"{result.remuda:,.0f}", *rates, f"{result.ratio_to_best_peer:.1f}")
         costs = result.settings["cpu_us_per_message"]
-        least = min(costs[peer] for peer in peers) / costs["remuda"]
-        cells = (f"{costs[side]:,.1f}" for side in ("remuda", *peers))
+        least = min(costs[peer] for peer in result.peers) / costs["remuda"]
+        cells = (f"{costs[side]:,.1f}" if side in costs else "" for side in ("remuda", *peers))
         drawn.add_row("  CPU µs of the client for each", *cells, f"{least:.1f}")
     return drawn
 

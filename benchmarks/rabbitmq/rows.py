@@ -1,4 +1,7 @@
-"""The RabbitMQ rows: all clients take turns on one node, and the median of each one's rounds counts."""
+"""The RabbitMQ rows: all sides take turns on one node, and the median of each one's rounds counts.
+
+Two rows are about bare clients, three about the whole: a bus with its handlers beside libraries that do the same.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.effort import Effort
-from benchmarks.rabbitmq import sides
+from benchmarks.rabbitmq import bus_sides, sides
 from benchmarks.results import Result, rate_result
 from remuda.amqp.connection import Connection
 from tests.servers.rabbitmq import RabbitNode, end_node
@@ -20,7 +23,12 @@ from tests.servers.rabbitmq import RabbitNode, end_node
 _BODY: Final = b"x" * 100
 _PER_SECOND: Final = 20_000
 _LEAST: Final = 2_000
-_SLOW: Final = {"pika", "aio-pika"}
+_SLOW: Final = {"pika", "aio-pika", "kombu", "faststream", "dramatiq"}
+_CLASSIC: Final = "classic, durable"
+
+ROWS: Final = (
+    "rabbitmq/publish", "rabbitmq/consume", "rabbitmq/end-to-end", "rabbitmq/client-publish", "rabbitmq/client-consume",
+)  # fmt: skip
 
 
 @contextmanager
@@ -34,31 +42,60 @@ def node() -> Iterator[str]:
         end_node(running)
 
 
-def publish(url: str, effort: Effort) -> Result:
-    return _row("rabbitmq/publish", url, sides.PUBLISH, effort, filled=False)
+def _timed(work: sides.Work, *, filled: bool) -> bus_sides.Timed:
+    """A bare client's work, with the time it took."""
+
+    def run(url: str, queue: str, body: bytes, count: int) -> float:
+        if filled:
+            sides.remuda_publish(url, queue, body, count)
+        began = time.perf_counter()
+        work(url, queue, body, count)
+        return time.perf_counter() - began
+
+    return run
 
 
-def consume(url: str, effort: Effort) -> Result:
-    return _row("rabbitmq/consume", url, sides.CONSUME, effort, filled=True)
+_BARE: Final = ("pika", "pika-select", "aio-pika")
+WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
+    "rabbitmq/publish": {
+        "remuda": bus_sides.remuda_publish,
+        **{side: _timed(sides.PUBLISH[side], filled=False) for side in _BARE},
+        "kombu": bus_sides.kombu_publish,
+        "faststream": bus_sides.faststream_publish,
+        "dramatiq": bus_sides.dramatiq_publish,
+    },
+    "rabbitmq/consume": {
+        "remuda": bus_sides.remuda_consume,
+        **{side: _timed(sides.CONSUME[side], filled=True) for side in _BARE},
+        "kombu": bus_sides.kombu_consume,
+        "faststream": bus_sides.faststream_consume,
+        "dramatiq": bus_sides.dramatiq_consume,
+    },
+    "rabbitmq/end-to-end": {
+        "remuda": bus_sides.remuda_end_to_end,
+        "faststream": bus_sides.faststream_end_to_end,
+        "dramatiq": bus_sides.dramatiq_end_to_end,
+    },
+    "rabbitmq/client-publish": {side: _timed(work, filled=False) for side, work in sides.PUBLISH.items()},
+    "rabbitmq/client-consume": {side: _timed(work, filled=True) for side, work in sides.CONSUME.items()},
+}
 
 
-def _row(name: str, url: str, works: dict[str, sides.Work], effort: Effort, *, filled: bool) -> Result:
+def row(name: str, url: str, effort: Effort) -> Result:
+    works = WORKS[name]
     rates: dict[str, list[float]] = {side: [] for side in works}
     costs: dict[str, list[float]] = {side: [] for side in works}
     for _ in range(effort.rounds):
         for side, work in works.items():
             count = max(_LEAST, round(_PER_SECOND * effort.seconds)) // (4 if side in _SLOW else 1)
-            with _queue(url) as queue:
-                if filled:
-                    sides.remuda_publish(url, queue, _BODY, count)
-                began, worked = time.perf_counter(), time.process_time()
-                work(url, queue, _BODY, count)
+            with _queue(url, made=side != "remuda" or "client" in name) as queue:
+                worked = time.process_time()
+                rates[side].append(count / work(url, queue, _BODY, count))
                 costs[side].append((time.process_time() - worked) / count * 1e6)
-                rates[side].append(count / (time.perf_counter() - began))
     medians = {side: statistics.median(found) for side, found in rates.items()}
     settings = {
-        "body_bytes": len(_BODY), "window": sides.WINDOW, "queue": "classic, durable", "persistent": True,
-        # What a client costs is the same on a busy machine, and where the server is the limit.
+        "body_bytes": len(_BODY), "window": sides.WINDOW, "queue": _CLASSIC, "persistent": True,
+        # What a side costs is the same on a busy machine, and where the server is the limit. It includes getting ready.
         "cpu_us_per_message": {side: round(statistics.median(found), 1) for side, found in costs.items()},
         "rounds": {side: [round(rate) for rate in found] for side, found in rates.items()},
     }  # fmt: skip
@@ -66,15 +103,25 @@ def _row(name: str, url: str, works: dict[str, sides.Work], effort: Effort, *, f
 
 
 @contextmanager
-def _queue(url: str) -> Iterator[str]:
+def _queue(url: str, *, made: bool) -> Iterator[str]:
+    """A queue's name; the bus makes its own."""
     with Connection(url) as connection:
         channel = connection.channel()
         name = f"bench-{time.time_ns()}"
-        channel.declare_queue(name, arguments={"x-queue-type": "classic"})
+        if made:
+            channel.declare_queue(name, arguments={"x-queue-type": "classic"})
         yield name
         channel.delete_queue(name)
 
 
 def rabbitmq_rows(url: str) -> dict[str, Callable[[Effort], Result]]:
     """How each row is measured on a running broker."""
-    return {"rabbitmq/publish": partial(publish, url), "rabbitmq/consume": partial(consume, url)}
+    return {name: partial(row, name, url) for name in ROWS}
+
+
+def _on_own_node(name: str, effort: Effort) -> Result:
+    with node() as url:
+        return row(name, url, effort)
+
+
+RABBITMQ_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {name: partial(_on_own_node, name) for name in ROWS}

@@ -47,12 +47,23 @@ class Lived(msgspec.Struct, frozen=True):
         return Lived(self.messages + other.messages, self.events + other.events)
 
 
-def fill(directory: Path, count: int) -> None:
+def fill(directory: Path, count: int, **options: Any) -> None:
     """Messages that wait, all sealed but the last few."""
-    with _broker(directory) as broker:
+    with _broker(directory, **options) as broker:
         for bodies in _batches(count):
             broker.publish(Messages(name=QUEUE, bodies=bodies))
         _seal(broker)
+
+
+def tell(directory: Path, count: int) -> int:
+    """Messages that tell of objects, each of them twice; how many objects."""
+    objects = -(-count // 2)
+    with _broker(directory) as broker:
+        for number, bodies in enumerate(_batches(count)):
+            keys: list[str | None] = [str((number * BATCH + at) % objects) for at in range(len(bodies))]
+            broker.publish(Messages(name=QUEUE, bodies=bodies, object="order", key=keys))
+        _seal(broker)
+    return objects
 
 
 def live(directory: Path, events: int) -> Lived:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +14,7 @@ import msgspec
 
 from benchmarks.effort import Effort
 from benchmarks.results import Result
-from benchmarks.spark.logs import BODY_BYTES, MIX, QUEUE
+from benchmarks.spark.logs import BODY_BYTES, MIX, QUEUE, fill
 from benchmarks.spark.meter import Cost, measured
 from benchmarks.spark.scans import check
 from benchmarks.spark.stage import MASTER, Stage
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 UNIT: Final = "CPU-s/million"
+COLD: Final = "spark/cold"
 SHARE: Final = 10
 """The small run is of so many times fewer."""
 _REPEATING: Final = 10
@@ -99,6 +103,67 @@ def archive(stage: Stage, effort: Effort) -> Result:
     )
 
 
+def history(stage: Stage, effort: Effort) -> Result:
+    def run(count: int) -> Run:
+        log = stage.told(count)
+        with stage.folder() as lake:
+            cost = measured(lambda: _job(stage, "history", log, lake))
+            check(_rows_in(stage, "history", lake), -(-count // 2))
+        return Run(count, cost)
+
+    return _grown(
+        "spark/history",
+        effort,
+        run,
+        "remuda pipeline run history: the log → the last hash and version of each object; each is told of twice",
+        "shuffling by object and key, and writing the rows",
+    )
+
+
+def metrics(stage: Stage, effort: Effort) -> Result:
+    def run(events: int) -> Run:
+        log, lived = stage.lived(events)
+        with stage.folder() as lake:
+            cost = measured(lambda: _job(stage, "metrics", log, lake))
+            told = _table(stage, "metrics", lake).agg({"published": "sum"}).first()
+            check(None if told is None else told[0], lived.messages)
+        return Run(lived.events, cost, {"messages": lived.messages})
+
+    return _grown(
+        "spark/metrics",
+        effort,
+        run,
+        f"remuda pipeline run metrics: the log → rates, times and retries per queue and minute; {MIX}",
+        "putting the events of each message together, twice: once to know what changed, once to tell it",
+    )
+
+
+def cold(stage: Stage, effort: Effort) -> Result:
+    """A pipeline over a small log from the command line, the start of Python and of the JVM included."""
+    costs: list[Cost] = []
+    with stage.folder() as folder:
+        fill(folder / "data", 1000)
+
+        def run() -> None:
+            command = [sys.executable, "-m", "remuda", "pipeline", "run", "archive", str(folder / "data")]
+            lake = str(folder / f"lake{len(costs)}")
+            subprocess.run([*command, "--lake", lake], check=True, capture_output=True, timeout=_PATIENCE)
+
+        for _ in range(effort.rounds):
+            costs.append(measured(run))
+    return Result(
+        name=COLD,
+        unit="s",
+        remuda=round(statistics.median(cost.wall for cost in costs), 2),
+        settings={
+            "remuda": "remuda pipeline run archive over 1,000 messages, from the command line to its end",
+            "bound_by": "the start of the JVM and its first queries, which it runs uncompiled",
+            "cpu_s": [cost.cpu for cost in costs],
+            "wall_s": [cost.wall for cost in costs],
+        },
+    )
+
+
 def grown(name: str, small: Run, large: Run, description: str, bound_by: str) -> Result:
     """A row from the run that counts, and from one over a tenth."""
     return Result(
@@ -146,10 +211,13 @@ def _job(stage: Stage, name: str, log: Path, lake: Path, options: dict[str, str]
 
 
 def _rows_in(stage: Stage, table: str, lake: Path) -> int:
-    from remuda.spark.pipelines.archive import lifecycle_table, messages_table
+    return _table(stage, table, lake).count()
 
-    tables = {"messages": messages_table, "lifecycle": lifecycle_table}
-    return tables[table](str(lake)).read(stage.spark).count()
+
+def _table(stage: Stage, table: str, lake: Path) -> DataFrame:
+    from remuda.lake import read
+
+    return read(stage.spark, lake, table)
 
 
 def _taken_in(directory: Path, count: int) -> None:

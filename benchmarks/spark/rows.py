@@ -15,7 +15,8 @@ READ: Final = ("spark/read", "spark/read/body")
 SOURCE: Final = ("spark/source", "spark/source/body")
 STREAM: Final = "spark/stream"
 LIFECYCLE: Final = "spark/lifecycle"
-PIPELINES: Final = (LIFECYCLE, "spark/ingest", "spark/archive")
+PIPELINES: Final = (LIFECYCLE, "spark/ingest", "spark/archive", "spark/history", "spark/metrics")
+COLD: Final = pipelines.COLD
 FULL: Final = Effort().messages
 STAGE: Final = Stage()
 """For all rows of a run; whoever runs them closes it."""
@@ -56,6 +57,9 @@ MEASURED: Final[dict[str, tuple[str, Measuring]]] = {
     LIFECYCLE: (pipelines.UNIT, pipelines.lifecycle),
     "spark/ingest": (pipelines.UNIT, pipelines.ingest),
     "spark/archive": (pipelines.UNIT, pipelines.archive),
+    "spark/history": (pipelines.UNIT, pipelines.history),
+    "spark/metrics": (pipelines.UNIT, pipelines.metrics),
+    COLD: ("s", pipelines.cold),
 }
 
 SPARK_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {

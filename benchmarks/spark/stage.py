@@ -71,6 +71,13 @@ class Stage:
             self._lives[path] = logs.live(path, events)
         return path, self._lives[path]
 
+    def told(self, count: int) -> Path:
+        """A log of messages that tell of objects, each of them twice."""
+        path = self._scratch / f"told-{count}"
+        if not path.exists():
+            logs.tell(path, count)
+        return path
+
     def copied(self, count: int) -> Path:
         """The rows of `waiting` as Spark itself writes them."""
         path = self._scratch / f"copied-{count}"

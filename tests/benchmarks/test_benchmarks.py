@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import big, children, musts, page, throughput
+from benchmarks import big, children, grow, musts, page, throughput
 from benchmarks.effort import Effort
 from benchmarks.results import Result, load, merged, save
 from benchmarks.syncs import counted_syncs
@@ -41,7 +41,7 @@ def test_a_row_runs_from_end_to_end(row: str, tmp_path: Path) -> None:
 
 def test_all_rows_are_named_as_the_results_promise() -> None:
     names = benchmarks.row_names()
-    assert len(names) == len(set(names)) == 70
+    assert len(names) == len(set(names)) == 82
     assert {must.row for must in musts.MUSTS} <= set(names)
 
 
@@ -108,3 +108,18 @@ def test_the_page_keeps_its_words_around_the_tables(tmp_path: Path) -> None:
     assert text.endswith("after\n")
     assert "| embedded/restart-10M | 0.50 s |" in text
     assert "old" not in text
+
+
+@pytest.mark.parametrize("what", grow.GROWING)
+def test_a_row_about_growth_runs_from_end_to_end(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    growing, _ = grow.GROWING[what]
+    monkeypatch.setitem(grow.GROWING, what, (growing, (20, 2000)))
+    monkeypatch.setattr(grow, "_OPERATIONS", 5)
+    result = grow.measure(what, Effort(rounds=1))
+    assert (result.name, list(result.settings["micros"])) == (f"embedded/grow/{what}", ["20", "2000"])
+    assert result.remuda > 0
+
+
+def test_memory_rows_run_from_end_to_end(tmp_path: Path) -> None:
+    assert children.delayed(tmp_path / "delayed", 2000)["resident_mb"] > 0
+    assert children.batches(tmp_path / "batches", 2000)["head_ms"]["p50"] > 0

@@ -22,11 +22,23 @@ print(json.dumps([result.name, result.remuda, result.peers, result.settings["cpu
 """
 
 
-@pytest.mark.parametrize("row", ["rabbitmq/publish", "rabbitmq/consume"])
+BARE = {"pika", "pika-select", "aio-pika"}
+WHOLE = {"kombu", "faststream", "dramatiq"}
+PEERS = {
+    "rabbitmq/publish": BARE | WHOLE,
+    "rabbitmq/consume": BARE | WHOLE,
+    "rabbitmq/end-to-end": {"faststream", "dramatiq"},
+    "rabbitmq/client-publish": BARE,
+    "rabbitmq/client-consume": BARE,
+}
+
+
+@pytest.mark.parametrize("row", PEERS)
 def test_all_clients_are_measured(row: str, rabbit: RabbitNode) -> None:
     """In a process of its own, since pika leaves sockets behind."""
     pytest.importorskip("pika")
     pytest.importorskip("aio_pika")
+    pytest.importorskip("faststream")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, rabbit.url, row],
         cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=100, check=False,
@@ -35,6 +47,6 @@ def test_all_clients_are_measured(row: str, rabbit: RabbitNode) -> None:
     name, rate, peers, costs = json.loads(done.stdout)
     assert name == row
     assert rate > 0
-    assert set(peers) == {"pika", "pika-select", "aio-pika"}
+    assert set(peers) == PEERS[row]
     assert all(peers.values())
     assert all(costs.values())

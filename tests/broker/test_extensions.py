@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from remuda.broker.embedded.extensions import Extensions, window_store
+from remuda.broker.embedded.recipients import Recipients
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.opening import open_broker
 from remuda.broker.threads import EmbeddedBroker
@@ -353,13 +354,13 @@ def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
     coroutines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The delivery is decided and written, but lies in the inbox only after the pull has stopped waiting."""
-    let_out, timed_out = Runtime._let_out, threading.Event()
+    let_out, timed_out = Recipients.let_out, threading.Event()
     cancel_pull = Runtime.cancel_pull
 
-    def late(runtime: Runtime, effects: Effects) -> None:
+    def late(recipients: Recipients, effects: Effects) -> None:
         if effects.dispatches:
             assert timed_out.wait(5)
-        let_out(runtime, effects)
+        let_out(recipients, effects)
 
     def cancel(runtime: Runtime, queue: str, tag: int) -> bool:
         try:
@@ -367,7 +368,7 @@ def test_q16_a_pull_that_times_out_while_its_delivery_is_on_the_way_gets_it(
         finally:
             timed_out.set()
 
-    monkeypatch.setattr(Runtime, "_let_out", late)
+    monkeypatch.setattr(Recipients, "let_out", late)
     monkeypatch.setattr(Runtime, "cancel_pull", cancel)
     with open_broker("memory://") as broker, ThreadPoolExecutor(1) as pool:
         # With something to watch, the delivery takes the long way, over the outbox.

@@ -39,10 +39,10 @@ def test_an_unknown_scheme_is_refused(url: str) -> None:
         open_broker(url)
 
 
-def test_a_directory_has_one_broker_at_a_time(tmp_path: Path) -> None:
-    with open_broker(tmp_path / "broker") as broker:
+def test_a_directory_has_one_broker_at_a_time_unless_it_is_shared(tmp_path: Path) -> None:
+    with open_broker(tmp_path / "broker", shared=False) as broker:
         with pytest.raises(DirectoryInUse):
-            open_broker(tmp_path / "broker")
+            open_broker(tmp_path / "broker", shared=False)
         broker.publish(numbered(1))
     with open_broker(tmp_path / "broker") as again:
         assert queue_names(again) == ["orders"]

@@ -319,7 +319,9 @@ class TestProcesses:
             message = bus.publish("x", {"path": str(tmp_path / "notes")})
             eventually(lambda: "next try in" in caplog.text)
             assert state(bus, message, "q") == "Q"
-            assert bus.health() == {"live": True, "ready": False}
+            health = bus.health()
+            assert (health["live"], health["ready"]) == (True, False)
+            assert "handlers" in health["problems"]
             monkeypatch.undo()
             eventually(lambda: state(bus, message, "q") == "X", 20)
             assert bus.health() == {"live": True, "ready": True}

@@ -283,7 +283,9 @@ class TestHealth:
         """B16"""
         with Bus(tmp_path / "data") as holder:
             holder.publish("x")
-            assert Bus(tmp_path / "data").health() == {"live": False, "ready": False}
+            health = Bus(tmp_path / "data").health()
+            assert (health["live"], health["ready"]) == (False, False)
+            assert "is open in process" in health["problems"]["broker"]
 
     def test_starting_twice_is_refused(self, bus: Bus) -> None:
         """B16"""

@@ -51,7 +51,7 @@ def test_clear_asks_first(remuda: Remuda, data: str, monkeypatch: pytest.MonkeyP
     import sys
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    assert "nothing was changed" in remuda("clear", data, "ship", code=1).out
+    assert "nothing was changed" in remuda("clear", data, "ship", code=1).err
     assert remuda("clear", data, "ship", "--yes", "--who", "ada").out == "2 messages cleared from ship\n"
     (ship,) = (row for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
     assert (ship["depth"], ship["delayed"], ship["dead"]) == (0, 0, 2)
@@ -120,8 +120,8 @@ def test_errors_are_one_line(remuda: Remuda, data: str, folder: Path, arguments:
     assert result.err.count("\n") == 1
 
 
-def test_a_directory_in_use_says_by_whom(remuda: Remuda, data: str) -> None:
-    with open_broker(data):
+def test_a_directory_that_is_not_shared_says_by_whom_it_is_used(remuda: Remuda, data: str) -> None:
+    with open_broker(data, shared=False):
         assert "is open in process" in remuda("clear", data, "ship", "--yes", code=1).err
         assert "is open in process" in remuda("publish", data, "order.placed", "1", code=1).err
 

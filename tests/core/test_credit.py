@@ -199,3 +199,13 @@ def test_a_lease_that_is_over_cannot_be_taken_or_renewed() -> None:
     assert bench.take(bench.sent[0]) == []
     bench.unsubscribe("c")
     assert not bench.do(Renew("q", lease))
+
+
+def test_q2_who_shares_credit_with_one_that_leaves_is_served_at_once() -> None:
+    """Also in the same queue, where nothing else happens afterwards."""
+    bench = Bench({})
+    bench.subscribe("c1", "c2", credit=1, group="g")
+    bench.publish("a", "b")
+    assert [dispatch.consumer for dispatch in bench.sent] == ["c1"]
+    bench.unsubscribe("c1")
+    assert [dispatch.consumer for dispatch in bench.sent] == ["c1", "c2"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remuda.core.delayed import ColumnMap, DelayedMessages
 from remuda.core.ranges import MessageRange, RangeMap
 from remuda.model.durations import MINUTE
 from remuda.model.state import State
@@ -12,16 +16,17 @@ from remuda.model.state import State
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 8), st.integers(1, 3)), max_size=30)
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@pytest.mark.parametrize("kind", [RangeMap, ColumnMap, DelayedMessages])
+@settings(max_examples=200, derandomize=True, deadline=None)
 @given(STEPS)
-def test_pieces_are_a_map_from_offset_to_fate(steps: list[tuple[bool, int, int, int]]) -> None:
-    pieces, plain = RangeMap(), dict[int, int]()
+def test_pieces_are_a_map_from_offset_to_fate(kind: type[RangeMap], steps: list[tuple[bool, int, int, int]]) -> None:
+    pieces, plain = kind(), dict[int, int]()
     for adds, first, count, attempt in steps:
         there = [offset for offset in range(first, first + count) if offset in plain]
         found = pieces.find(first, count)
         assert [offset for piece in found for offset in range(piece.first, piece.end)] == there
         if adds and not there:
-            pieces.add(MessageRange(first, count, State.FETCHED, attempt=attempt))
+            pieces.add(MessageRange(first, count, State.QUEUED, attempt=attempt))
             plain.update(dict.fromkeys(range(first, first + count), attempt))
         elif not adds:
             assert pieces.remove(first, count) == found
@@ -32,6 +37,24 @@ def test_pieces_are_a_map_from_offset_to_fate(steps: list[tuple[bool, int, int, 
         assert len(pieces) == len(plain)
         holder = pieces.holding(first)
         assert (holder is not None) is (first in plain)
+
+
+@pytest.mark.parametrize("kind", [RangeMap, ColumnMap, DelayedMessages])
+def test_l4_frozen_blocks_stay_as_they_are_while_the_map_changes(kind: type[RangeMap]) -> None:
+    pieces, random = kind(), Random(7)
+    for first in range(0, 6000, 3):
+        pieces.add(MessageRange(first, 2, State.QUEUED, due=first))
+    before = list(pieces)
+    frozen = pieces.freeze()
+    for _ in range(2000):
+        first = random.randrange(6000)
+        if not pieces.remove(first, 3):
+            pieces.add(MessageRange(first, 1, State.QUEUED, due=1))
+    assert [piece for block in frozen for piece in block] == before
+    assert list(pieces) != before
+    pieces.thaw()
+    pieces.remove(0, 6000)
+    assert not pieces.size
 
 
 def test_neighbours_that_ended_alike_within_a_minute_are_one_piece() -> None:

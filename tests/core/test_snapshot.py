@@ -114,7 +114,7 @@ def test_l4_a_snapshot_of_the_first_version_is_read() -> None:
     assert [(one.priority, one.attempt, one.redelivered) for one in found.flights] == [(1, 2, True)]
     assert [(one.front, one.due, one.redelivered) for one in found.delayed] == [(True, NOW + 5, True)]
     assert [(one.state, one.reason, one.priority) for one in found.parked] == [("E", "given up", 1)]
-    assert (found.attempts, found.offset_of, core.recorder.next_position) == ({1: 1}, {"x": 1}, 20)
+    assert (dict(found.attempts), found.offset_of, core.recorder.next_position) == ({1: 1}, {"x": 1}, 20)
     assert core.routing.exchanges["r"].bindings == (Binding(queue="q", priority=2),)
     assert core.spool.progress("app", 3).rows == 1
     assert state_of(loaded(core)) == state_of(core)

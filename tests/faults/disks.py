@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from pathlib import Path
 
 from remuda.log.directory import DirectoryDisk
@@ -51,7 +52,7 @@ class FailingDisk(DirectoryDisk):
     def open_append(self, name: str, position: int = 0) -> FailingFile:  # type: ignore[override]
         return FailingFile(self, super().open_append(name, position))
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
         if self.full:
             raise DiskFull(f"no room on the disk for {name!r}")
         super().write_atomic(name, data)

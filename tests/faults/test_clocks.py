@@ -83,7 +83,7 @@ def test_b14_a_delayed_message_that_was_settled_stays_settled_after_a_crash(tmp_
     assert (soon.bodies, late.bodies) == ([b"soon"], [b"late"])
     late.ack()
     broker.runtime.flush()
-    shutil.copytree(tmp_path / "log", tmp_path / "crashed")
+    shutil.copytree(tmp_path / "log", tmp_path / "crashed", ignore=shutil.ignore_patterns("socket"))
     broker.close()
     with open_broker(tmp_path / "crashed", clock=clock, sync="os") as again:
         left = again.pull("q", 10)

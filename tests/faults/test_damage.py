@@ -34,7 +34,7 @@ def flip(file: Path, at: int) -> None:
 def killed(broker: EmbeddedBroker, path: Path) -> None:
     """What would be left if the process were killed now; the broker is closed."""
     copy = path.with_name(f"{path.name}-killed")
-    shutil.copytree(path, copy)
+    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("socket"))
     broker.close()
     shutil.rmtree(path)
     copy.rename(path)
@@ -106,7 +106,7 @@ def test_l9_a_checkpoint_that_holds_nonsense_is_passed_over(tmp_path: Path) -> N
     disk = DirectoryDisk(tmp_path)
     (sequence,) = checkpoint.sequences(disk)
     (kept,) = checkpoint.read_all(disk).valid
-    checkpoint.write(disk, kept._replace(sequence=sequence, snapshot=b"\xc1nonsense"))
+    checkpoint.write(disk, sequence, kept.mark, [b"\xc1nonsense"])
     with open_broker(tmp_path, sync="os") as broker:
         assert broker.recovery.damaged_checkpoints == (checkpoint.name_of(sequence),)
         assert len(bodies(broker, "q")) == 10
@@ -149,7 +149,7 @@ def test_l9_an_unreadable_segment_leaves_the_one_before_it_readable(tmp_path: Pa
     rng = random.Random(1)
     for lost in range(1, len(segments)):
         copy = tmp_path.with_name(f"copy-{lost}")
-        shutil.copytree(tmp_path, copy)
+        shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns("socket"))
         (copy / "tail" / segments[lost].name).write_bytes(rng.randbytes(segments[lost].stat().st_size))
         with open_broker(copy, sync="os") as broker:
             found = {int(body.split()[0]) for body in bodies(broker, "q")}
@@ -184,7 +184,7 @@ def directory_files(path: Path) -> dict[str, bytes]:
                 broker.checkpoint()
                 broker.runtime.upkeep.seal()
         copy = path.with_name("copy")
-        shutil.copytree(path, copy)
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("socket"))
     found = {str(file.relative_to(copy)): file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     return {name: data for name, data in found.items() if name.split("/")[0] in ("tail", "sealed", "checkpoint")}
 

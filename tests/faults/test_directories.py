@@ -33,12 +33,14 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_l7_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
-    open_it = "import sys; from remuda import open_broker; open_broker(sys.argv[1])"
-    with open_broker(tmp_path / "log"):
+    open_it = "import sys; from remuda import open_broker; open_broker(sys.argv[1], shared=False)"
+    with open_broker(tmp_path / "log", shared=False):
         second = python(open_it, str(tmp_path / "log"))
         assert "DirectoryInUse" in second.stderr
         assert f"process {os.getpid()}" in second.stderr
         with pytest.raises(DirectoryInUse, match=f"process {os.getpid()}"):
+            open_broker(tmp_path / "log", shared=False)
+        with pytest.raises(DirectoryInUse, match=f"process {os.getpid()}, which does not share it"):
             open_broker(tmp_path / "log")
     assert python(open_it, str(tmp_path / "log")).returncode == 0
 
@@ -47,7 +49,7 @@ FORK = """
 import os, sys
 from remuda import Message, open_broker
 from remuda.model.errors import BrokerClosed
-broker = open_broker(sys.argv[1])
+broker = open_broker(sys.argv[1], shared=False)
 broker.create_queue("q", type="pull")
 broker.publish(Message("q", b"before"))
 child = os.fork()
@@ -124,14 +126,14 @@ def test_l7_an_unwritable_directory() -> None:
 
 def test_l7_the_lock_cannot_be_got_round_by_removing_a_file(tmp_path: Path) -> None:
     place = tmp_path / "log"
-    with open_broker(place) as broker:
+    with open_broker(place, shared=False) as broker:
         for name in ("lock", "remuda.json"):
             (place / name).unlink()
         with pytest.raises((DirectoryInUse, ForeignDirectory)):
-            open_broker(place)
+            open_broker(place, shared=False)
         (place / "remuda.json").write_text('{"remuda": 1}\n')
         with pytest.raises(DirectoryInUse):
-            open_broker(place)
+            open_broker(place, shared=False)
         broker.publish(Message("q", b"x"))
     with open_broker(place) as broker:
         assert broker.queue("q").size == 1

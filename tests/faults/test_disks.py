@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from remuda import Message, Messages, open_broker
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
 from remuda.broker.threads import EmbeddedBroker
+from remuda.log import directory
 from remuda.model.errors import DiskFull, StorageError
 from tests.faults.disks import FailingDisk, input_output_error
 
@@ -129,3 +131,21 @@ def test_l7_after_a_failed_write_nothing_is_confirmed_until_reopened(tmp_path: P
     found = drained(tmp_path / "log", "q")
     assert found[0] == b"kept"
     assert b"refused" not in found
+
+
+def test_l7_a_sync_without_room_is_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have dropped what it could not write: a second sync would succeed without it."""
+
+    def no_room(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    broker = open_broker(tmp_path / "log")
+    broker.create_queue("q", type="pull")
+    monkeypatch.setattr(directory, "datasync", no_room)
+    with pytest.raises(StorageError):
+        broker.publish(Message("q", b"uncertain"))
+    monkeypatch.undo()
+    with pytest.raises(StorageError, match="open the broker again"):
+        broker.publish(Message("q", b"refused"))
+    assert not broker.health().live
+    broker.close()

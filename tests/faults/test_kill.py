@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
-import select
-import time
-from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 
-from tests.faults.victim import Job, run
+from tests.faults.killing import fork_server, kill_in_a_while
+from tests.faults.victim import Job
 from tests.faults.witness import Witness
 
 DIRECTORIES = 8
@@ -24,37 +20,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
-    """Processes that start in a moment, since their modules are loaded already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "tests.faults.victim"])
-    return context
-
-
-def kill_in_a_while(processes: ForkServerContext, job: Job, witness: Witness, rest: Callable[[], float]) -> None:
-    """Start the victim, hear it until it says `!` for the last time and `rest()` seconds longer, and kill it."""
-    ears, mouth = processes.Pipe(duplex=False)
-    process = processes.Process(target=run, args=(job, mouth), daemon=True)
-    process.start()
-    mouth.close()
-    marks = 1 if job.then == "go on" else 2
-    heard = b""
-    deadline = None
-    while deadline is None or time.monotonic() < deadline:
-        wait = 30.0 if deadline is None else max(deadline - time.monotonic(), 0)
-        if not select.select([ears], [], [], wait)[0]:
-            assert deadline is not None, "the victim said nothing for 30 seconds"
-            break
-        said = os.read(ears.fileno(), 1 << 16)
-        assert said, f"the victim ended by itself: {heard[-300:]!r}"
-        heard += said
-        if deadline is None and heard.count(b"!\n") >= marks:
-            deadline = time.monotonic() + rest()
-    process.kill()
-    while said := os.read(ears.fileno(), 1 << 16):
-        heard += said
-    process.join()
-    ears.close()
-    witness.hear(heard)
+    return fork_server()
 
 
 @pytest.mark.parametrize("number", range(DIRECTORIES))

@@ -13,9 +13,13 @@ from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.log import spool
 from remuda.model.errors import StorageError
+from tests.conformance.kit import eventually
 from tests.faults.disks import FailingDisk, input_output_error
+from tests.faults.stalling import StallingDisk
 
 pytestmark = pytest.mark.faults
+
+SCHEMA = spool.SPOOL_SCHEMA
 
 
 def take_in_on_a_failing_disk(path: Path, failing: str) -> list[spool.SpoolBatch]:
@@ -25,7 +29,7 @@ def take_in_on_a_failing_disk(path: Path, failing: str) -> list[spool.SpoolBatch
     try:
         host.upkeep.stop()
         setattr(disk, f"{failing}_error", input_output_error())
-        rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"row"}], spool.SPOOL_SCHEMA)
+        rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"row"}], SCHEMA)
         place = spool.prepare(str(path))
         spool.lay(place, "app", 1, [spool.stage(place, [rows])[0]])
         with contextlib.suppress(StorageError):
@@ -40,6 +44,31 @@ def take_in_on_a_failing_disk(path: Path, failing: str) -> list[spool.SpoolBatch
 def test_p2_a_batch_stays_until_its_rows_are_kept(tmp_path: Path, failing: str) -> None:
     (left,) = take_in_on_a_failing_disk(tmp_path / "log", failing)
     assert (left.app, left.number) == ("app", 1)
+
+
+def test_p2_a_batch_stays_while_the_disk_is_full(tmp_path: Path) -> None:
+    """However often it is looked at meanwhile; and its rows are taken in once."""
+    disk = StallingDisk(tmp_path / "log", reserves=False)
+    host = Runtime(disk, BrokerOptions(sync=Sync.ALWAYS, worker=1))
+    try:
+        host.upkeep.stop()
+        rows = pa.RecordBatch.from_pylist([{"name": "q", "body": b"%d" % number} for number in range(5)], SCHEMA)
+        place = spool.prepare(str(tmp_path / "log"))
+        spool.lay(place, "app", 1, [spool.stage(place, [rows])[0]])
+        disk.failing = {"write"}
+        intake = Intake(host)
+        for _ in range(3):
+            with pytest.raises(disk.error):
+                intake.run()
+            assert len(spool.waiting(place)) == 1
+        disk.failing.clear()
+        eventually(lambda: host.health().ready, 30)
+        intake.run()
+        assert spool.waiting(place) == []
+        assert host.info("q").size == 5
+    finally:
+        disk.failing.clear()
+        host.close()
 
 
 def test_a_batch_that_is_removed_too_early_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

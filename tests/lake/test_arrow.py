@@ -15,7 +15,7 @@ import pytest
 import remuda
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.spark.losses import DataLost
-from tests.spark.samples import broker_at, half_sealed, play, publish, seal
+from tests.spark.samples import broker_at, finish, half_sealed, play, publish, seal
 
 
 def ask(query: str, messages: Any) -> list[tuple[Any, ...]]:
@@ -58,11 +58,7 @@ def test_a_reader_in_mid_read_is_not_disturbed(tmp_path: Path) -> None:
         seal(broker)
         reader = remuda.arrow(tmp_path, columns=["offset"]).reader()
         first = reader.read_next_batch().num_rows
-        subscription = broker.subscribe("orders", batch=5000)
-        while (delivery := subscription.receive(0.3)) is not None:
-            delivery.ack()
-        subscription.close()
-        broker.runtime.sync()
+        finish(broker)
         publish(broker, 400, "filler")
         seal(broker)
         assert broker.collect().messages

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from remuda.log import system
+from remuda.log import directory, system
 from remuda.log.disk import MemoryDisk
 
 _FOLDER = -1
@@ -54,7 +54,8 @@ class Recorder:
             replace("fdatasync", self._fsync)
             replace("rename", self._replace)
             replace("mkdir", self._mkdir)
-            patched.setattr(system._quick, "write", lambda handle, data, at: os.pwrite(handle, data, at))
+            for module in (system, directory):
+                patched.setattr(module, "quick_write", lambda handle, data, at: os.pwrite(handle, data, at))
             yield
 
     def _below(self, path: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from remuda.log.disk import AppendFile
@@ -86,7 +87,8 @@ class SimulatedDisk:
         file.reserved = 0
         return _Handle(self, file)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        data = data if isinstance(data, bytes) else b"".join(data)
         self.step()
         self.room_for(len(data))
         self.step()

@@ -82,6 +82,6 @@ def test_l8_what_is_no_log_is_refused_and_nothing_is_made(tmp_path: Path) -> Non
     with pytest.raises(StorageError, match="there is no directory"):
         open_event_log(tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
-    for url in ("memory://", "amqp://host/", "remuda://host:1"):
+    for url in ("memory://", "remuda://host:1"):
         with pytest.raises(InvalidOption, match="no event log can be read at"):
             open_event_log(url)

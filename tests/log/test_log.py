@@ -8,10 +8,11 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from remuda.log.disk import DirectoryDisk, MemoryDisk
+from remuda.log.disk import AppendFile, DirectoryDisk, MemoryDisk
 from remuda.log.log import Log
 from remuda.log.segments import HEADER_BYTES
 from remuda.log.tail import LogOptions
@@ -306,3 +307,67 @@ def test_threads_may_fetch_while_one_appends() -> None:
     for reader in readers:
         reader.join()
     assert errors == []
+
+
+class _FullFile:
+    def __init__(self, disk: _FullDisk, file: AppendFile) -> None:
+        self._disk = disk
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        if self._disk.full:
+            raise DiskFull("no room on the disk")
+        self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class _FullDisk(DirectoryDisk):
+    full = False
+
+    def open_append(self, name: str, position: int = 0) -> Any:
+        return _FullFile(self, super().open_append(name, position))
+
+
+def test_l7_what_could_not_be_written_is_written_later_before_what_came_since(tmp_path: Path) -> None:
+    disk = _FullDisk(tmp_path)
+    options = LogOptions(segment_bytes=1500)
+    log, _, _ = open_log(disk, options)
+    given: list[Record] = []
+
+    def append(*bodies: bytes) -> None:
+        for body in bodies:
+            given.append(appended(log, [body * 100]))
+            log.append(given[-1])
+
+    append(b"1", b"2")
+    batch = log.take()
+    append(b"3", b"4", b"5", b"6")
+    disk.full = True
+    with pytest.raises(DiskFull):
+        batch.write(final=False)
+    log.take_back(batch)
+    append(b"7")
+    disk.full = False
+    commit(log)
+    append(b"8")
+    commit(log)
+    log.close()
+    _, found, recovery = open_log(DirectoryDisk(tmp_path), options)
+    assert recovery.report.clean
+    same(found, given)
+
+
+def test_l2_a_segment_is_on_the_disk_before_the_next_one_is_begun() -> None:
+    """Else a power loss could keep the new one and tear the old: damage in the middle, though none was confirmed."""
+    disk = SimulatedDisk()
+    log, _, _ = open_log(disk, LogOptions(segment_bytes=1500))
+    commit(log, [change()])
+    before = disk.syncs
+    for _ in range(10):
+        log.append(appended(log, [b"x" * 400]))
+    segments = len(log.catalog.files().tail)
+    assert segments > 2
+    log.take().write()
+    assert disk.syncs - before == segments - 1

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from remuda.log.check import check
 from remuda.log.disk import DirectoryDisk, MemoryDisk
 from remuda.log.parquet import write_sealed
 from remuda.log.reader import Reader
@@ -19,6 +20,7 @@ from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.seal import seal
 from remuda.log.segments import HEADER_BYTES
 from remuda.log.tail import LogOptions
+from remuda.model.errors import StorageError
 from remuda.model.records import Record
 from tests.log.samples import appended, change, commit, event_rows, fill, message_rows, open_log
 from tests.log.simulated import PowerLoss, SimulatedDisk
@@ -127,6 +129,50 @@ def test_l3_sealing_a_damaged_segment_reports_the_loss_and_keeps_the_rest() -> N
     reader = Reader(disk)
     assert sum(batch.num_rows for batch in reader.message_batches()) == 22
     assert reader.gaps == (range(4, 6),)
+
+
+class _BadSegment(MemoryDisk):
+    """A disk of which some bytes of one file cannot be read any more."""
+
+    bad = ""
+    where = range(0)
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        end = self.size(name) if length is None else start + length
+        if name == self.bad and start < self.where.stop and end > self.where.start:
+            raise StorageError(f"{name!r} cannot be read or written: Input/output error; check the disk")
+        return super().read(name, start, length)
+
+
+@pytest.mark.parametrize("where", [range(600, 700), range(10), range(1 << 20)])
+def test_l3_a_segment_that_cannot_be_read_costs_itself_and_not_the_others(where: range) -> None:
+    disk = _BadSegment()
+    log, _, _ = open_log(disk, LogOptions(segment_bytes=2000))
+    for number in range(40):
+        commit(log, [appended(log, [b"%d" % number + b"y" * 100] * 2)])
+    log.write_checkpoint(log.mark(), b"")
+    names = [segment.name for segment in log.catalog.files().tail]
+    disk.bad, disk.where = names[1], where
+    tries = 0
+    while (report := seal(log))[-1].failure is not None:
+        tries += 1
+        assert log.catalog.files().tail[0].name == names[1]
+        assert tries < 20
+    assert tries > 1, "it may be mended meanwhile"
+    assert report[0].set_aside is not None
+    assert disk.list().count(report[0].set_aside) == 1
+    assert len(log.catalog.files().tail) == 1, "all others are sealed"
+    lost = {offset for damage in report[0].damages for offset in damage.messages or ()}
+    fetched = log.fetch([(0, 80)])
+    assert {offset for first, count in fetched.missing for offset in range(first, first + count)} == lost
+    assert len(lost) <= 20
+    found = check(disk)
+    assert not found.clean
+    assert any(finding.file == report[0].set_aside for finding in found.findings)
+    log.close()
+    again, _, recovery = open_log(disk, LogOptions(segment_bytes=2000))
+    assert again.next_offset == 80
+    assert recovery.report.damages == ()
 
 
 @pytest.mark.parametrize("power", [False, True])

@@ -15,6 +15,14 @@ from typing import Final
 
 import pytest
 
+from remuda.broker.options import BrokerOptions
+from remuda.broker.rabbitmq.definitions import OPENED, REMOVED, change
+from remuda.broker.rabbitmq.delays import LEVELS, exchange_of
+from remuda.broker.rabbitmq.records import NoRecords
+from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.rabbitmq.support import DEAD
+from remuda.log.streams.numbers import STREAM
+
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _CONTROL: Final = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
 _START: Final = 100.0
@@ -60,6 +68,10 @@ class RabbitNode:
             f"ssl_options.keyfile = {key}\nssl_options.cacertfile = {self.certificate}\n"
             "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n"
         )
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None
 
     def start(self) -> None:
         if self._epmd is None:
@@ -151,13 +163,18 @@ class RabbitNode:
         }
 
 
-def start_node(name: str = "remuda") -> RabbitNode:
-    """A running node, or a skip that says what is missing (an error where CI promises to skip nothing)."""
+def missing() -> None:
+    """Skip where RabbitMQ is not installed, and say so (an error where CI promises to skip nothing)."""
     if not _SERVER.exists() or shutil.which("epmd") is None or shutil.which("openssl") is None:
         said = "RabbitMQ is not installed; run tools/setup.sh as root, or: apt-get install rabbitmq-server openssl"
         if os.environ.get("CI") == "true":
             pytest.fail(said)
         pytest.skip(said)
+
+
+def start_node(name: str = "remuda") -> RabbitNode:
+    """A running node, or a skip that says what is missing."""
+    missing()
     node = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-rabbit-")), name)
     try:
         node.start()
@@ -170,3 +187,28 @@ def start_node(name: str = "remuda") -> RabbitNode:
 def end_node(node: RabbitNode) -> None:
     node.close()
     shutil.rmtree(node.directory, ignore_errors=True)
+
+
+class Janitor:
+    """Removes what brokers of ours have made in a virtual host, so that the next test finds nothing."""
+
+    def __init__(self, url: str) -> None:
+        self._runtime = Runtime(url, BrokerOptions(worker=1023), records=NoRecords()).open()
+
+    def wipe(self, *, used: bool = True) -> None:
+        """Wipe all away; unless it was `used`, only if there is something."""
+        runtime = self._runtime
+        channel = runtime.topology.channel
+        runtime.definitions.propose(change(OPENED, "", 0))  # then all that was made before is known
+        if not used and not runtime.definitions.queues:
+            return
+        for queue in list(runtime.definitions.queues):
+            channel.delete_queue(queue)
+            channel.delete_queue(queue + DEAD)
+            runtime.definitions.propose(change(REMOVED, queue, 0))
+        for level in LEVELS:
+            channel.delete_queue(exchange_of(level))
+        channel.delete_queue(STREAM)
+
+    def close(self) -> None:
+        self._runtime.close()

@@ -44,7 +44,8 @@ def _play(seeds: range, keep_going: bool) -> int:
     print(
         f"\r{len(seeds)} seeds in {seconds:.1f} s: {total.steps} steps, {total.operations} disk operations, "
         f"{total.crashes} crashes, {total.recoveries} recoveries, {total.messages} messages, "
-        f"{total.deliveries} deliveries, {total.settled} answered; {failures} failed"
+        f"{total.deliveries} deliveries, {total.settled} answered, {total.stalls} waits for room, "
+        f"{total.faults} failed writes; {failures} seeds failed"
     )
     return 1 if failures else 0
 

@@ -38,7 +38,7 @@ from remuda.model.commands import (
     Unsubscribe,
 )
 from remuda.model.durations import HOUR, MILLISECOND, SECOND
-from remuda.model.errors import ConsumersFull, DiskFull
+from remuda.model.errors import ConsumersFull, DiskFull, TooManyFiles
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
 from remuda.model.messages import Messages
@@ -128,7 +128,7 @@ class Actors:
     def _make_room(self, messages: Messages, step: Step) -> None:
         try:
             self.sim.engine.make_room(messages)
-        except DiskFull:
+        except (DiskFull, TooManyFiles):
             self.sim.note(f"{step.text}: the disk is full")
             checks.check_numbers(self.sim.engine, self.sim.model)
             raise
@@ -340,6 +340,7 @@ class Actors:
         require(sorted(given) == sorted(expected), f"Q2: {given} were handed over, not {expected}")
         if given:
             sim.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(given)))
+            sim.begin(dispatch, given)
 
     def _to_give(self, queue: QueueModel, lease: Lease, number: int, consumer: str) -> list[int]:
         if consumer not in lease.silent or lease.deadline <= self.sim.model.now:
@@ -670,7 +671,10 @@ class Actors:
         def verb() -> None:
             for queue in sim.model.queues.values():
                 queue.release_due(sim.model.now)
-            sim.engine.core.tick(sim.clock)
+            core = sim.engine.core
+            core.tick(sim.clock)
+            while core.next_wake() <= core.recorder.now:
+                core.tick(sim.clock)
 
         sim.run(step, verb)
         checks.check_time(sim.model)
@@ -681,7 +685,7 @@ class Actors:
         for _ in range(self.random.choice((1, 1, 2))):
             self.sim.note("checkpoint")
             self.sim.commit()
-            self._upkeep().checkpoint()
+            self._upkeep(meanwhile=0.6).checkpoint()
         if self.random.random() < 0.3:
             self.seal()
 
@@ -697,13 +701,19 @@ class Actors:
         sim.commit()
         recovery.check_readable(sim)
 
-    def _upkeep(self) -> Upkeep:
-        """The real upkeep, on a stage set of a host."""
+    def _upkeep(self, meanwhile: float = 0.0) -> Upkeep:
+        """The real upkeep, on a stage set of a host. Others may do something `meanwhile`."""
         sim = self.sim
 
         def submit(command: Forget) -> Any:
             step = Step(f"retention forgets parked messages of {command.queue}")
             return SimpleNamespace(result=self._operate(step, command))
+
+        def sync() -> None:
+            # Others go on while a checkpoint is made: it tells the state that was frozen.
+            while self.random.random() < meanwhile:
+                getattr(self, self.random.choice(("publish", "pull", "answer", "answer", "pass_time")))()
+            sim.engine.commit(sync=True)
 
         core = sim.engine.core
         stage = SimpleNamespace(
@@ -713,7 +723,7 @@ class Actors:
             clock=lambda: sim.clock,
             submit=submit,
             queues=lambda: [core.info(name) for name in list(core.queues)],
-            sync=lambda: sim.engine.commit(sync=True),
+            sync=sync,
         )
         return Upkeep(cast(Runtime, stage), volatile=False)
 
@@ -736,7 +746,7 @@ class Actors:
         sim = self.sim
         sim.note("close and open")
         sim.disk.disarm()
-        sim.disk.full_chance = 0.0
+        sim.disk.calm()
         sim.commit()
         if self.random.random() < 0.5:
             sim.engine.checkpoint()

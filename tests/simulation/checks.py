@@ -35,14 +35,14 @@ def core_view(queue: Queue, time: int) -> View:
     due = []
     for piece in queue.delayed:
         for offset in range(piece.first, piece.end):
-            if piece.state.value == "Q" and piece.due <= time:
-                due.append((piece.due, offset, piece))
+            if piece.state.value == "Q" and (piece.due <= time or piece.order):
+                due.append((piece.due, piece.order, offset, piece))
             else:
                 delayed[offset] = (
                     piece.state.value, piece.due, max(piece.attempt, 0), piece.front, piece.priority, piece.deadline,
                     piece.redelivered,
                 )  # fmt: skip
-    for _, offset, piece in sorted(due, key=lambda item: item[:2]):
+    for _, _, offset, piece in sorted(due, key=lambda item: item[:3]):
         _join(lines, (piece.priority, piece.front), offset)
         deadlines[offset] = piece.deadline
         attempts[offset] = (max(piece.attempt, 0), piece.redelivered)
@@ -146,6 +146,7 @@ def adopt(core: Core, model: Model) -> None:
 
 
 def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:
+    queue.release_due(-1)  # what others stand behind, and only that
     view = core_view(queue, -1)
     fresh = QueueModel(queue.name, queue.options, queue.status)
     if old is not None:

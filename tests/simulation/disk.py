@@ -7,12 +7,14 @@ Everything random comes from the generator it is given.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from enum import StrEnum
 from random import Random
 from typing import Final
 
+from remuda.broker.embedded.attempts import FILE as MARKS
 from remuda.log.disk import AppendFile
-from remuda.model.errors import DiskFull
+from remuda.model.errors import DiskFull, StorageError, TooManyFiles
 
 SECTORS: Final = (16, 64, 512, 4096)
 
@@ -109,10 +111,18 @@ class SimulatedDisk:
         self.random = random
         self.operations = 0
         self.full_chance = 0.0
+        """Of there being no room, or no handle, for what is asked just now."""
+        self.fault_chance = 0.0
+        """Of a write or a sync that fails for good."""
+        self.sync_failed = False
+        self.can_reserve = random.random() < 0.6
+        """Where it cannot, as on some file systems, a full disk is met by the write itself."""
         self.crash_kind: CrashKind | None = None
         self._crash_at = -1
         self._dead = False
         self._epoch = 0
+        self._boots = 0
+        self.folder: str | None = None
         self._locked = False
         self._names: dict[str, Content] = {}
         self._kept_names: dict[str, Content] = {}
@@ -142,10 +152,18 @@ class SimulatedDisk:
         self._dead = False
         self._locked = False
         self._epoch += 1
+        self.sync_failed = False
         if kind is CrashKind.POWER:
+            self._boots += 1
             self._lose_names()
             for name in sorted(self._names):
                 self._names[name].survive(self.random)
+
+    def calm(self) -> tuple[float, float]:
+        """Fail no more; gives the chances as they were."""
+        chances = self.full_chance, self.fault_chance
+        self.full_chance = self.fault_chance = 0.0
+        return chances
 
     def clone(self) -> SimulatedDisk:
         """Another disk with the same files, for a look that leaves no trace."""
@@ -171,13 +189,16 @@ class SimulatedDisk:
     def open_append(self, name: str, position: int = 0) -> AppendFile:
         crashes = self._step(partial=True)
         fresh = name not in self._names
+        if fresh and self.random.random() < self.full_chance:
+            raise TooManyFiles(f"no handle for {name!r}")
         content = self._names.setdefault(name, Content())
         if not fresh and not (crashes and self.random.random() < 0.5):
             content.resize(position)
         self._crash_if(crashes)
         return _SimulatedFile(self, name, content, position, self._epoch)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        data = data if isinstance(data, bytes) else b"".join(data)
         crashes = self._step(partial=True)
         if self.random.random() < self.full_chance:
             raise self.full(name)
@@ -211,7 +232,12 @@ class SimulatedDisk:
         self._crash_if(crashes)
 
     def path(self, name: str) -> str | None:
-        return None
+        """Marks of what was begun are written through memory, so they need a real file. It outlives a kill as this disk
+        does; after a power loss it is of another boot."""
+        return f"{self.folder}/{name}" if self.folder is not None and name == MARKS else None
+
+    def boot(self) -> bytes:
+        return b"boot %d" % self._boots
 
     def lock(self) -> None:
         assert not self._locked, "the log was opened twice"
@@ -244,6 +270,9 @@ class SimulatedDisk:
 
     def full(self, name: str) -> DiskFull:
         return DiskFull(f"no room for {name!r}")
+
+    def fault(self, name: str) -> StorageError:
+        return StorageError(f"{name!r} cannot be read or written: Input/output error")
 
     # Inside
 
@@ -300,9 +329,12 @@ class _SimulatedFile:
         disk, random = self._disk, self._disk.random
         beyond = self._position + len(data) > self._content.size
         full = beyond and random.random() < disk.full_chance
-        written = random.randint(0, len(data)) if crashes or full else len(data)
+        fails = random.random() < disk.fault_chance
+        written = random.randint(0, len(data)) if crashes or full or fails else len(data)
         self._content.write(data[:written], self._position)
         disk.crash_if(crashes)
+        if fails:
+            raise disk.fault(self._name)
         if full:
             raise disk.full(self._name)
         self._position += len(data)
@@ -313,6 +345,9 @@ class _SimulatedFile:
         # A sync that never returned promises nothing, but may have done its work.
         if crashes and self._disk.random.random() < 0.7:
             self._disk.crash_if(crashes)
+        if self._disk.random.random() < self._disk.fault_chance:
+            self._disk.sync_failed = True  # what was not on the platter may never get there
+            raise self._disk.fault(self._name)
         self._disk.keep(self._content)
         if not self._name_synced:
             self._disk.sync_folder(self._name)
@@ -322,7 +357,7 @@ class _SimulatedFile:
     def reserve(self, up_to: int) -> None:
         self._disk.check(self._epoch)
         crashes = self._disk.step()
-        if up_to > self._content.size:
+        if up_to > self._content.size and self._disk.can_reserve:
             if self._disk.random.random() < self._disk.full_chance:
                 raise self._disk.full(self._name)
             self._content.size = up_to

@@ -12,6 +12,7 @@ from remuda.core.effects import Effects
 from remuda.log import checkpoint
 from remuda.log.frames import Frame, scan_file
 from remuda.log.segments import HEADER_BYTES, list_files
+from remuda.model.errors import StorageError
 from remuda.model.records import Record
 from tests.simulation.disk import CrashKind, SimulatedDisk
 from tests.simulation.model import require
@@ -86,6 +87,8 @@ class WatchedEngine(Engine):
 
     def __init__(self, disk: SimulatedDisk, options: BrokerOptions, worker: int, now: int, journal: Journal) -> None:
         self.journal = journal
+        self.stalled = False
+        """Whether something could not be written, for want of room, and waits for its turn."""
         super().__init__(disk, options, Extensions(), worker, now)
 
     def record(self) -> Effects:
@@ -98,11 +101,18 @@ class WatchedEngine(Engine):
     def commit(self, *, sync: bool) -> None:
         reached = len(self.journal.records)
         batch = self.take()
-        batch.write()
-        self.journal.written = reached
-        if sync:
-            batch.sync()
-            self.journal.synced = reached
+        try:
+            batch.write(final=False)
+            self.journal.written = reached
+            if sync:
+                batch.sync(final=False)
+                self.journal.synced = reached
+        except StorageError as error:
+            if error.passing:
+                self.log.take_back(batch)
+                self.stalled = True
+            raise
+        self.stalled = False
 
 
 def surviving(disk: SimulatedDisk) -> tuple[set[int], int]:

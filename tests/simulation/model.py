@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,6 +61,8 @@ class Step:
     """Whether an answer says that the attempt counts."""
     ticks: bool = False
     resumes: bool = False
+    begun: Callable[[int], set[int] | None] = lambda position: None
+    """After a restart: of the delivery that an event made, the offsets begun with; None if nobody knows."""
     replays: bool = False
     """Records that were checked when they were made are played again."""
     told: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -89,6 +91,8 @@ class Entry:
     consumer: str = ""
     reason: str | None = None
     redelivered: bool = False
+    fetched_by: int = -1
+    """The position of the event that sent it out last."""
 
 
 @dataclass
@@ -206,7 +210,9 @@ class QueueModel:
         """What nobody took, or not in time, is under way no longer once it is over."""
         for number, lease in self.leases.items():
             overdue = ticks and lease.deadline <= now
-            if lease.awaited and (overdue or not lease.taken) and not self.held(number):
+            # One that some confirmed is let go when the time for the others is up, and no event tells of it.
+            held = [offset for offset in self.held(number) if not overdue or self.entries[offset].state == "F"]
+            if lease.awaited and (overdue or not lease.taken) and not held:
                 lease.awaited.clear()
 
     @staticmethod
@@ -248,6 +254,7 @@ class Model:
         """Queues in which a pull request that clears may still wait."""
         self.exchanges: dict[str, tuple[ExchangeKind, list[Binding]]] = {}
         self.now = 0
+        self._position = 0
 
     def copy(self) -> Model:
         twin = copy.copy(self)
@@ -271,7 +278,8 @@ class Model:
                 f"events begin at position {record.first}, not at {self.next_position}",
             )
             self.next_position += len(record.rows)
-            for event in record.rows:
+            for position, event in enumerate(record.rows, record.first):
+                self._position = position
                 self._event(event, record.time, step)
         elif isinstance(record, QueueChange):
             self._change(record, step)
@@ -368,6 +376,7 @@ class Model:
             self._check_reason_to_land(queue, offset, entry, target, step)
             self._check_attempt(queue, offset, entry, event, step)
         if target == "F":
+            entry.fetched_by = self._position
             self._fetch(queue, offset, entry, event, time, step)
         elif target == "Q":
             self._enqueue(queue, offset, entry, event, time, step)
@@ -489,6 +498,8 @@ class Model:
         if (queue.name, offset) in step.answered:
             counts = event.state.value == "R" if step.counted is None else step.counted
             wanted -= not counts
+        elif (begun := step.begun(entry.fetched_by)) is not None:
+            wanted -= offset not in begun
         elif lease is not None and lease.unseen:
             wanted = wanted - 1 if entry.redelivered else NEVER_DELIVERED
         require(

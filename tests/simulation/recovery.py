@@ -33,7 +33,7 @@ def recover(sim: Simulation, kind: CrashKind) -> None:
         durable = promised(sim, kind)
         sim.disk.restart(kind)
         sim.power_was_lost = sim.power_was_lost or kind is CrashKind.POWER
-        full_chance, sim.disk.full_chance = sim.disk.full_chance, 0.0
+        chances = sim.disk.calm()
         lost = sim.journal.cut(sim.disk, kind)
         forget_events(sim, lost)
         if sim.random.random() < 0.15:
@@ -46,7 +46,7 @@ def recover(sim: Simulation, kind: CrashKind) -> None:
             sim.note(f"  {kind.value} while the log was being opened")
             sim.tally.crashes += 1
         else:
-            sim.disk.full_chance = full_chance
+            sim.disk.full_chance, sim.disk.fault_chance = chances
             sim.tally.recoveries += 1
             return
 
@@ -67,15 +67,16 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
     """Open an engine on what the disk has, and check it against the records that survived."""
     journal = Journal()
     sim.model.now = sim.clock
+    begun = sim.begun()
     try:
         engine = WatchedEngine(sim.disk, sim.scenario.broker, WORKER, sim.clock, journal)
     except SimulatedCrash:
         sim.journal.join(journal)
         raise
     sim.disk.disarm()
-    if sim.disk.full_chance == 0.0:
-        sim.disk.full_chance = sim.scenario.full_chance
+    sim.disk.full_chance, sim.disk.fault_chance = sim.scenario.full_chance, sim.scenario.fault_chance
     sim.engine = engine
+    sim.marks.clear()
     assert journal.base is not None
     sim.journal.reach(journal.base)
     holes = sim.journal.has_holes
@@ -97,7 +98,7 @@ def open_engine(sim: Simulation, durable: Model | None = None) -> None:
         for queue in expected.queues.values():
             queue.consumers.clear()
             queue.leases.clear()
-        resume = Step("resume", resumes=True)
+        resume = Step("resume", resumes=True, begun=begun)
         for record in journal.kept():
             expected.play(record, resume)
         # A clock that was set back makes a scheduled message wait again, unless a checkpoint saw it come due.

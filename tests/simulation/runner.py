@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
+from remuda.broker.embedded.attempts import FILE as MARKS
 from remuda.broker.options import Sync
 from remuda.core.effects import Dispatch, Effects
 from remuda.log.frames import MARKER_BYTES
 from remuda.model.commands import Command
-from remuda.model.errors import DiskFull, RemudaError
+from remuda.model.errors import RemudaError, StorageError
 from remuda.model.options import Acknowledge, QueueType
 from remuda.model.records import Appended, Event, Events, Record
 from tests.simulation import checks, recovery
@@ -25,6 +28,9 @@ from tests.simulation.scenario import START, Scenario
 
 T = TypeVar("T")
 TRACE = 20
+HEAD = 64
+RANGES = 3
+"""How many runs of a delivery the marks can tell apart."""
 DiskFor = Callable[[Random], SimulatedDisk]
 
 
@@ -39,10 +45,20 @@ class Tally:
     messages: int = 0
     deliveries: int = 0
     settled: int = 0
+    stalls: int = 0
+    faults: int = 0
 
     def add(self, other: Tally) -> None:
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Mark(NamedTuple):
+    """A delivery made by some events, of which a consumer said what it began with."""
+
+    event: int
+    events: int
+    begun: set[int]
 
 
 class Failure(AssertionError):
@@ -79,6 +95,7 @@ class Simulation:
         self.damaged = False
         """Whether a power loss took records that were not synced from between others."""
         self.power_was_lost = False
+        self.marks: list[Mark] = []
         self.tally = Tally()
         self.step_number = 0
         self.trace: deque[str] = deque(maxlen=TRACE)
@@ -91,9 +108,13 @@ class Simulation:
         """All steps of the seed; raises `Failure`."""
         try:
             with (
+                TemporaryDirectory() as self.disk.folder,
+                patch("remuda.broker.embedded.attempts._boot", self.disk.boot),
                 patch("remuda.log.log.new_marker", self._marker),
                 patch("remuda.core.credit.WINDOW", self.scenario.window),
                 patch("remuda.core.strategies.WINDOW", self.scenario.window),
+                patch("remuda.core.queue.SLICE", self.scenario.slice),
+                patch("remuda.core.registry.SLICE", self.scenario.slice),
             ):
                 self._play()
         except (Exception, SimulatedCrash) as error:
@@ -119,6 +140,9 @@ class Simulation:
 
     def _act(self, action: str) -> None:
         try:
+            if self.engine.stalled and action not in ("crash", "arm_crash", "reopen"):
+                self._wait_for_room(action)
+                return
             getattr(self._actors, action)()
             if self.random.random() >= self.scenario.commits_late:
                 self.commit()
@@ -126,12 +150,21 @@ class Simulation:
             kind = self.disk.crash_kind
             assert kind is not None
             self.recover(kind)
-        except DiskFull as error:
-            self.note(f"  disk full: {error}")
-            # A failed write stops the log, which must then be opened again. Nothing else may follow the failure.
+        except StorageError as error:
+            self.note(f"  {type(error).__name__}: {error}")
+            # A write that failed for good stops the log, which must then be opened again. Nothing else may follow.
             self.disk.disarm()
             if self.broken:
-                self.recover(CrashKind.KILL)
+                self.tally.faults += 1
+                self.recover(CrashKind.POWER if self.disk.sync_failed else CrashKind.KILL)
+
+    def _wait_for_room(self, action: str) -> None:
+        """As the host does: all is refused until what waits is written, and time goes on without anything done."""
+        if action == "pass_time":
+            self.clock += abs(self.scenario.pause())
+        self.note("try again to write what waits")
+        self.tally.stalls += 1
+        self.commit()
 
     @property
     def broken(self) -> bool:
@@ -139,10 +172,8 @@ class Simulation:
         try:
             self.engine.log.mark()
             self.engine.log.reserve(0, use_spare=True)
-        except DiskFull:
-            return False
-        except RemudaError:
-            return True
+        except StorageError as error:
+            return not error.passing
         return False
 
     def note(self, text: str) -> None:
@@ -254,10 +285,9 @@ class Simulation:
 
     def commit(self) -> None:
         """Write what was recorded and hand out the deliveries, as the host does."""
+        self.engine.commit(sync=self._must_sync and self.scenario.sync is Sync.ALWAYS)
         outbox, self._outbox = self._outbox, []
-        sync = self._must_sync and self.scenario.sync is Sync.ALWAYS
         self._must_sync = False
-        self.engine.commit(sync=sync)
         for dispatch in outbox:
             self._deliver(dispatch)
 
@@ -279,6 +309,32 @@ class Simulation:
             self.inbox.append(dispatch)
         else:
             self.hands.append(Held(dispatch.queue, dispatch.consumer, dispatch.lease, tuple(offsets)))
+            self.begin(dispatch, offsets)
+
+    def begin(self, dispatch: Dispatch, offsets: list[int]) -> None:
+        """B4: a consumer begins with some of its messages, in order, and tells."""
+        few = len(dispatch.runs) <= RANGES
+        if dispatch.lease is None or dispatch.shared or len(offsets) < 2 or not few or self.random.random() < 0.3:
+            return
+        begun = offsets[: self.random.randint(1, len(offsets))]
+        marks = self.engine.attempts.track(dispatch.lease, len(dispatch.runs))
+        for offset in begun:
+            marks.begin(offset)
+        self.marks.append(Mark(dispatch.lease, len(dispatch.runs), set(begun)))
+
+    def begun(self) -> Callable[[int], set[int] | None]:
+        """What the next process may know of what this one began with: all, unless the power failed or one before it
+        has read it."""
+        path = self.disk.path(MARKS)
+        assert path is not None
+        data = Path(path).read_bytes() if Path(path).exists() else b""
+        known = data.startswith(self.disk.boot()) and any(data[HEAD:])
+        marks = list(self.marks) if known else []
+
+        def of(position: int) -> set[int] | None:
+            return next((mark.begun for mark in marks if 0 <= position - mark.event < mark.events), None)
+
+        return of
 
     def recover(self, kind: CrashKind) -> None:
         self.note(f"  {kind.value}")

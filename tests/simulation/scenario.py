@@ -97,7 +97,10 @@ class Scenario:
         )
         self.window = random.choice((3, 20, 1000))
         """How many messages are sent ahead to a consumer."""
+        self.slice = random.choice((1, 2, 1000))
+        """How much of what is due is done at once."""
         self.full_chance = random.choice((0.0, 0.0, 0.0, 0.05, 0.3))
+        self.fault_chance = random.choice((0.0, 0.0, 0.0, 0.003, 0.02))
         self.commits_late = random.choice((0.0, 0.3, 0.7))
         self.steps = random.choice((40, 80, 80, 160))
         kept = [(name, weight) for name, weight in ACTIONS if name in ALWAYS_ON or random.random() < 0.75]

@@ -21,6 +21,7 @@ def run_program(folder: Path, module: str, *arguments: str) -> subprocess.Comple
         capture_output=True,
         text=True,
         check=False,
+        timeout=270,
     )
 
 

@@ -16,16 +16,18 @@ from typing import Final
 import pyspark
 
 from remuda.spark.java import find_java, write_shim
+from remuda.spark.starting import class_archive
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CLUSTER: Final = {
     "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
     "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
 }
 """What a small cluster has to give."""
 _HOME: Final = Path(pyspark.__file__).parent
-_PATIENCE: Final = 60.0
+_PATIENCE: Final = 120.0
 
 
 class _Program:
@@ -45,20 +47,17 @@ class _Program:
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
-    """A master and workers of one core each; the master's URL."""
+def standalone_cluster(folder: Path) -> Iterator[str]:
+    """A master, and a worker with room for two executors of one core each; the master's URL."""
     with contextlib.ExitStack() as stack:
         here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         ruler = stack.enter_context(_running(folder / "master", "org.apache.spark.deploy.master.Master", *here))
         master = ruler.says(r"Starting Spark master at (spark://\S+)")
-        means = ["--cores", "1", "--memory", "1g"]
-        hands = []
-        for number in range(workers):
-            place = folder / f"worker{number}"
-            told = [*here, *means, "--work-dir", str(place), master]
-            hands.append(stack.enter_context(_running(place, "org.apache.spark.deploy.worker.Worker", *told)))
-        for hand in hands:
-            hand.says(r"Successfully registered with master (\S+)")
+        means = ["--cores", "2", "--memory", "2g", "--work-dir", str(folder / "worker")]
+        hand = stack.enter_context(
+            _running(folder / "worker", "org.apache.spark.deploy.worker.Worker", *here, *means, master)
+        )
+        hand.says(r"Successfully registered with master (\S+)")
         yield master
 
 
@@ -75,11 +74,18 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.sql.adaptive.enabled": "false",
     }
     command = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
-    command += ["--driver-java-options", QUICK_JAVA]
+    command += ["--driver-java-options", _quick_java()]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     with _running(folder / "server", "org.apache.spark.deploy.SparkSubmit", *command, "spark-internal") as server:
         yield "sc://" + server.says(r"Spark Connect server started at: (\S+)")
+
+
+def _quick_java() -> str:
+    """With the classes that an earlier session has left ready, if there was one."""
+    archive = class_archive(find_java())
+    ready = f" -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
+    return QUICK_JAVA + (ready if archive.exists() else "")
 
 
 @contextlib.contextmanager
@@ -94,7 +100,7 @@ def _running(folder: Path, name: str, *arguments: str) -> Iterator[_Program]:
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "640m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+        "SPARK_DAEMON_JAVA_OPTS": _quick_java(),
     }
     with open(log, "wb") as output:
         program = subprocess.Popen(

@@ -29,9 +29,9 @@ def eventful(data: Path) -> list[int]:
     """A log in which much has happened, sealed for the greater part; the numbers of its orders."""
     with broker_at(data) as broker:
         play(broker)
-        publish(broker, 1500)
+        publish(broker, 700)
         seal(broker)
-        publish(broker, 100, start=1500)
+        publish(broker, 100, start=700)
         records = broker.spectate().messages()
         return numbers(body for record in records for body in record.messages.bodies if bytes(body)[:1].isdigit())
 
@@ -39,8 +39,8 @@ def eventful(data: Path) -> list[int]:
 def look(spark: SparkSession, data: Path) -> dict[str, list[Any]]:
     """The log in every way."""
     found: dict[str, list[Any]] = {
-        "messages": _digest(load(spark, data, rowsPerPartition=500)),
-        "lifecycle": _digest(load(spark, data, "lifecycle", rowsPerPartition=1000)),
+        "messages": _digest(load(spark, data, rowsPerPartition=300)),
+        "lifecycle": _digest(load(spark, data, "lifecycle", rowsPerPartition=500)),
         "filtered": offsets(load(spark, data).where("offset >= 7 and offset < 11")),
         "read": _digest(read(spark, data)),
     }

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from remuda.broker.embedded.intake import Intake
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.message import Message
 from remuda.spark.commands import app
 from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
@@ -183,7 +182,7 @@ def test_an_archive_whose_checkpoint_was_lost_is_neither_doubled_nor_left_short(
         shutil.rmtree(Path(place.lake) / "_checkpoints")
         publish(broker, 50)
         broker.runtime.sync()
-        with pytest.raises(StreamingQueryException, match="whose checkpoint is gone"):
+        with pytest.raises(Conflict, match="whose checkpoint is gone"):
             run(spark, "archive", place)
     assert messages_table(place.lake).read(spark).count() == 100
 

@@ -13,8 +13,8 @@ from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.losses import Gap, losses, subtracted
 from remuda.spark.options import ReadOptions
-from tests.spark.samples import broker_at, half_sealed, load, publish, seal
-from tests.spark.test_never_wrong import expire, finish
+from tests.spark.samples import broker_at, finish, half_sealed, load, publish, seal
+from tests.spark.test_never_wrong import expire
 from tests.spark.test_stream import Collector
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from remuda.broker.embedded.intake import Intake
-from remuda.model.errors import Conflict, InvalidOption, NotFound
+from remuda.model.errors import Conflict, InvalidOption, NotFound, StorageError
 from remuda.model.message import Message
 from remuda.spark import pins, read
 from remuda.spark.commands import app
@@ -22,12 +22,12 @@ from remuda.spark.lake import LakeTable, begin_lake
 from remuda.spark.lives import lives
 from remuda.spark.losses import Gap
 from remuda.spark.pipelines.archive import lifecycle_table, messages_table
-from remuda.spark.pipelines.jobs import JOBS, Place, history_table, metrics_table
+from remuda.spark.pipelines.jobs import JOBS, Place, checkpoint_of, history_table, metrics_table
 from remuda.spark.pipelines.mending import COLLECTED
 from remuda.spark.pipelines.metrics import metrics
 from remuda.spark.selection import Selection
 from tests.broker.kit import HOUR, ManualClock
-from tests.spark.samples import broker_at, column, half_sealed, load, numbers, plain, play, publish, seal
+from tests.spark.samples import broker_at, column, finish, half_sealed, load, numbers, plain, play, publish, seal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,15 +44,6 @@ def let_go() -> Iterator[None]:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(url=str(tmp_path / "data"), lake=str(tmp_path / "lake"))
-
-
-def finish(broker: EmbeddedBroker, queue: str = "orders") -> None:
-    """Acknowledge all that waits."""
-    subscription = broker.subscribe(queue, batch=5000)
-    while (delivery := subscription.receive(0.3)) is not None:
-        delivery.ack()
-    subscription.close()
-    broker.runtime.sync()
 
 
 def expire(broker: EmbeddedBroker) -> None:
@@ -246,9 +237,27 @@ def test_another_log_under_an_old_checkpoint_is_refused(spark: SparkSession, pla
     JOBS["archive"](spark, place)
     shutil.rmtree(data)
     half_sealed(data, 700)
-    with pytest.raises(StreamingQueryException, match="holds something else than was read: it is not the log"):
+    with pytest.raises(Conflict, match="holds something else than was read: it is not the log"):
         JOBS["archive"](spark, place)
     assert messages_table(place.lake).read(spark).count() == 400
+
+
+def test_trouble_with_a_checkpoint_is_told_before_anything_is_read(spark: SparkSession, place: Place) -> None:
+    half_sealed(Path(place.url), 300)
+    checkpoint = checkpoint_of(place.lake, "archive", "messages")
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "notes.txt").touch()
+    with pytest.raises(Conflict, match=r"no checkpoint of Spark's \(notes.txt\); nothing was read"):
+        JOBS["archive"](spark, place)
+    (checkpoint / "notes.txt").unlink()
+    (checkpoint / "metadata").write_text("{")
+    with pytest.raises(StorageError, match="is damaged: its metadata cannot be read"):
+        JOBS["archive"](spark, place)
+    shutil.rmtree(checkpoint)
+    checkpoint.write_text("a file")
+    with pytest.raises(StorageError, match="cannot be written: File exists"):
+        JOBS["archive"](spark, place)
+    assert not messages_table(place.lake).manifest().version
 
 
 @pytest.mark.parametrize(

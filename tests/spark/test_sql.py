@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+from pyspark.errors import AnalysisException
+
 from remuda.broker.embedded.intake import Intake
 from tests.spark.samples import broker_at, half_sealed
 
@@ -23,3 +26,27 @@ def test_p6_a_view_is_read_and_rows_are_inserted(spark: SparkSession, tmp_path: 
         records = list(broker.spectate().messages(400))
     found = [bytes(body) for record in records for body in record.messages.bodies]
     assert sorted(found) == [b"one", b"two"]
+
+
+def test_p6_a_table_of_the_catalog_is_told_with_each_query_where_the_log_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark keeps the columns of such a table, but passes none of its options on; a view over it keeps them."""
+    half_sealed(tmp_path / "data", 300)
+    where = f"path = '{tmp_path / 'data'}'"
+    try:
+        spark.sql(f"CREATE TABLE remuda_messages USING remuda OPTIONS (path '{tmp_path / 'data'}')")
+        assert spark.sql(f"SELECT count(*) FROM remuda_messages WITH ({where}, toOffset = 7)").collect()[0][0] == 7
+        with pytest.raises(AnalysisException, match=r"passes no options on: SELECT .* WITH \(path = '/srv/data'\)"):
+            spark.sql("SELECT count(*) FROM remuda_messages").collect()
+        spark.sql(f"CREATE VIEW remuda_view AS SELECT * FROM remuda_messages WITH ({where})")
+        assert spark.sql("SELECT count(*) FROM remuda_view").collect()[0][0] == 400
+        spark.sql(f"INSERT INTO remuda_messages WITH ({where}) (name, body) VALUES ('sql', cast('one' as binary))")
+    finally:
+        spark.sql("DROP VIEW IF EXISTS remuda_view")
+        spark.sql("DROP TABLE IF EXISTS remuda_messages")
+    with broker_at(tmp_path / "data") as broker:
+        Intake(broker.runtime).run()
+        (record,) = broker.spectate().messages(400)
+    assert list(record.messages.bodies) == [b"one"]
+    assert (tmp_path / "data" / "remuda.json").exists(), "a table that is dropped takes no file of the log with it"

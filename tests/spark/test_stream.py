@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Collector:
     """Keeps each micro-batch under its number, as an exactly-once sink would."""
 
-    def __init__(self, spark: SparkSession, path: Path, checkpoint: Path, **options: Any) -> None:
+    def __init__(self, spark: SparkSession, path: Path | str, checkpoint: Path, **options: Any) -> None:
         self._spark, self._path, self._checkpoint = spark, path, checkpoint
         self._options = options
         self.batches: dict[int, list[Any]] = {}

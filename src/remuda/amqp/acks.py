@@ -18,6 +18,11 @@ class AckWindow:
     def __len__(self) -> int:
         return len(self._unsettled)
 
+    @property
+    def unanswered(self) -> int:
+        """How many were neither acknowledged nor answered otherwise."""
+        return len(self._unsettled) - len(self._acked)
+
     def delivered(self, tags: Iterable[int]) -> None:
         self._unsettled.update(dict.fromkeys(tags))
 

@@ -286,6 +286,8 @@ class Channel:
             connection.wait_for(self, None)
             epoch = self.epoch
             self.reply = reply
+            # What was acknowledged before is told before: a channel that closes first would take it back.
+            connection.flush_acks()
             connection.put(data)
         timeout = connection.options.reply_timeout
         if not reply.done.wait(timeout):

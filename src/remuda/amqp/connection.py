@@ -106,15 +106,18 @@ class Connection:
         self._sent_at = self._heard_at = 0.0
         self._thread = threading.Thread(target=self._run, name=f"amqp {self.options.name}".strip(), daemon=True)
 
-    def open(self) -> Connection:
-        """Connect; raises `ConnectFailed` when the attempts are used up."""
+    def open(self, timeout: float | None = None) -> Connection:
+        """Connect; raises `ConnectFailed` when the attempts are used up, or the time is."""
         with self.changed:
             if self._thread.ident is None:
                 self._thread.start()
-            while not self.up and self.failure is None:
-                self.changed.wait()
+            self.changed.wait_for(lambda: self.up or self.failure is not None, timeout)
             if self.failure is not None:
                 raise self.failure
+            connected = self.up
+        if not connected:
+            self.close(1.0)
+            raise ConnectFailed(f"no connection to {self.options} within {timeout:g} s: {self.last_error}")
         return self
 
     def __enter__(self) -> Connection:
@@ -157,7 +160,7 @@ class Connection:
         with self.changed:
             self._ending = True
             if self.up:
-                self._flush_acks()
+                self.flush_acks()
                 self.put(method_frame(0, ConnectionClose(200, "done")))
             self.changed.notify_all()
             self.wake()
@@ -419,7 +422,7 @@ class Connection:
         while True:
             if self._sending is None:
                 with self.changed:
-                    self._flush_acks()
+                    self.flush_acks()
                     if not self._out:
                         self._awake = bool(self._tasks) or self._abandoned is not None
                         if self._awake:
@@ -447,7 +450,7 @@ class Connection:
             if was_full and self._out_size <= self.options.max_buffered:
                 self.changed.notify_all()
 
-    def _flush_acks(self) -> None:
+    def flush_acks(self) -> None:
         for channel in self.unsent_acks:
             for frame in channel.window.frames(channel.number):
                 self._out.append(frame)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -30,6 +30,24 @@ class Consumer:
         self.ended: AmqpError | None = None
         self._held: deque[Delivery] = deque()
         self._changed = threading.Condition()
+        self._listener: Callable[[], None] | None = None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have a function called, in the connection's thread, whenever deliveries came or the consumer ended.
+
+        It must not wait; `take` gives it what is there. It is called at once, too."""
+        self._listener = listener
+        listener()
+
+    def take(self, most: int | None = None) -> list[Delivery]:
+        """Up to `most` deliveries that are there now, without waiting and without complaint."""
+        with self._changed:
+            was_full = len(self._held) >= NO_ACK_HELD
+            count = len(self._held) if most is None else min(most, len(self._held))
+            taken = [self._held.popleft() for _ in range(count)]
+        if was_full:
+            self.channel.connection.wake()
+        return taken
 
     @property
     def tag(self) -> str:
@@ -69,6 +87,8 @@ class Consumer:
         with self._changed:
             self._held.extend(deliveries)
             self._changed.notify_all()
+        if self._listener is not None:
+            self._listener()
 
     def forget(self) -> None:
         """Drop what is held, since its channel is gone."""
@@ -81,6 +101,12 @@ class Consumer:
             if self.ended is None:
                 self.ended = error
             self._changed.notify_all()
+        if self._listener is not None:
+            self._listener()
+
+    def resume_with(self, arguments: Mapping[str, Any]) -> None:
+        """Ask with other arguments when the channel comes back, as for what lies behind what was read of a stream."""
+        self.request = msgspec.structs.replace(self.request, arguments=dict(arguments))
 
     def renamed(self, tag: str) -> None:
         self.request = msgspec.structs.replace(self.request, consumer_tag=tag)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
@@ -20,72 +18,32 @@ from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import BrokerClosed, CommitTimeout
+from remuda.model.errors import CommitTimeout, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
 from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
-    from remuda.broker.embedded.runtime import Runtime
+    from remuda.broker.backend import Backend
 
 
-class Committer:
-    """Waits for the disk on behalf of coroutines: all that are waiting share one commit."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._asked: list[tuple[int, Future[None]]] = []
-        self._ready = threading.Condition(threading.Lock())
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="remuda-committer", daemon=True)
-        self._thread.start()
-
-    def kept(self, ticket: int) -> Future[None]:
-        future: Future[None] = Future()
-        with self._ready:
-            if self._closed:
-                raise BrokerClosed("the broker is closed; open it again to go on")
-            self._asked.append((ticket, future))
-            self._ready.notify()
-        return future
-
-    def close(self) -> None:
-        with self._ready:
-            self._closed = True
-            self._ready.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._ready:
-                self._ready.wait_for(lambda: self._asked or self._closed)
-                asked, self._asked = self._asked, []
-                if not asked:
-                    return
-            failure: Exception | None = None
-            try:
-                self._runtime.wait(max(ticket for ticket, _ in asked))
-            except Exception as error:
-                failure = error
-            for _, future in asked:
-                if not future.set_running_or_notify_cancel():
-                    continue
-                if failure is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(failure)
+T = TypeVar("T")
 
 
 class AsyncEmbeddedBroker:
-    """The asyncio port, on a `Runtime`."""
+    """The asyncio port."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self._committer = Committer(runtime)
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def runtime(self) -> Any:
+        """What carries out the commands, with the parts of its own that it has."""
+        return self._backend
 
     # Publishing
 
@@ -100,7 +58,7 @@ class AsyncEmbeddedBroker:
         raise_refusals: bool = True,
     ) -> Receipt:
         read_flag("raise_refusals", raise_refusals)
-        pending = self.runtime.submit(checks.publish(messages, queue, unbound, None, options, timeout))
+        pending = self._backend.begin(checks.publish(messages, queue, unbound, None, options, timeout))
         receipt: Receipt = await self._finish(pending, timeout)
         if receipt.refusals and raise_refusals:
             checks.report_refusals(receipt)
@@ -108,7 +66,7 @@ class AsyncEmbeddedBroker:
 
     async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
         command = checks.publish(messages, None, None, read_name("router", router), None, timeout)
-        receipt: Receipt = await self._finish(self.runtime.submit(command), timeout)
+        receipt: Receipt = await self._finish(self._backend.begin(command), timeout)
         return receipt
 
     # Consuming
@@ -124,9 +82,14 @@ class AsyncEmbeddedBroker:
         options: Options = None,
         priority: int = 0,
     ) -> AsyncEmbeddedSubscription:
-        tag, inbox = self.runtime.new_tag(), Inbox()
+        tag, inbox = self._backend.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
-        differs = await self._finish(self.runtime.submit(command, inbox))
+        pending = self._backend.begin(command, inbox)
+        try:
+            differs = await self._finish(pending)
+        except StorageError:
+            await self._call(self._backend.leave, command.queue, command.consumer)
+            raise
         return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
 
     async def channel(
@@ -144,37 +107,41 @@ class AsyncEmbeddedBroker:
         clear_after: str = "none",
         timeout: Duration = 0,
     ) -> AsyncDelivery | None:
-        runtime = self.runtime
-        tag = runtime.new_tag()
+        backend = self._backend
+        tag = backend.new_tag()
         command = checks.pull(tag, queue, consumer, count, newest, clear_after, timeout)
         inbox = Inbox() if command.wait else None
-        pending = runtime.submit(command, inbox)
-        found: Dispatch | None = pending.result
+        pending = backend.begin(command, inbox)
+        found: Dispatch | None = None
         try:
-            if pending.ticket:
-                await self._finish(pending)
+            try:
+                found = await self._finish(pending)
+            except StorageError:
+                backend.abandon_pull(pending, command, inbox)
+                raise
             if found is not None and pending.held is not None:
-                return AsyncDelivery(found, pending.held, self._settle, runtime.track)
+                return AsyncDelivery(found, pending.held, self._settle, backend.track)
             if found is None and inbox is not None:
                 found = await receive(inbox, command.wait / SECOND)
-                if found is None and not inbox.closed and not runtime.cancel_pull(command.queue, tag):
+                if found is None and not inbox.closed and not await self._call(backend.cancel_pull, queue, tag):
                     found = await receive(inbox, None)
-                runtime.forget_pull(tag)
+                backend.forget_pull(tag)
+                if found is None:
+                    backend.check_stalled()
             return None if found is None else await self._deliver(found)
         except asyncio.CancelledError:
             # Nobody is left to take what was, or will be, sent.
-            if found is not None:
-                runtime.give_back(found)
-            elif inbox is not None:
-                runtime.cancel_pull(command.queue, tag)
-                inbox.divert(runtime.give_back)
+            if found is not None and pending.result is None:
+                backend.give_back(found)
+            else:
+                backend.abandon_pull(pending, command, inbox)
             raise
 
     async def renew(self, delivery: AsyncDelivery) -> bool:
         checks.check_delivery(delivery)
         if delivery.lease is None:
             return False
-        renewed: bool = self.runtime.submit(Renew(delivery.queue, delivery.lease)).result
+        renewed: bool = await self._do(Renew(delivery.queue, delivery.lease))
         return renewed
 
     # Administering
@@ -194,10 +161,10 @@ class AsyncEmbeddedBroker:
         await self._do(checks.remove_queue(name, who))
 
     async def queue(self, name: str) -> QueueInfo:
-        return self.runtime.info(read_name("queue", name))
+        return await self._call(self._backend.info, read_name("queue", name))
 
     async def queues(self) -> list[QueueInfo]:
-        return self.runtime.queues()
+        return await self._call(self._backend.queues)
 
     async def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
         await self._do(checks.declare_exchange(name, kind, bindings))
@@ -212,7 +179,7 @@ class AsyncEmbeddedBroker:
         await self._do(checks.remove_exchange(name))
 
     async def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return self.runtime.exchanges()
+        return await self._call(self._backend.exchanges)
 
     # Operating
 
@@ -230,10 +197,11 @@ class AsyncEmbeddedBroker:
 
     async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
         wanted = checks.message_filter(chosen)
-        return self.runtime.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
+        count = read_count("limit", limit, 1)
+        return await self._call(self._backend.parked, read_name("queue", name), wanted, count)
 
     async def waiting(self, name: str) -> list[tuple[int, int]]:
-        return self.runtime.waiting(read_name("queue", name))
+        return await self._call(self._backend.waiting, read_name("queue", name))
 
     async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
         count: int = await self._do(checks.reprocess(name, chosen, who))
@@ -250,25 +218,25 @@ class AsyncEmbeddedBroker:
     # Observing
 
     async def message(self, message: str | int) -> Document:
-        return await asyncio.to_thread(self.runtime.document, checks.message_name(message))
+        return await asyncio.to_thread(self._backend.document, checks.message_name(message))
 
     async def spectate(self) -> Spectator:
         """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
-        return Spectator(await asyncio.to_thread(self.runtime.reader), self.runtime.flush)
+        return Spectator(await asyncio.to_thread(self._backend.reader), self._backend.flush)
+
+    async def health(self) -> Health:
+        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        health: Health = await self._call(self._backend.health)
+        return health
 
     async def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self.runtime.on_notice(handler)
+        await self._call(self._backend.on_notice, handler)
 
     async def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self.runtime.off_notice(handler)
+        await self._call(self._backend.off_notice, handler)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.runtime.close)
-        self.release()
-
-    def release(self) -> None:
-        """Let go what this face holds of its own."""
-        self._committer.close()
+        await asyncio.to_thread(self._backend.close)
 
     async def __aenter__(self) -> AsyncEmbeddedBroker:
         return self
@@ -279,12 +247,18 @@ class AsyncEmbeddedBroker:
     # Inside
 
     async def _do(self, command: Command) -> Any:
-        return await self._finish(self.runtime.submit(command))
+        return await self._finish(self._backend.begin(command))
+
+    async def _call(self, question: Callable[..., T], *args: Any) -> T:
+        """Ask the broker; in a thread, where the answer comes from another process."""
+        return await asyncio.to_thread(question, *args) if self._backend.remote else question(*args)
 
     async def _finish(self, pending: Pending, timeout: Duration | None = None) -> Any:
+        # A cancelled caller stops waiting; what it asked for is kept all the same.
+        if pending.answer is not None:
+            await asyncio.shield(asyncio.wrap_future(pending.answer))
         if pending.ticket:
-            # A cancelled caller stops waiting; what it asked for is kept all the same.
-            await asyncio.shield(asyncio.wrap_future(self._committer.kept(pending.ticket)))
+            await asyncio.shield(asyncio.wrap_future(self._backend.kept(pending.ticket)))
         if pending.confirmed is not None:
             try:
                 async with asyncio.timeout(None if timeout is None else micros(timeout) / SECOND):
@@ -294,16 +268,16 @@ class AsyncEmbeddedBroker:
         return pending.result
 
     async def _deliver(self, dispatch: Dispatch) -> AsyncDelivery | None:
-        held = self.runtime.held(dispatch)
+        held = self._backend.held(dispatch)
         if held is not None:
-            return AsyncDelivery(dispatch, held, self._settle, self.runtime.track)
-        dispatch, messages = await asyncio.to_thread(self.runtime.load, dispatch)
-        return AsyncDelivery(dispatch, messages, self._settle, self.runtime.track) if messages.bodies else None
+            return AsyncDelivery(dispatch, held, self._settle, self._backend.track)
+        dispatch, messages = await asyncio.to_thread(self._backend.load, dispatch)
+        return AsyncDelivery(dispatch, messages, self._settle, self._backend.track) if messages.bodies else None
 
     async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
         if delivery.lease is None:
             return 0
-        pending = self.runtime.submit(Settle(delivery.queue, delivery.lease, settlement, runs), wait=wait)
+        pending = self._backend.begin(Settle(delivery.queue, delivery.lease, settlement, runs), wait=wait)
         settled: int = await self._finish(pending)
         return settled
 
@@ -325,16 +299,23 @@ class AsyncEmbeddedSubscription:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)
         while (dispatch := await receive(self._inbox, wait)) is not None:
-            taken = self._broker.runtime.hand_over(dispatch)
-            if taken is None:
-                continue
+            backend = self._broker._backend
+            taken: Dispatch | None = dispatch
             try:
+                if backend.asks(dispatch):
+                    taken = await asyncio.to_thread(backend.hand_over, dispatch, self._inbox)
+                else:
+                    taken = backend.hand_over(dispatch, self._inbox)
+                if taken is None:
+                    continue
                 delivery = await self._broker._deliver(taken)
             except asyncio.CancelledError:
-                self._inbox.put_back(taken)
+                self._inbox.put_back(taken or dispatch)
                 raise
             if delivery is not None:
                 return delivery
+        if not self._inbox.closed:
+            self._broker.runtime.check_stalled()
         return None
 
     async def set_credit(self, credit: int) -> None:
@@ -348,11 +329,11 @@ class AsyncEmbeddedSubscription:
     async def close(self, *, keep: bool = False) -> None:
         """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
         read_flag("keep", keep)
-        runtime = self._broker.runtime
-        if not runtime.closed:
-            await self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer, keep)))
+        backend = self._broker._backend
+        if not backend.closed:
+            await self._broker._finish(backend.begin(Unsubscribe(self.queue, self.consumer, keep=keep)))
             if keep:
-                runtime.forget_inbox(self._tag)
+                backend.forget_inbox(self._tag)
         self._inbox.close()
 
     async def __aenter__(self) -> AsyncEmbeddedSubscription:

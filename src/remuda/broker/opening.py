@@ -1,22 +1,26 @@
-"""From a URL to a broker: a path or `file://` is a directory, `memory://` leaves nothing behind."""
+"""From a URL to a broker: a path or `file://` is a directory, `memory://` leaves nothing, `amqp://` is RabbitMQ."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+from remuda.broker.backend import Backend
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.options import BrokerOptions
+from remuda.broker.shared.filesystems import check_local
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
-from remuda.model.errors import InvalidOption
-from remuda.model.urls import MEMORY, parse_url
+from remuda.model.errors import InvalidOption, Unsupported
+from remuda.model.urls import AMQP, AMQPS, MEMORY, REMUDA, Url, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
+    from remuda.broker.rabbitmq.threads import RabbitBroker
 
 
 def open_broker(
@@ -26,7 +30,12 @@ def open_broker(
     clock: Clock | None = None,
     **options: Any,
 ) -> EmbeddedBroker:
-    """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`."""
+    """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`.
+
+    Those at `amqp://` have the port and nothing beside it.
+    """
+    if _is_rabbitmq(url):
+        return cast("EmbeddedBroker", _rabbit(url, extensions, clock, options))
     return EmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
@@ -38,17 +47,57 @@ async def open_async_broker(
     **options: Any,
 ) -> AsyncEmbeddedBroker:
     """Open the broker at `url` for use from coroutines."""
+    if _is_rabbitmq(url):
+        import asyncio
+
+        opened = await asyncio.to_thread(_rabbit, url, extensions, clock, options)
+        return cast("AsyncEmbeddedBroker", opened.aio)
     from remuda.broker.coroutines import AsyncEmbeddedBroker
 
     return AsyncEmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
+def _is_rabbitmq(url: str | os.PathLike[str]) -> bool:
+    return parse_url(url).scheme in (AMQP, AMQPS)
+
+
+def _rabbit(
+    url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: dict[str, Any]
+) -> RabbitBroker:
+    from remuda.broker.rabbitmq.opening import open_rabbit_broker
+
+    if extensions is not None and extensions != Extensions():
+        raise Unsupported("extensions are parts of the embedded broker; RabbitMQ has its own", "extensions")
+    return open_rabbit_broker(os.fspath(url), clock=clock, **options)
+
+
 def _runtime(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
-) -> Runtime:
+) -> Backend:
     place = parse_url(url)
     if place.scheme == MEMORY:
+        for name in ("lake", "collect_after_archive"):
+            if getattr(options, name):
+                raise InvalidOption(f"{name} needs a directory: what is in memory is never sealed, and leaves no files")
         return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
+    if place.is_directory and options.shared:
+        from remuda.broker.shared.directory import SharedDirectory
+
+        return SharedDirectory(place.path, options, extensions, clock)
     if place.is_directory:
-        return Runtime(DirectoryDisk(place.path), options, extensions, clock)
-    raise InvalidOption(f"no broker speaks {place.scheme}://; give a directory, file:///path or memory://")
+        check_local(Path(place.path), force=options.force_network)
+        return Runtime(DirectoryDisk(place.path, group=options.group), options, extensions, clock)
+    if place.scheme == REMUDA:
+        return _remote(place, options, extensions)
+    raise InvalidOption(
+        f"no broker speaks {place.scheme}://; give a directory, file:///path, memory://, remuda://host:port or "
+        "amqp://host/vhost"
+    )
+
+
+def _remote(place: Url, options: BrokerOptions, extensions: Extensions | None) -> Backend:
+    from remuda.broker.shared.remote import RemoteServer
+
+    if extensions is not None and extensions != Extensions():
+        raise Unsupported(f"the broker's parts run at {place}: extensions cannot be given here", "extensions")
+    return RemoteServer(place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -43,6 +44,16 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     collect_interval: int = HOUR
     segment_bytes: int = 64 << 20
     checkpoint_bytes: int = 8 << 20
+    shared: bool = True
+    """Whether other processes may use the directory at the same time."""
+    group: bool = False
+    """Whether the group of the directory may use it too, not its owner alone."""
+    force_network: bool = False
+    """Whether to open a directory on a network file system, where locks may not hold."""
+    lake: tuple[str, ...] = ()
+    """Formats of lakehouse tables that are kept over the sealed files: `delta`, `iceberg` or `both`."""
+    collect_after_archive: str | None = None
+    """The folder of a lake: nothing is collected before the pipeline `archive` has put it there."""
 
     @classmethod
     def parse(cls, **options: Any) -> BrokerOptions:
@@ -67,7 +78,14 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _DURATIONS: Final = frozenset({"sync_interval", "success_retention", "dead_retention", "collect_interval"})
-_FLAGS: Final = frozenset({"auto_queue_creation", "compact"})
+_FLAGS: Final = frozenset({"auto_queue_creation", "compact", "shared", "group", "force_network"})
+_LAKES: Final[Mapping[str | None, tuple[str, ...]]] = {
+    None: (),
+    "none": (),
+    "delta": ("delta",),
+    "iceberg": ("iceberg",),
+    "both": ("delta", "iceberg"),
+}
 _NUMBERS: Final = frozenset({"segment_bytes", "checkpoint_bytes"})
 
 
@@ -88,6 +106,14 @@ def _read(name: str, value: Any) -> Any:
         isinstance(value, Mapping) and all(isinstance(key, str) and isinstance(on, bool) for key, on in value.items())
     ):
         raise InvalidOption(f"compact_objects must map names of objects to true or false, not {value!r}")
+    if name == "lake":
+        if value is not None and (not isinstance(value, str) or value not in _LAKES):
+            raise InvalidOption(f"lake must be delta, iceberg, both or none, not {value!r}")
+        return _LAKES[value]
+    if name == "collect_after_archive" and value is not None:
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value) or isinstance(os.fspath(value), bytes):
+            raise InvalidOption(f"collect_after_archive must be the folder of a lake, or None, not {value!r}")
+        return os.path.abspath(os.fspath(value))
     if name == "worker" and value is not None and (type(value) is not int or not 0 <= value < WORKERS):
         raise InvalidOption(f"worker must be a number from 0 to {WORKERS - 1}, or None to claim one, not {value!r}")
     if name == "default_queue" and value is not None and not (isinstance(value, str) and value):

@@ -16,34 +16,39 @@ from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
-from remuda.model.errors import CommitTimeout
+from remuda.model.errors import CommitTimeout, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
 from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt, Removed
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
+    from remuda.broker.backend import Backend
     from remuda.broker.coroutines import AsyncEmbeddedBroker
-    from remuda.broker.embedded.runtime import Runtime
     from remuda.log.recovery import RecoveryReport
 
 NOT_YET = "no consumer has answered yet; the message is kept and will be delivered"
 
 
 class EmbeddedBroker:
-    """The port for threads, on a `Runtime`. Safe to use from any thread."""
+    """The port for threads. Safe to use from any thread."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._aio: AsyncEmbeddedBroker | None = None
+
+    @property
+    def runtime(self) -> Any:
+        """What carries out the commands, with the parts of its own that it has."""
+        return self._backend
 
     @property
     def recovery(self) -> RecoveryReport:
         """What was cut or lost when the log was opened."""
-        return self.runtime.engine.report
+        return self._backend.recovery
 
     @property
     def aio(self) -> AsyncEmbeddedBroker:
@@ -51,7 +56,7 @@ class EmbeddedBroker:
         if self._aio is None:
             from remuda.broker.coroutines import AsyncEmbeddedBroker
 
-            self._aio = AsyncEmbeddedBroker(self.runtime)
+            self._aio = AsyncEmbeddedBroker(self._backend)
         return self._aio
 
     # Publishing
@@ -66,8 +71,9 @@ class EmbeddedBroker:
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        read_flag("raise_refusals", raise_refusals)
-        pending = self.runtime.submit(checks.publish(messages, queue, unbound, None, options, timeout))
+        if raise_refusals is not True:
+            read_flag("raise_refusals", raise_refusals)
+        pending = self._backend.submit(checks.publish(messages, queue, unbound, None, options, timeout))
         if pending.ticket or pending.confirmed is not None:
             self._finish(pending, timeout)
         receipt: Receipt = pending.result
@@ -77,7 +83,7 @@ class EmbeddedBroker:
 
     def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
         receipt: Receipt = self._finish(
-            self.runtime.submit(checks.publish(messages, None, None, read_name("router", router), None, timeout)),
+            self._backend.submit(checks.publish(messages, None, None, read_name("router", router), None, timeout)),
             timeout,
         )
         return receipt
@@ -95,9 +101,14 @@ class EmbeddedBroker:
         options: Options = None,
         priority: int = 0,
     ) -> EmbeddedSubscription:
-        tag, inbox = self.runtime.new_tag(), Inbox()
+        tag, inbox = self._backend.new_tag(), Inbox()
         command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
-        differs = self._finish(self.runtime.submit(command, inbox))
+        pending = self._backend.submit(command, inbox)
+        try:
+            differs = self._finish(pending)
+        except StorageError:
+            self._backend.leave(command.queue, command.consumer)
+            raise
         return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
 
     def channel(
@@ -115,28 +126,34 @@ class EmbeddedBroker:
         clear_after: str = "none",
         timeout: Duration = 0,
     ) -> Delivery | None:
-        runtime = self.runtime
-        tag = runtime.new_tag()
+        backend = self._backend
+        tag = backend.new_tag()
         command = checks.pull(tag, queue, consumer, count, newest, clear_after, timeout)
         inbox = Inbox() if command.wait else None
-        pending = runtime.submit(command, inbox)
+        pending = backend.submit(command, inbox)
         if pending.ticket:
-            runtime.wait(pending.ticket)
+            try:
+                backend.wait(pending.ticket)
+            except StorageError:
+                backend.abandon_pull(pending, command, inbox)
+                raise
         found: Dispatch | None = pending.result
         if found is not None and pending.held is not None:
-            return Delivery(found, pending.held, self._settle, runtime.track)
+            return Delivery(found, pending.held, self._settle, backend.track)
         if found is None and inbox is not None:
             found = inbox.get(command.wait / SECOND)
-            if found is None and not inbox.closed and not runtime.cancel_pull(command.queue, tag):
+            if found is None and not inbox.closed and not backend.cancel_pull(command.queue, tag):
                 found = inbox.get(None)
-            runtime.forget_pull(tag)
+            backend.forget_pull(tag)
+            if found is None:
+                backend.check_stalled()
         return None if found is None else self._deliver(found)
 
     def renew(self, delivery: Delivery) -> bool:
         checks.check_delivery(delivery)
         if delivery.lease is None:
             return False
-        renewed: bool = self.runtime.submit(Renew(delivery.queue, delivery.lease)).result
+        renewed: bool = self._backend.submit(Renew(delivery.queue, delivery.lease)).result
         return renewed
 
     # Administering
@@ -156,10 +173,10 @@ class EmbeddedBroker:
         self._do(checks.remove_queue(name, who))
 
     def queue(self, name: str) -> QueueInfo:
-        return self.runtime.info(read_name("queue", name))
+        return self._backend.info(read_name("queue", name))
 
     def queues(self) -> list[QueueInfo]:
-        return self.runtime.queues()
+        return self._backend.queues()
 
     def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
         self._do(checks.declare_exchange(name, kind, bindings))
@@ -174,7 +191,7 @@ class EmbeddedBroker:
         self._do(checks.remove_exchange(name))
 
     def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return self.runtime.exchanges()
+        return self._backend.exchanges()
 
     # Operating
 
@@ -192,10 +209,10 @@ class EmbeddedBroker:
 
     def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
         wanted = checks.message_filter(chosen)
-        return self.runtime.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
+        return self._backend.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
 
     def waiting(self, name: str) -> list[tuple[int, int]]:
-        return self.runtime.waiting(read_name("queue", name))
+        return self._backend.waiting(read_name("queue", name))
 
     def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
         count: int = self._do(checks.reprocess(name, chosen, who))
@@ -212,31 +229,31 @@ class EmbeddedBroker:
     # Observing
 
     def message(self, message: str | int) -> Document:
-        return self.runtime.document(checks.message_name(message))
+        return self._backend.document(checks.message_name(message))
 
     def spectate(self) -> Spectator:
-        return Spectator(self.runtime.reader(), self.runtime.flush)
+        return Spectator(self._backend.reader(), self._backend.flush)
+
+    def health(self) -> Health:
+        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        return self._backend.health()
 
     def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self.runtime.on_notice(handler)
+        self._backend.on_notice(handler)
 
     def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self.runtime.off_notice(handler)
+        self._backend.off_notice(handler)
 
     def checkpoint(self) -> None:
         """Make the next start begin here. The broker does this by itself as its log grows."""
-        self.runtime.upkeep.checkpoint()
+        self._backend.checkpoint()
 
     def collect(self) -> Removed:
         """Let go what has outlived its retention. The broker does this by itself every `collect_interval`."""
-        self.runtime.upkeep.checkpoint()
-        self.runtime.upkeep.seal()
-        return self.runtime.upkeep.collect()
+        return self._backend.collect()
 
     def close(self) -> None:
-        self.runtime.close()
-        if self._aio is not None:
-            self._aio.release()
+        self._backend.close()
 
     def __enter__(self) -> EmbeddedBroker:
         return self
@@ -247,10 +264,10 @@ class EmbeddedBroker:
     # Inside
 
     def _do(self, command: Command) -> Any:
-        return self._finish(self.runtime.submit(command))
+        return self._finish(self._backend.submit(command))
 
     def _finish(self, pending: Pending, timeout: Duration | None = None) -> Any:
-        self.runtime.wait(pending.ticket)
+        self._backend.wait(pending.ticket)
         if pending.confirmed is not None:
             try:
                 pending.confirmed.result(None if timeout is None else micros(timeout) / SECOND)
@@ -259,15 +276,15 @@ class EmbeddedBroker:
         return pending.result
 
     def _deliver(self, dispatch: Dispatch) -> Delivery | None:
-        dispatch, messages = self.runtime.load(dispatch)
-        return Delivery(dispatch, messages, self._settle, self.runtime.track) if messages.bodies else None
+        dispatch, messages = self._backend.load(dispatch)
+        return Delivery(dispatch, messages, self._settle, self._backend.track) if messages.bodies else None
 
     def _settle(self, delivery: BaseDelivery[int], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
         if delivery.lease is None:
             return 0
-        pending = self.runtime.submit(Settle(delivery.queue, delivery.lease, settlement, runs), wait=wait)
+        pending = self._backend.submit(Settle(delivery.queue, delivery.lease, settlement, runs), wait=wait)
         if pending.ticket:
-            self.runtime.wait(pending.ticket)
+            self._backend.wait(pending.ticket)
         settled: int = pending.result
         return settled
 
@@ -289,10 +306,12 @@ class EmbeddedSubscription:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)
         while (dispatch := self._inbox.get(wait)) is not None:
-            taken = self._broker.runtime.hand_over(dispatch)
+            taken = self._broker._backend.hand_over(dispatch, self._inbox)
             delivery = None if taken is None else self._broker._deliver(taken)
             if delivery is not None:
                 return delivery
+        if not self._inbox.closed:
+            self._broker.runtime.check_stalled()
         return None
 
     def set_credit(self, credit: int) -> None:
@@ -306,11 +325,11 @@ class EmbeddedSubscription:
     def close(self, *, keep: bool = False) -> None:
         """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
         read_flag("keep", keep)
-        runtime = self._broker.runtime
-        if not runtime.closed:
-            self._broker._finish(runtime.submit(Unsubscribe(self.queue, self.consumer, keep)))
+        backend = self._broker._backend
+        if not backend.closed:
+            self._broker._finish(backend.submit(Unsubscribe(self.queue, self.consumer, keep=keep)))
             if keep:
-                runtime.forget_inbox(self._tag)
+                backend.forget_inbox(self._tag)
         self._inbox.close()
 
     def __enter__(self) -> EmbeddedSubscription:

@@ -11,8 +11,8 @@ from remuda.broker.port import Broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.document import Document
 from remuda.model.filters import MessageFilter
+from remuda.model.results import Health, QueueInfo
 from remuda.model.results import ParkedMessage as Parked
-from remuda.model.results import QueueInfo
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 
@@ -23,6 +23,7 @@ __all__ = [
     "Clock",
     "Delivery",
     "EmbeddedBroker",
+    "Health",
     "MessageFilter",
     "Outcome",
     "Parked",
@@ -84,4 +85,5 @@ def move_waiting(broker: Broker, source: str, target: str, who: str | None) -> i
 def next_wake(broker: Broker) -> int:
     """Do what time demands, and give when it next will."""
     assert isinstance(broker, EmbeddedBroker)
-    return broker.runtime.tick()
+    wake: int = broker.runtime.tick()
+    return wake

@@ -8,6 +8,7 @@ import typer
 
 from remuda.cli import (
     backup,
+    cap,
     check,
     config,
     dashboard,
@@ -24,6 +25,8 @@ from remuda.cli import (
     schedules,
     search,
     serve,
+    takeover,
+    top,
     worker,
 )
 from remuda.lake import commands as lakes
@@ -35,7 +38,6 @@ app = typer.Typer(
     name="remuda",
     help="A message bus that starts inside your process. DIR is the directory given to Bus(); APP is module:variable.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=HELP,
@@ -66,6 +68,7 @@ app.command("serve")(serve.serve)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
+app.command("top")(top.top)
 app.command("messages")(messages.messages)
 app.command("message")(messages.message)
 app.command("reprocess")(operations.reprocess)
@@ -81,6 +84,7 @@ app.command("dashboard-user")(dashboard.dashboard_user)
 app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
+app.command("takeover")(takeover.takeover)
 app.command("search")(search.search)
 app.add_typer(index.app, name="index")
 app.command("relay")(relay.relay)
@@ -88,5 +92,6 @@ app.add_typer(db.app, name="db")
 app.add_typer(serve.users, name="users")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(lakes.app, name="lake")
+app.add_typer(cap.app, name="cap")
 app.add_typer(logs, name="log")
 logs.command("tail")(log.tail)

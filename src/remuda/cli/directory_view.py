@@ -13,11 +13,10 @@ from remuda.core.core import Core
 from remuda.core.queue import Queue
 from remuda.log.disk import AppendFile, DirectoryDisk
 from remuda.log.log import Log
-from remuda.model.document import Document, document
 from remuda.model.errors import InvalidOption, NotFound, StorageError
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Message
-from remuda.model.records import Event, Events
+from remuda.model.records import Events
 from remuda.model.results import QueueInfo
 from remuda.model.state import State
 
@@ -47,14 +46,6 @@ class Row(NamedTuple):
     offset: int
     where: Placement
     message: Message
-
-
-class MessageHistory(NamedTuple):
-    """Everything the log tells of one message."""
-
-    document: Document
-    routed: tuple[str, ...]
-    events: list[tuple[int, Event]]
 
 
 class DirectoryView:
@@ -114,15 +105,6 @@ class DirectoryView:
                 offsets = (offset for start, size in found.offsets for offset in range(start, start + size))
                 for offset, message in zip(offsets, found.messages, strict=True):
                     yield Row(offset, self._explained(queue, where, offset), message)
-
-    def message(self, message: str | int) -> MessageHistory:
-        """One message's whole life, by its id or its offset."""
-        offset = message if isinstance(message, int) else self._log.find_id(message)
-        found = None if offset is None else self._log.record_of(offset)
-        if offset is None or found is None:
-            raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
-        events = self._log.events_of(offset)
-        return MessageHistory(document(offset, *found, events), found[1], events)
 
     def _queue(self, name: str) -> Queue:
         if name not in self._core.queues:

@@ -1,8 +1,7 @@
-"""`remuda log tail`: the event log as it grows. Reads the files only, beside whoever writes them."""
+"""`remuda log tail`: the event log as it grows. Only reads, beside whoever writes."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,10 @@ _POLL = 0.2
 
 
 def tail(
-    directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
+    place: Annotated[
+        str,
+        typer.Argument(metavar="DIR|URL|APP", help="The directory, the amqp:// URL of a log, or the app that uses it."),
+    ],
     start: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this offset; 0 is the oldest.")] = None,
     since: Annotated[str | None, typer.Option(help="Begin at this time, or 10m ago.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without a beginning: the last so many.")] = 10,
@@ -25,39 +27,33 @@ def tail(
 ) -> None:
     """Print the event log, oldest first."""
     from remuda.cli import output
-    from remuda.cli.target import directory_of
+    from remuda.cli.target import log_of
     from remuda.cli.times import point
     from remuda.log.eventlog import open_event_log
     from remuda.model.errors import InvalidOption
 
     if start is not None and since is not None:
         raise InvalidOption("--from and --since both say where to begin; give one of them")
-    log = open_event_log(directory_of(directory))
+    log = open_event_log(log_of(place))
     if since is not None:
         begin = log.position_at(point(since)) if events else log.offset_at(point(since))
     elif start is not None:
         begin = start
     else:
-        ends = log.ends()
-        begin = max((ends.next_position if events else ends.next_offset) - lines, 0)
+        begin = log.position_of_last(lines) if events else log.offset_of_last(lines)
     show = output.json if as_json else _print
     try:
-        while True:
-            for entry in _events(log, begin) if events else _messages(log, begin):
-                begin = entry["position" if events else "offset"] + 1
-                show(entry)
-            if not follow:
-                return
-            time.sleep(_POLL)
+        for entry in _events(log, begin, follow) if events else _messages(log, begin, follow):
+            show(entry)
     except KeyboardInterrupt:
         return
 
 
-def _messages(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
+def _messages(log: EventLog, begin: int, follow: bool) -> Iterator[dict[str, Any]]:
     from remuda.cli import output
     from remuda.model.messages import cell
 
-    for record in log.messages(begin):
+    for record in log.follow_messages(begin, poll=_POLL) if follow else log.messages(begin):
         for row, message in enumerate(record.messages):
             yield {
                 "offset": record.first + row,
@@ -70,10 +66,10 @@ def _messages(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
             }
 
 
-def _events(log: EventLog, begin: int) -> Iterator[dict[str, Any]]:
+def _events(log: EventLog, begin: int, follow: bool) -> Iterator[dict[str, Any]]:
     from remuda.cli import output
 
-    for record in log.events(begin):
+    for record in log.follow_events(begin, poll=_POLL) if follow else log.events(begin):
         for row, event in enumerate(record.rows):
             entry: dict[str, Any] = {
                 "position": record.first + row,

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remuda.cli.completion import queue_names
+
 if TYPE_CHECKING:
-    from remuda.cli.directory_view import MessageHistory, Row
+    from remuda.cli.directory_view import Row
+    from remuda.cli.history import MessageHistory
 
 Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
+LOG = "The directory, the amqp:// URL of a log, or the app that uses it."
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def messages(
     directory: Directory,
-    queue: Annotated[str, typer.Argument(help="The queue's name.")],
+    queue: Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)],
     state: Annotated[
         str | None, typer.Option(help="waiting, delayed, in-flight, dead, invalid or not-interested; all without it.")
     ] = None,
@@ -38,20 +42,21 @@ def messages(
 
 
 def message(
-    directory: Directory,
+    log: Annotated[str, typer.Argument(metavar="DIR|URL|APP", help=LOG)],
     id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
     offset: Annotated[bool, typer.Option("--offset", help="ID is an offset in the log.")] = False,
     as_json: Json = False,
 ) -> None:
     """Tell one message's whole life, from publish to its end in every queue. Changes nothing."""
     from remuda.cli import output
-    from remuda.cli.directory_view import DirectoryView
-    from remuda.cli.target import directory_of
+    from remuda.cli.history import message_history
+    from remuda.cli.target import log_of
+    from remuda.log.eventlog import open_event_log
     from remuda.model.errors import InvalidOption
 
     if offset and not id.isdigit():
         raise InvalidOption(f"an offset is a whole number, not {id!r}")
-    history = DirectoryView(directory_of(directory)).message(int(id) if offset else id)
+    history = message_history(open_event_log(log_of(log)), int(id) if offset else id)
     if as_json:
         output.json(
             {

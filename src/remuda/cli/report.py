@@ -1,4 +1,4 @@
-"""`remuda report`: what queues did, over time, by Spark."""
+"""`remuda report`: what queues did, over time; a small log is counted here, a large one by Spark."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _WIDE = 200
 
 
 def report(
-    directory: Annotated[
-        str | None, typer.Argument(metavar="[DIR|APP]", help="The directory, or the app that uses it.")
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[DIR|URL|APP]", help="The directory, its amqp:// URL, or the app that uses it."),
     ] = None,
     output: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts there too.")] = None,
     lake: Annotated[str | None, typer.Option(help="Read the lives in this lake in place of a log.")] = None,
@@ -26,6 +27,9 @@ def report(
     window: Annotated[str, typer.Option(help="How time is divided: '1 minute', 30s, or auto.")] = "auto",
     top: Annotated[int, typer.Option(min=0, max=100, help="How many queues are told in detail.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    engine: Annotated[
+        str, typer.Option(help="Who counts: here (this process), spark, or auto, which leaves small logs here.")
+    ] = "auto",
     master: Annotated[str | None, typer.Option(help="A Spark master; local[*] unless told.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
 ) -> None:
@@ -33,14 +37,14 @@ def report(
     from rich.console import Console
 
     from remuda.cli import output as printer
-    from remuda.cli.target import directory_of
+    from remuda.cli.target import log_of
     from remuda.cli.times import point
     from remuda.spark.report import Wish, check_place, make_report, print_report, write_page
 
     if output is not None:
         check_place(output)
     wish = Wish(
-        url=None if directory is None else str(directory_of(directory)),
+        url=None if place is None else log_of(place),
         lake=lake,
         since=None if since is None else point(since),
         until=None if until is None else point(until),
@@ -49,7 +53,7 @@ def report(
         detailed=top,
     )
     with _spinner() as tell:
-        made = make_report(wish, master=master, remote=remote, tell=tell)
+        made = make_report(wish, engine=engine, master=master, remote=remote, tell=tell)
     if output is not None:
         write_page(output, made)
     if as_json:

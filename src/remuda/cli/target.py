@@ -12,7 +12,7 @@ from typing import Final
 
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption, RemudaError
-from remuda.model.urls import parse_url
+from remuda.model.urls import AMQP, AMQPS, parse_url
 
 _APP: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -56,6 +56,12 @@ def directory_of(target: str) -> Path:
     if not path.is_dir():
         raise InvalidOption(f"there is no directory {str(path)!r}; nothing was created. Check the path")
     return path
+
+
+def log_of(target: str) -> str:
+    """The URL at which the event log of a target can be read: a directory that exists, or a broker's stream."""
+    url = str(load_bus(target).url) if is_app(target) else target
+    return url if parse_url(url).scheme in (AMQP, AMQPS) else str(directory_of(target))
 
 
 def _import(name: str) -> object:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
+from remuda.core.tables import PagedTable
 from remuda.model.messages import Column, Messages, cell
 
 _DIGEST_BYTES: Final = 16
@@ -28,7 +29,7 @@ class Compacter:
     def __init__(self, enabled: bool = True, objects: Mapping[str, bool] | None = None) -> None:
         self._enabled = enabled
         self._objects = dict(objects or {})
-        self.history: dict[bytes, bytes] = {}
+        self.history = PagedTable[bytes, bytes]()
 
     def digests(self, messages: Messages) -> Column[bytes | None]:
         """Hashes of the bodies that carry an object and a key; None for the others."""

@@ -7,12 +7,15 @@ from remuda.core.credit import Consumer, Credit
 from remuda.core.effects import Dispatch
 from remuda.core.queue import Lease, Queue, Waiter
 from remuda.core.ranges import MessageRange
+from remuda.core.ready import Place, Run
 from remuda.core.recorder import BLOCK_BITS
 from remuda.core.registry import Registry
 from remuda.model.commands import (
+    Abandon,
     CancelPull,
     HandOver,
     Pull,
+    Reclaim,
     Renew,
     SetCredit,
     Settle,
@@ -24,7 +27,7 @@ from remuda.model.notices import NoticeKind
 from remuda.model.options import Status
 from remuda.model.records import Event, Events
 from remuda.model.results import Differences
-from remuda.model.settlement import Outcome
+from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 
 
@@ -98,7 +101,7 @@ class Consuming:
         if command.keep:
             queue.keep(command.consumer)
         else:
-            delivering.lose(self._registry, queue, command.consumer)
+            delivering.lose(self._registry, queue, command.consumer, command.begun)
         self._recorder.notice(NoticeKind.CONSUMER_UNSUBSCRIBED, queue, consumer=command.consumer)
         self._registry.after(queue)
 
@@ -145,8 +148,8 @@ class Consuming:
             self._recorder.late_answers += 1
             return 0
         settlement = command.settlement
-        if command.runs is None and settlement.outcome is Outcome.ACK:
-            record = self.complete_plainly(queue, command.lease, settlement.consumer, self._recorder.now)
+        if command.runs is None:
+            record = self.settle_plainly(queue, command.lease, settlement, self._recorder.now)
             if record is not None:
                 self._recorder.keep(record, queue.persistent)
                 return record.rows[0].count
@@ -163,6 +166,18 @@ class Consuming:
         self._registry.plan(queue)
         return True
 
+    def reclaim(self, command: Reclaim) -> int:
+        queue = self._registry.queues.get(command.queue)
+        if queue is None:
+            return 0
+        return delivering.reclaim(self._registry, queue, command.lease, command.consumer, command.runs, command.pulled)
+
+    def abandon(self, command: Abandon) -> None:
+        queue = self._registry.queues.get(command.queue)
+        if queue is not None:
+            delivering.abandon(self._registry, queue, command.lease, command.consumer, command.begun)
+            self._registry.after(queue)
+
     # The same for the usual case: one run of messages, and nothing special asked of the queue or its consumers. Each
     # gives the record, which its caller keeps, or None, and then nothing was done.
 
@@ -170,37 +185,39 @@ class Consuming:
         self, queue: Queue, consumer: str, now: int, count: int, tag: int
     ) -> tuple[Dispatch, Events] | None:
         recorder = self._recorder
+        if now < recorder.now:
+            now = recorder.now
         if (
             not queue.plain_out
             or queue.waiters
             or queue.consumers
-            or queue.attempts
-            or queue.arrivals
-            or queue._dues
+            or queue.attempts.size
+            or queue.arrivals.size
+            or queue.delayed.soonest <= now
             or queue.watched
             or recorder.wants_notices
         ):
             return None
-        if now > recorder.now:
+        ready = queue.ready
+        if not ready.size or ready.soonest <= now:
+            return None
+        place = ready.first()
+        run = place[2].front()
+        if run[1] < count and run[1] != ready.size:
+            return None
+        if recorder.rows:
             recorder.at(now)
         else:
-            now = recorder.now
-        ready = queue.ready
-        place = ready.first()
-        if place is None or ready.soonest <= now:
-            return None
-        there = place[2].front()[1]
-        if there < count and there != ready.size:
-            return None
-        return self.send_plainly(queue, consumer, now, count, tag)
+            recorder.now = now
+        return self.send_plainly(queue, consumer, now, count, tag, place, run)
 
-    def send_plainly(self, queue: Queue, consumer: str, now: int, count: int, tag: int) -> tuple[Dispatch, Events]:
+    def send_plainly(
+        self, queue: Queue, consumer: str, now: int, count: int, tag: int, place: Place, run: Run
+    ) -> tuple[Dispatch, Events]:
         """Hand the first run that waits, or `count` messages of it, to whoever asked."""
         recorder, ready = self._recorder, queue.ready
-        place = ready.first()
-        assert place is not None
         priority, _, level = place
-        first, there, expires = level.front()
+        first, there, expires = run
         if there < count:
             count = there
         token = recorder.next_position
@@ -221,35 +238,25 @@ class Consuming:
             self._registry.plan(queue)
         return dispatch, Events(token, now, [Event(name, State.FETCHED, first, count, consumer, 1)])
 
+    def settle_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
+        """The answer to a whole delivery, if it is one of the two that most are."""
+        if settlement.outcome is Outcome.ACK:
+            return self.complete_plainly(queue, token, settlement.consumer, now)
+        if settlement.outcome is Outcome.RETRY:
+            return self.retry_plainly(queue, token, settlement, now)
+        return None
+
     def complete_plainly(self, queue: Queue, token: int, consumer: str | None, now: int) -> Events | None:
         """The acknowledgement of a whole delivery of one run."""
         recorder = self._recorder
-        lease = queue.leases.get(token)
-        if (
-            lease is None
-            or not queue.plain_out
-            or consumer is None
-            or lease.consumers[0] != consumer
-            or len(lease.runs) != 1
-            or queue.watched
-            or queue.consumers
-            or queue._dues
-            or recorder.wants_notices
-        ):
+        piece = self._land(queue, token, consumer, now)
+        if piece is None:
             return None
-        first, count = lease.runs[0]
-        if queue.flights.take_exactly(first, count, token) is None:
-            return None
-        if now > recorder.now:
-            recorder.at(now)
-        else:
-            now = recorder.now
-        del queue.leases[token]
-        queue.answered(lease)
+        first, count, now = piece.first, piece.count, recorder.now
         counts = queue.counts
         counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
         counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count
-        if queue.topic_counts or queue.id_of or queue.arrivals or queue.sizes:
+        if queue.topic_counts.size or queue.id_of.size or queue.arrivals.size or queue.sizes.size:
             queue._free(first, count)
         if count == 1:
             block = first >> BLOCK_BITS
@@ -261,3 +268,61 @@ class Consuming:
         recorder.next_position = at + 2
         rows = [Event(name, State.SUCCESS, first, count, consumer), Event(name, State.COMPLETED, first, count)]
         return Events(at, now, rows)
+
+    def retry_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
+        """The answer to a whole delivery of one run that it failed and is to come again after a while."""
+        delay = settlement.delay
+        if not delay or settlement.counted is False or queue.options.delivery_limit:
+            return None
+        piece = self._land(queue, token, settlement.consumer, now)
+        if piece is None:
+            return None
+        recorder, counts = self._recorder, queue.counts
+        first, count, now = piece.first, piece.count, recorder.now
+        counts[State.RETRY] = counts.get(State.RETRY, 0) + count
+        due, front, reason = now + delay, bool(settlement.front), settlement.reason or "negative answer"
+        queue.delayed.add(
+            MessageRange(
+                first, count, State.RETRY, piece.deadline, piece.priority, piece.attempt, -1, due, front, reason, now,
+                True,
+            )
+        )  # fmt: skip
+        if due < queue.wake or piece.deadline < queue.wake:
+            self._registry.plan(queue)
+        at = recorder.next_position
+        recorder.next_position = at + 1
+        failed = Event(
+            queue.name, State.RETRY, first, count, settlement.consumer, piece.attempt, reason, due, front,
+            detail=settlement.detail,
+        )  # fmt: skip
+        return Events(at, now, [failed])
+
+    def _land(self, queue: Queue, token: int, consumer: str | None, now: int) -> MessageRange | None:
+        """Take a whole delivery of one run out of the air, and let its time be now; None if it is not so plain."""
+        recorder = self._recorder
+        lease = queue.leases.get(token)
+        if (
+            lease is None
+            or not queue.plain_out
+            or consumer is None
+            or lease.consumers[0] != consumer
+            or len(lease.runs) != 1
+            or queue.watched
+            or queue.consumers
+            or recorder.wants_notices
+        ):
+            return None
+        first, count = lease.runs[0]
+        piece = queue.flights.take_exactly(first, count, token)
+        if piece is None:
+            return None
+        if now < recorder.now:
+            now = recorder.now
+        if recorder.rows:
+            recorder.at(now)
+        else:
+            recorder.now = now
+        del queue.leases[token]
+        if not lease.pulled:
+            queue.answered(lease)
+        return piece

@@ -78,6 +78,8 @@ class Core:
             verbs.HandOver: consuming.hand_over,
             verbs.Settle: consuming.settle,
             verbs.Renew: consuming.renew,
+            verbs.Reclaim: consuming.reclaim,
+            verbs.Abandon: consuming.abandon,
             verbs.DeclareQueue: registry.declare,
             verbs.ConfigureQueue: registry.configure,
             verbs.SetStatus: registry.set_status,
@@ -119,6 +121,12 @@ class Core:
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         return self.operating.parked(name, chosen, limit)
 
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        """The runs of messages that wait, delayed ones last."""
+        queue = self.registry.queue(name)
+        runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
+        return runs + [(piece.first, piece.count) for piece in queue.delayed]
+
     # Recovery
 
     @property
@@ -134,8 +142,12 @@ class Core:
         """After the last record: ids that must be unique, of messages that came from other queues, are looked up."""
         self._replaying.learn_ids()
 
-    def resume(self, now: int, begun: Begun = lambda event, first, count: None) -> None:
-        """After the last record: nobody holds a delivery any more, and memory queues have lost their messages."""
+    def resume(self, now: int, begun: Begun = lambda event, first, count: None, *, keep: bool = False) -> None:
+        """After the last record: nobody holds a delivery any more, and memory queues have lost their messages.
+
+        With `keep` there are holders that outlived the restart: what is in flight stays so until they have reclaimed
+        theirs, and `release_unclaimed` puts back the rest.
+        """
         self.recorder.at(now)
         self.learn_ids()
         recanted = self.spool.recant(self.recorder.now)
@@ -145,4 +157,9 @@ class Core:
             # Noted now, so that the next start finds the queue as this one leaves it.
             queue = self.queues[name]
             self.recorder.change(QueueChange(CREATED, name, self.recorder.now, queue.options, queue.status))
-        self.operating.resume(begun)
+        self.operating.resume(begun, keep=keep)
+
+    def release_unclaimed(self, now: int, begun: Begun) -> None:
+        """Whoever outlived the restart has had the time to say so: the other deliveries' holders are gone."""
+        self.recorder.at(now)
+        self.operating.release_unclaimed(begun)

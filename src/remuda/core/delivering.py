@@ -3,7 +3,7 @@ answer, a missing one, or a consumer that is gone (Q1-Q3, Q9, M8)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ def dispatch(registry: Registry, queue: Queue) -> None:
         return
     expire(registry, queue)
     pace = queue.options.delay_between_messages
-    while queue.ready.size:
+    while queue.has_next(recorder.now):
         if pace and queue.next_send > recorder.now:
             break
         if queue.waiters:
@@ -54,7 +54,7 @@ def dispatch(registry: Registry, queue: Queue) -> None:
         assignment = queue.strategy.next(queue) if queue.consumers else None
         if assignment is None:
             break
-        runs = queue.ready.take(1 if pace else assignment.count)
+        runs = take(registry, queue, 1 if pace else assignment.count)
         send(registry, queue, assignment.consumers, runs)
         if pace:
             queue.next_send = recorder.now + pace
@@ -67,11 +67,11 @@ def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     pace = 0 if queue.options.type is QueueType.PULL else queue.options.delay_between_messages
     if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
         return False
-    expire(registry, queue)
+    count = 1 if pace else waiter.count
+    expire(registry, queue, count)
     sent = False
-    while queue.ready.size and not sent:
-        count = 1 if pace else waiter.count
-        runs = queue.ready.take_newest(count) if waiter.newest else queue.ready.take(count)
+    while not sent and queue.has_next(recorder.now):
+        runs = queue.ready.take_newest(count) if waiter.newest else take(registry, queue, count)
         sent = send(registry, queue, (waiter.consumer,), runs, waiter)
     if sent and pace:
         queue.next_send = recorder.now + pace
@@ -175,14 +175,25 @@ def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> 
     return runs
 
 
-def expire(registry: Registry, queue: Queue) -> None:
-    """Waiting messages whose deadline has come end here, or go on to the queue named for them."""
+def take(registry: Registry, queue: Queue, count: int) -> list[ReadyRun]:
+    """Take the next messages out of the line."""
+    if queue.delayed.soonest <= registry.recorder.now:
+        expire(registry, queue, count)
+    return queue.ready.take(count)
+
+
+def expire(registry: Registry, queue: Queue, count: int = 1) -> None:
+    """Have the next `count` messages stand in line. Those whose deadline has come end here, or go on to the queue named
+    for them."""
     now = registry.recorder.now
-    queue.release_due(now)
-    if queue.ready.soonest > now:
-        return
-    for run in queue.ready.expire(now):
-        end_expired(registry, queue, State.QUEUED, run.first, run.count, run.priority, lifted=[run])
+    while True:
+        whole = queue.advance(now, count)
+        if queue.ready.soonest > now:
+            return
+        for run in queue.ready.expire(now):
+            end_expired(registry, queue, State.QUEUED, run.first, run.count, run.priority, lifted=[run])
+        if whole:
+            return
 
 
 def end_expired(
@@ -261,7 +272,7 @@ def time_out(registry: Registry, queue: Queue, lease: Lease) -> None:
                 conclude(registry, queue, piece.part(offset, offset + 1), decided)
 
 
-def lose(registry: Registry, queue: Queue, consumer: str) -> None:
+def lose(registry: Registry, queue: Queue, consumer: str, begun: Mapping[int, Sequence[tuple[int, int]]]) -> None:
     """A consumer is gone: what it had not answered goes back by the queue's `put_back`."""
     for lease in [lease for lease in queue.leases.values() if consumer in lease.consumers and not lease.pulled]:
         others = [name for name in lease.consumers if name != consumer and name in queue.consumers]
@@ -277,7 +288,10 @@ def lose(registry: Registry, queue: Queue, consumer: str) -> None:
             queue.abandon(lease)
             continue
         for piece in pieces:
-            put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
+            if lease.token in begun and not unseen:
+                put_back_begun(registry, queue, piece, _clipped(begun[lease.token], piece))
+            else:
+                put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
 
 
 def recount(queue: Queue) -> None:
@@ -312,6 +326,73 @@ def put_back_lost(
         ahead=options.put_back is PutBack.PRIORITY or not attempted,
     )  # fmt: skip
     registry.recorder.event(queue, State.FETCHED, back)
+
+
+def put_back_begun(
+    registry: Registry, queue: Queue, piece: MessageRange, begun: Sequence[tuple[int, int]] | None
+) -> None:
+    """Messages in flight whose holder died: those it had begun with count as attempted; None, and all of them do."""
+    at = piece.first
+    for first, count in [(at, piece.count)] if begun is None else begun:
+        if at < first:
+            put_back_lost(registry, queue, piece.part(at, first), attempted=False)
+        at = first + count
+        put_back_lost(registry, queue, piece.part(first, at))
+    if at < piece.end:
+        put_back_lost(registry, queue, piece.part(at, piece.end), attempted=False)
+
+
+def abandon(
+    registry: Registry, queue: Queue, token: int, consumer: str, begun: Sequence[tuple[int, int]] | None
+) -> None:
+    """The holder of a delivery is gone."""
+    lease = queue.leases.get(token)
+    if lease is None or consumer not in lease.consumers:
+        return
+    if len(lease.consumers) > 1 or lease.awaits_hand_over or lease.confirmed:
+        return  # others have the same, or nobody has it yet: that is settled when the consumer leaves
+    pieces = _held(queue, lease, lease.runs)
+    queue.revoke(lease, over=False)
+    for piece in pieces:
+        put_back_begun(registry, queue, piece, None if begun is None else _clipped(begun, piece))
+
+
+def _clipped(runs: Sequence[tuple[int, int]], piece: MessageRange) -> list[tuple[int, int]]:
+    """The parts of these runs that lie in a range, in order."""
+    parts = [(max(first, piece.first), min(first + count, piece.end)) for first, count in sorted(runs)]
+    return [(start, stop - start) for start, stop in parts if start < stop]
+
+
+def reclaim(
+    registry: Registry, queue: Queue, token: int, consumer: str, runs: Sequence[tuple[int, int]], pulled: bool
+) -> int:
+    """A holder that outlived a restart still has these messages: they are its own again, under the lease it knows."""
+    lease = queue.leases.get(token)
+    if lease is not None:
+        if consumer not in lease.consumers:
+            lease.consumers = (*lease.consumers, consumer)
+        return lease.open
+    # The events of one delivery stand side by side, and each of its runs was played under its own.
+    own = range(token, token + len(runs))
+    found: list[tuple[int, int]] = []
+    for first, count in runs:
+        for piece in queue.flights.find(first, count):
+            if piece.state is State.FETCHED and piece.lease in own:
+                queue.flights.remove(piece.first, piece.count)
+                queue.flights.add(msgspec.structs.replace(piece, lease=token))
+                found.append((piece.first, piece.count))
+    total = sum(count for _, count in found)
+    if total:
+        deadline = registry.recorder.now + queue.options.acknowledge_timeout
+        uncounted = not pulled and consumer not in queue.consumers
+        queue.grant(
+            Lease(
+                token, (consumer,), found, deadline, total, set(), set(), pulled=pulled, awaited=set(), taken=set(),
+                uncounted=uncounted,
+            )
+        )  # fmt: skip
+        registry.plan(queue)
+    return total
 
 
 def conclude(registry: Registry, queue: Queue, piece: MessageRange, settlement: Settlement) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from remuda.model.notices import Notice
@@ -35,6 +37,21 @@ class Dispatch(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         return sum(count for _, count in self.runs)
+
+    def only(self, found: Sequence[tuple[int, int]]) -> Dispatch:
+        """The delivery of those messages alone that were found."""
+        past = {
+            offset: (attempt, bool(self.redelivered) and self.redelivered[at])
+            for at, (attempt, (first, count)) in enumerate(zip(self.attempts, self.runs, strict=True))
+            for offset in range(first, first + count)
+        }
+        runs = [(offset, 1) for first, count in found for offset in range(first, first + count)]
+        return msgspec.structs.replace(
+            self,
+            runs=runs,
+            attempts=[past[offset][0] for offset, _ in runs],
+            redelivered=tuple(past[offset][1] for offset, _ in runs),
+        )
 
 
 class Confirmation(msgspec.Struct, frozen=True):

@@ -110,12 +110,19 @@ class Operating:
             for piece, offset in islice(newest, limit)
         ]
 
-    def resume(self, begun: Begun) -> None:
+    def resume(self, begun: Begun, *, keep: bool = False) -> None:
         """After a restart: nobody holds a delivery any more, and memory queues have lost their messages (Q17)."""
         for queue in self._registry.queues.values():
             queue.had_consumers = False  # those of before are gone with their process, not gone for good
         for queue in list(self._registry.queues.values()):
-            _resume(self._registry, queue, begun)
+            _resume(self._registry, queue)
+            if not keep:
+                _release_unclaimed(self._registry, queue, begun)
+            self._registry.after(queue)
+
+    def release_unclaimed(self, begun: Begun) -> None:
+        for queue in list(self._registry.queues.values()):
+            _release_unclaimed(self._registry, queue, begun)
             self._registry.after(queue)
 
 
@@ -158,7 +165,7 @@ def _without_taken(queue: Queue, pieces: list[MessageRange]) -> Iterator[Message
                 yield piece.part(offset, offset + 1)
 
 
-def _resume(registry: Registry, queue: Queue, begun: Begun) -> None:
+def _resume(registry: Registry, queue: Queue) -> None:
     if queue.options.persistence is Persistence.MEMORY:
         for source, first, count, priority in whereabouts(queue):
             if source is not State.SUCCESS:
@@ -166,13 +173,9 @@ def _resume(registry: Registry, queue: Queue, begun: Begun) -> None:
     for piece in list(queue.flights):
         if piece.state is State.SUCCESS:
             queue.let_go(piece)
-            continue
-        known = begun(piece.lease, piece.first, piece.count)
-        at = piece.first
-        for first, count in [(at, piece.count)] if known is None else known:
-            if at < first:
-                delivering.put_back_lost(registry, queue, piece.part(at, first), attempted=False)
-            at = first + count
-            delivering.put_back_lost(registry, queue, piece.part(first, at))
-        if at < piece.end:
-            delivering.put_back_lost(registry, queue, piece.part(at, piece.end), attempted=False)
+
+
+def _release_unclaimed(registry: Registry, queue: Queue, begun: Begun) -> None:
+    for piece in list(queue.flights):
+        if piece.state is State.FETCHED and piece.lease not in queue.leases:
+            delivering.put_back_begun(registry, queue, piece, begun(piece.lease, piece.first, piece.count))

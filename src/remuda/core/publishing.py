@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,7 +12,7 @@ from remuda.core.compacter import Compacter
 from remuda.core.consuming import Consuming
 from remuda.core.effects import Dispatch
 from remuda.core.recorder import BLOCK_BITS
-from remuda.core.registry import Registry
+from remuda.core.registry import Registry, whereabouts
 from remuda.core.spool import Spool
 from remuda.model.commands import NamedOptions, Publish, SkipSpooled
 from remuda.model.errors import Conflict, NotFound, Refused
@@ -26,6 +26,10 @@ from remuda.model.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.state import State
 
 Served = Sequence[tuple[Dispatch, Events]]
+UNCONFIRMED: Final = 128
+"""How many batches a producer may have sent without an answer and still send again."""
+_PRODUCERS: Final = 4096
+_NOTHING: Final[dict[int, tuple[int, int]]] = {}
 
 
 class Publishing:
@@ -41,8 +45,8 @@ class Publishing:
         self._compacter = compacter
         self._snowflakes = snowflakes
         self._spool = spool
-        self.producers: dict[str, tuple[int, int, int]] = {}
-        """The newest batch of each producer that may repeat it: its sequence, first offset and count."""
+        self.producers: dict[str, dict[int, tuple[int, int]]] = {}
+        """The newest batches of producers that may have to send them again: by sequence, first offset and count."""
 
     def publish(self, command: Publish) -> Receipt:
         """Take in a batch that has passed its checks. A batch from the spool is noted as taken in together with it."""
@@ -50,6 +54,10 @@ class Publishing:
         count = len(messages.bodies)
         if not count:
             return Receipt(recorder.next_offset, [], {})
+        if command.producer is not None:
+            stored = self.producers.get(command.producer, _NOTHING).get(command.sequence)
+            if stored is not None:
+                return self._again(command, *stored)
         plain = self.publish_plainly(command, recorder.now)
         if plain is not None:
             record, durable, served = plain
@@ -64,7 +72,10 @@ class Publishing:
             if exchange is None:
                 raise NotFound(f"there is no router {command.exchange!r}; nothing was stored")
             if exchange.kind in ROUTERS:
-                return self._through_router(command, exchange.kind)
+                receipt = self._through_router(command, exchange.kind)
+                if command.producer is not None:
+                    self._mark_last(command.producer, command.sequence)
+                return receipt
         return self._publish(command, self._identified(messages))
 
     def _publish(self, command: Publish, messages: Messages) -> Receipt:
@@ -104,6 +115,8 @@ class Publishing:
         those who waited for it; None, and nothing is done, if it is not so.
         """
         recorder, messages, queue = self._recorder, command.messages, command.queue
+        if now < recorder.now:
+            now = recorder.now
         priority, topics, called = messages.priority, messages.topics, messages.name
         if (
             len(messages.bodies) != 1
@@ -117,9 +130,11 @@ class Publishing:
             or command.options is not None
             or command.spooled is not None
             or command.exchange is not None
-            or command.producer is not None
             or recorder.wants_notices
         ):
+            return None
+        producer = command.producer
+        if producer is not None and command.sequence in self.producers.get(producer, _NOTHING):
             return None
         if queue is not None:
             names: tuple[str, ...] = (queue,)
@@ -131,20 +146,26 @@ class Publishing:
         queues = self._registry.queues
         for name in names:
             target = queues.get(name)
-            if target is None or not target.plain_in or target.consumers or target._dues:
+            if target is None or not target.plain_in or target.consumers or target.delayed.soonest <= now:
                 return None
             if target.waiters and (
-                not target.plain_out or target.ready.size or target.attempts or target.watched or _asks(target.waiters)
+                not target.plain_out
+                or target.ready.size
+                or target.attempts.size
+                or target.watched
+                or _asks(target.waiters)
             ):
                 return None
-        if now > recorder.now:
+        if recorder.rows:
             recorder.at(now)
         else:
-            now = recorder.now
+            recorder.now = now
         first = recorder.next_offset
         recorder.next_offset = first + 1
         identified = msgspec.structs.replace(messages, ids=self._snowflakes.take_one(now), created=now)
-        record = Appended(first, now, identified, names)
+        record = Appended(first, now, identified, names, None, producer, command.sequence)
+        if producer is not None:
+            self.note_producer(record)
         block = first >> BLOCK_BITS
         settled = recorder.last_settled
         if now > settled.get(block, 0):
@@ -161,7 +182,10 @@ class Publishing:
                 durable = True
             if target.waiters:
                 waiter = target.waiters.pop(next(iter(target.waiters)))
-                sent = self._consuming.send_plainly(target, waiter.consumer, now, waiter.count, waiter.tag)
+                place = target.ready.first()
+                sent = self._consuming.send_plainly(
+                    target, waiter.consumer, now, waiter.count, waiter.tag, place, place[2].front()
+                )
                 served = (*served, sent)
         return record, durable, served
 
@@ -170,8 +194,50 @@ class Publishing:
         self._spool.note(command.spooled)
 
     def note_producer(self, record: Appended) -> None:
-        if record.producer is not None:
-            self.producers[record.producer] = (record.sequence, record.first, len(record))
+        """What its producer may send again, if it does not hear of it, is remembered for a while."""
+        producer = record.producer
+        if producer is None:
+            return
+        batches = self.producers.pop(producer, None)
+        if batches is None:
+            batches = {}
+            if len(self.producers) >= _PRODUCERS:
+                del self.producers[next(iter(self.producers))]
+        self.producers[producer] = batches
+        batches[record.sequence] = (record.first, len(record))
+        if len(batches) > UNCONFIRMED:
+            del batches[next(iter(batches))]
+
+    def _mark_last(self, producer: str, sequence: int) -> None:
+        """Of several records that one batch became, the last says whose it was: with it they are all there."""
+        records = self._recorder.unkept
+        for at in range(len(records) - 1, -1, -1):
+            record = records[at]
+            if isinstance(record, Appended):
+                records[at] = marked = msgspec.structs.replace(record, producer=producer, sequence=sequence)
+                self.note_producer(marked)
+                return
+
+    def _again(self, command: Publish, first: int, count: int) -> Receipt:
+        """The receipt of a batch that was stored before. Its ids, and what was refused of it, tells the log."""
+        unknown = [""] * len(command.messages.bodies)
+        return Receipt(first, unknown, {}, watch=self.watch_again(first, count), repeated=count)
+
+    def watch_again(self, first: int, count: int) -> int | None:
+        """Watch the fate of messages that were taken in before, where their queues commit later than on receipt."""
+        recorder, watch = self._recorder, None
+        for queue in self._registry.queues.values():
+            commits = queue.options.commit_when
+            if commits not in (CommitWhen.SENT, CommitWhen.ACKNOWLEDGED):
+                continue
+            for state, start, size, _ in whereabouts(queue, first, count):
+                if state is State.QUEUED or commits is CommitWhen.ACKNOWLEDGED:
+                    watch = watch or recorder.watch()
+                    recorder.watch_messages(watch, queue, start, size)
+            for parked in queue.parked.find(first, count):
+                watch = watch or recorder.watch()
+                recorder.fail_watch(watch, parked.reason or parked.state.name.lower())
+        return watch
 
     # Inside
 

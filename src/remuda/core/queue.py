@@ -13,15 +13,19 @@ from typing import Final
 import msgspec
 
 from remuda.core.credit import Consumer, Credit, room
+from remuda.core.delayed import DelayedMessages
 from remuda.core.extensions import ContainedHandler, Strategy
-from remuda.core.ranges import MessageRange, RangeMap
+from remuda.core.ranges import MessageRange, ParkedMessages, RangeMap
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
+from remuda.core.tables import PagedTable
 from remuda.model.durations import MINUTE
 from remuda.model.message import MAX_PRIORITY
 from remuda.model.options import Acknowledge, AutoDestroy, CommitWhen, Persistence, QueueOptions, Status
 from remuda.model.records import Event
 from remuda.model.state import LIVE, State
 
+SLICE: Final = 500
+"""How much that time demands is done at once."""
 _STALE: Final = 1000
 _AT_ONCE: Final = frozenset({CommitWhen.NONE, CommitWhen.RECEIVED})
 CONSUMING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
@@ -53,6 +57,8 @@ class Lease(msgspec.Struct):
     """Consumers who have it in their hands."""
     kicks: bool = False
     """Whether taking it is the end of it: no answer will come."""
+    uncounted: bool = False
+    """Whether it was reclaimed by a consumer that has yet to subscribe again, and then takes up its credit."""
 
     @property
     def ahead(self) -> bool:
@@ -95,6 +101,7 @@ class Queue:
         status: Status = Status.RUNNING,
     ) -> None:
         self.name = name
+        self.slice_size = SLICE
         self.options = options
         self.strategy = strategy
         self.handler = handler
@@ -103,17 +110,17 @@ class Queue:
         """Options that the first subscriber of a queue not yet initialized asked for by name (Q13)."""
         self.ready = ReadyMessages()
         self.flights = RangeMap()
-        self.delayed = RangeMap()
-        self.parked = RangeMap()
-        self.attempts: dict[int, int] = {}
+        self.delayed = DelayedMessages()
+        self.parked = ParkedMessages()
+        self.attempts = PagedTable[int, int]()
         """Attempts that count, of waiting messages that were delivered before."""
         self.offset_of: dict[str, int] = {}
-        self.id_of: dict[int, str] = {}
-        self.topic_counts: dict[int, int] = {}
+        self.id_of = PagedTable[int, str]()
+        self.topic_counts = PagedTable[int, int]()
         """Topics of the messages that have several, where each topic needs a confirmation."""
-        self.arrivals: dict[int, str] = {}
+        self.arrivals = PagedTable[int, str]()
         """Why messages came from another queue, and from which, until they end here."""
-        self.sizes: dict[int, int] = {}
+        self.sizes = PagedTable[int, int]()
         """Bytes of the bodies, where they count towards a limit."""
         self.bytes = 0
         self.counts_confirmations = options.confirmations != 1
@@ -140,8 +147,6 @@ class Queue:
         """When the queue next needs attention, as far as its owner knows."""
         self.serving = 0
         self._ready_consumers: list[tuple[int, int, int, str]] = []
-        self._dues: list[tuple[int, int]] = []
-        self._overdue: list[int] = []
         self._lease_ends: list[tuple[int, int]] = []
         self._waiter_ends: list[tuple[int, int]] = []
         self.note_rules()
@@ -199,6 +204,11 @@ class Queue:
         self.consumers[consumer.name] = consumer
         self.had_consumers = True
         consumer.credit.members.append((self.name, consumer))
+        for lease in self.leases.values():
+            if lease.uncounted and consumer.name in lease.consumers:
+                lease.uncounted = False
+                consumer.unanswered += lease.open
+                consumer.credit.used += lease.open
         self.offer(consumer)
 
     def leave(self, name: str) -> Consumer | None:
@@ -255,10 +265,8 @@ class Queue:
     def next_wake(self) -> int:
         """When time alone will change something here."""
         soonest = self.ready.soonest
-        if self._overdue:
-            return 0
-        if self._dues and self._dues[0][0] < soonest:
-            soonest = self._dues[0][0]
+        if self.delayed.soonest < soonest:
+            soonest = self.delayed.soonest
         ends = self._lease_ends
         while ends and ends[0][1] not in self.leases and ends[0][1] not in self.settled_ahead:
             heapq.heappop(ends)
@@ -282,16 +290,6 @@ class Queue:
             # A lease that was renewed stands here once more, at its later end.
             if lease is not None and lease.deadline <= now:
                 yield lease
-
-    def due_ranges(self, now: int) -> Iterator[MessageRange]:
-        """Delayed messages that time alone does not put in line: those to be retried, and those that expire."""
-        self.release_due(now)
-        overdue, self._overdue = self._overdue, []
-        for first in overdue:
-            piece = self.delayed.holding(first)
-            # What was settled or cleared while it waited is no longer here, or waits for another time.
-            if piece is not None and min(piece.due, piece.deadline) <= now:
-                yield piece
 
     def ended_waiters(self, now: int) -> Iterator[int]:
         """Pull requests whose time is up wait no longer; gives their tags."""
@@ -391,14 +389,14 @@ class Queue:
 
     def admit(self, first: int, count: int, created: int, priority: int, expires: int | None, due: int | None) -> None:
         """Messages enter the queue."""
-        if self._dues:
-            self.release_due(created)
         self._count(State.QUEUED, count)
         self.had_messages = True
         deadline = self._deadline(created, expires)
         priority = min(priority, self.options.max_priority)
         if due is not None and due > created:
-            self.delay(MessageRange(first, count, State.QUEUED, deadline, priority, due=due))
+            self.delayed.add(MessageRange(first, count, State.QUEUED, deadline, priority, due=due))
+        elif self.delayed.soonest <= created and self.is_behind(priority, False, created):
+            self._stand_behind(MessageRange(first, count, State.QUEUED, deadline, priority, due=created))
         else:
             self.ready.add(priority, False, first, count, deadline)
 
@@ -425,12 +423,10 @@ class Queue:
         """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if
         they were taken out of the line already."""
         first, count, state = event.first, event.count, event.state
-        if self._dues:
-            self.release_due(time)
         self._count(state, count)
         match state:
             case State.FETCHED:
-                for run in self.ready.remove(first, count) if lifted is None else lifted:
+                for run in self._lift(first, count) if lifted is None else lifted:
                     again = run.first in self.attempts
                     if self.attempts:
                         self._forget_attempts(run.first, run.count)
@@ -449,7 +445,7 @@ class Queue:
                 self._free(first, count)
             case State.RETRY:
                 for piece in self.flights.remove(first, count):
-                    self.delay(
+                    self.delayed.add(
                         MessageRange(
                             piece.first, piece.count, State.RETRY, piece.deadline, piece.priority, event.attempt,
                             due=event.due or time, front=event.ahead, reason=event.reason, time=time, redelivered=True,
@@ -474,28 +470,58 @@ class Queue:
                 self.parked.add_merged(ended, within=MINUTE)
         self._free(event.first, event.count, parked=event.to is None)
 
+    # Delayed messages whose time has come join the line. They were queued all along, so no event tells of it; where
+    # many do at once, they join it a slice at a time, and whatever comes meanwhile stands behind them.
+
+    def advance(self, time: int, count: int = 1) -> bool:
+        """Have the next `count` messages stand in line; False if there are more that are due."""
+        delayed = self.delayed
+        if delayed.soonest > time:
+            return True
+        for piece in delayed.due(time, max(self.slice_size, count)):
+            self._join(piece)
+        return not delayed.has_due(time)
+
+    def has_next(self, time: int) -> bool:
+        """Whether a message stands in line."""
+        while not self.ready.size:
+            if self.advance(time):
+                break
+        return self.ready.size > 0
+
     def release_due(self, time: int) -> None:
-        """Delayed messages whose time has come join the line. They were queued all along, so no event tells of it.
+        """Have all that is due stand in line."""
+        for piece in self.delayed.due(time, NEVER):
+            self._join(piece)
 
-        Every record first does this for its own time: played back, it finds the line as it was when it was written.
-        """
-        dues = self._dues
-        while dues and dues[0][0] <= time:
-            at, first = heapq.heappop(dues)
-            piece = self.delayed.holding(first)
-            if piece is None or min(piece.due, piece.deadline) > time:
-                continue
-            if piece.state is not State.QUEUED or piece.due > time:
-                self._overdue.append(first)
-            elif piece.due <= at:  # else it stands here once more, for when it is due
-                self._release(piece)
+    def is_behind(self, priority: int, front: bool, time: int) -> bool:
+        """Whether others belong in a line before who comes to it now."""
+        level = (priority, front)
+        if not self.delayed.has_due(time, level):
+            return False
+        for piece in self.delayed.due(time, self.slice_size, level):
+            self._join(piece)
+        return self.delayed.has_due(time, level)
 
-    def _release(self, piece: MessageRange) -> None:
-        self.delayed.remove(piece.first, piece.count)
+    def _stand_behind(self, piece: MessageRange) -> None:
+        self.delayed.add(msgspec.structs.replace(piece, order=self.delayed.next_order()))
+
+    def _join(self, piece: MessageRange) -> None:
         if piece.redelivered:
             for offset in range(piece.first, piece.end):
                 self.attempts[offset] = piece.attempt
         self.ready.add(piece.priority, piece.front, piece.first, piece.count, piece.deadline)
+
+    def _lift(self, first: int, count: int) -> list[ReadyRun]:
+        """Take messages out of the line, also those whose delay is over and who were not taken to it yet."""
+        lifted = self.ready.remove(first, count)
+        if self.delayed.size and sum(run.count for run in lifted) < count:
+            for piece in self.delayed.remove(first, count):
+                if piece.redelivered:
+                    for offset in range(piece.first, piece.end):
+                        self.attempts[offset] = piece.attempt
+                lifted.append(ReadyRun(piece.first, piece.count, piece.deadline, piece.priority))
+        return lifted
 
     def keep(self, name: str) -> None:
         """A consumer leaves and keeps what it holds: from now on as if it had asked for it."""
@@ -542,37 +568,22 @@ class Queue:
             if not returned:
                 deadline = self._deadline(time, None)
                 self._claim_ids(piece)
-            if event.due is not None and event.due > time:
-                self.delay(
-                    MessageRange(
-                        piece.first, piece.count, State.QUEUED, deadline, piece.priority, event.attempt,
-                        due=event.due, front=event.ahead, redelivered=returned and event.attempt >= 0,
-                    )
-                )  # fmt: skip
+            back = MessageRange(
+                piece.first, piece.count, State.QUEUED, deadline, piece.priority, event.attempt,
+                due=max(event.due or 0, time), front=event.ahead, redelivered=returned and event.attempt >= 0,
+            )  # fmt: skip
+            if back.due > time:
+                self.delayed.add(back)
+            elif self.delayed.soonest <= time and self.is_behind(back.priority, back.front, time):
+                self._stand_behind(back)
             else:
-                if returned and event.attempt >= 0:
-                    for offset in range(piece.first, piece.end):
-                        self.attempts[offset] = event.attempt
-                self.ready.add(piece.priority, event.ahead, piece.first, piece.count, deadline)
-
-    def delay(self, piece: MessageRange) -> None:
-        self.delayed.add(piece)
-        self._plan(piece)
-
-    def _plan(self, piece: MessageRange) -> None:
-        heapq.heappush(self._dues, (min(piece.due, piece.deadline), piece.first))
-        if piece.deadline < piece.due:
-            heapq.heappush(self._dues, (piece.due, piece.first))
+                self._join(back)
 
     def _leave(self, first: int, count: int) -> list[MessageRange]:
         found: list[MessageRange] = []
         for ranges in (self.flights, self.delayed, self.parked):
             if ranges.size:
                 found += ranges.remove(first, count)
-        if self.delayed.size:
-            rest = self.delayed.holding(first + count)
-            if rest is not None and rest.first == first + count:
-                self._plan(rest)
         if sum(piece.count for piece in found) < count:
             found += [_waiting(run) for run in self.ready.remove(first, count)]
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from operator import attrgetter
 from typing import Final
 
@@ -29,6 +29,8 @@ class MessageRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time: int = 0
     redelivered: bool = False
     """Whether the message was delivered before, also where that did not count as an attempt."""
+    order: int = 0
+    """Of messages that came while others stood before them whose delay is over: in which order they came."""
 
     @property
     def end(self) -> int:
@@ -42,19 +44,38 @@ class MessageRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _FIRST: Final = attrgetter("first")
-_LOAD: Final = 512
+LOAD: Final = 512
+
+Block = MutableSequence[MessageRange]
 
 
 class RangeMap:
-    """Disjoint ranges in the order of their offsets, in blocks, so that a million of them cost no more than a few."""
+    """Disjoint ranges in the order of their offsets, in blocks, so that a million of them cost no more than a few.
 
-    __slots__ = ("_blocks", "_firsts", "size")
+    Its blocks can be frozen at once, however many there are: one is copied when it is next changed.
+    """
+
+    __slots__ = ("_blocks", "_firsts", "_shared", "size")
 
     def __init__(self) -> None:
-        self._blocks: list[list[MessageRange]] = []
+        self._blocks: list[Block] = []
         self._firsts: list[int] = []
         """No range of a block begins before this."""
+        self._shared: frozenset[int] = frozenset()
+        """Blocks that are frozen, by identity."""
         self.size = 0
+
+    def freeze(self) -> list[Block]:
+        """The blocks as they are now. Nobody may change them, and they stay so until `thaw`."""
+        frozen = list(self._blocks)
+        self._shared = frozenset(map(id, frozen))
+        return frozen
+
+    def thaw(self) -> None:
+        self._shared = frozenset()
+
+    def range_count(self) -> int:
+        return sum(map(len, self._blocks))
 
     def __len__(self) -> int:
         return self.size
@@ -65,28 +86,33 @@ class RangeMap:
 
     def add(self, piece: MessageRange) -> None:
         self.size += piece.count
+        self._put(piece)
+
+    def _put(self, piece: MessageRange) -> None:
         blocks = self._blocks
         if not blocks:
-            blocks.append([piece])
+            blocks.append(self._block(piece))
             self._firsts.append(piece.first)
             return
         block = blocks[-1]
         if block[-1].first < piece.first:
-            if len(block) < _LOAD:
+            if len(block) < LOAD:
+                if self._shared:
+                    block = self._own(-1)
                 block.append(piece)
             else:
-                blocks.append([piece])
+                blocks.append(self._block(piece))
                 self._firsts.append(piece.first)
             return
         at = max(bisect_right(self._firsts, piece.first) - 1, 0)
-        block = blocks[at]
-        block.insert(bisect_left(block, piece.first, key=_FIRST), piece)
+        block = self._own(at)
+        block.insert(self._place(block, piece.first), piece)
         if piece.first < self._firsts[at]:
             self._firsts[at] = piece.first
-        if len(block) > 2 * _LOAD:
-            blocks.insert(at + 1, block[_LOAD:])
-            self._firsts.insert(at + 1, block[_LOAD].first)
-            del block[_LOAD:]
+        if len(block) > 2 * LOAD:
+            blocks.insert(at + 1, block[LOAD:])
+            self._firsts.insert(at + 1, block[LOAD].first)
+            del block[LOAD:]
 
     def add_merged(self, piece: MessageRange, within: int) -> None:
         """Add a range, as one with its left neighbour when both ended alike less than `within` apart."""
@@ -123,14 +149,19 @@ class RangeMap:
 
     def take_exactly(self, first: int, count: int, lease: int) -> MessageRange | None:
         """Take out the range of exactly these offsets under this lease; None if there is none."""
-        if not self._blocks:
+        blocks = self._blocks
+        if not blocks:
             return None
-        at, within = self._locate(first)
-        piece = self._blocks[at][within]
+        alone = len(blocks) == 1 and len(blocks[0]) == 1
+        at, within = (0, 0) if alone else self._locate(first)
+        piece = blocks[at][within]
         if piece.first != first or piece.count != count or piece.lease != lease:
             return None
         self.size -= count
-        self._delete(at, within, within + 1)
+        if alone:
+            del blocks[0], self._firsts[0]
+        else:
+            self._delete(at, within, within + 1)
         return piece
 
     def remove(self, first: int, count: int) -> list[MessageRange]:
@@ -140,7 +171,6 @@ class RangeMap:
         stop = first + count
         taken: list[MessageRange] = []
         rest: list[MessageRange] = []
-        before = self.size
         at, low = self._locate(first)
         if self._blocks[at][low].end <= first:
             low += 1
@@ -149,7 +179,6 @@ class RangeMap:
             high = low
             while high < len(block) and block[high].first < stop:
                 piece = block[high]
-                before -= piece.count
                 taken.append(piece.part(first, stop))
                 if piece.first < first:
                     rest.append(piece.part(piece.first, first))
@@ -162,9 +191,9 @@ class RangeMap:
             if ended:
                 break
             at, low = at + 1, 0
-        self.size = before
+        self.size -= sum(piece.count for piece in taken)
         for piece in rest:
-            self.add(piece)
+            self._put(piece)
         return taken
 
     def _locate(self, first: int) -> tuple[int, int]:
@@ -172,19 +201,55 @@ class RangeMap:
         at = bisect_right(self._firsts, first) - 1 if len(self._firsts) > 1 else 0
         if at < 0:
             return 0, 0
-        block = self._blocks[at] if self._blocks else []
+        if not self._blocks:
+            return at, 0
+        block = self._blocks[at]
         if len(block) < 2 or block[1].first > first:
             return at, 0
-        return at, max(bisect_right(block, first, key=_FIRST) - 1, 0)
+        return at, max(self._place(block, first + 1) - 1, 0)
 
     def _delete(self, at: int, low: int, high: int) -> bool:
         """Take out part of a block; whether the block is gone with it."""
-        block = self._blocks[at]
-        if high - low == len(block):
+        if high - low == len(self._blocks[at]):
             del self._blocks[at], self._firsts[at]
             return True
-        del block[low:high]
+        del self._own(at)[low:high]
         return False
+
+    def _own(self, at: int) -> Block:
+        """A block that may be changed."""
+        block = self._blocks[at]
+        if id(block) in self._shared:
+            block = self._blocks[at] = block[:]
+        return block
+
+    # How a block is made, and where in it a range that begins at `first` belongs
+
+    def _block(self, piece: MessageRange) -> Block:
+        return [piece]
+
+    def _place(self, block: Block, first: int) -> int:
+        return bisect_left(block, first, key=_FIRST)
+
+
+class ParkedMessages(RangeMap):
+    """Messages that ended, counted by how."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[State, int] = {}
+
+    def add(self, piece: MessageRange) -> None:
+        super().add(piece)
+        self.counts[piece.state] = self.counts.get(piece.state, 0) + piece.count
+
+    def remove(self, first: int, count: int) -> list[MessageRange]:
+        taken = super().remove(first, count)
+        for piece in taken:
+            self.counts[piece.state] -= piece.count
+        return taken
 
 
 def _fate(piece: MessageRange) -> tuple[State, str | None, int, int]:

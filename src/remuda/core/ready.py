@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 NEVER: Final = (1 << 63) - 1
@@ -26,7 +26,7 @@ class ReadyRun(NamedTuple):
     priority: int
 
 
-class _Chunk:
+class Chunk:
     """A stretch of runs: `[first, count, deadline, …]`. Runs before `head`, and those of count 0, are gone."""
 
     __slots__ = ("ascending", "data", "head", "highest", "lowest", "soonest")
@@ -39,6 +39,20 @@ class _Chunk:
         self.highest = -1
         self.ascending = True
         """Whether the runs stand in the order of their offsets; put-backs may come in any."""
+
+    def copy(self) -> Chunk:
+        copy = Chunk()
+        copy.data, copy.head = self.data[self.head :], 0
+        copy.soonest, copy.lowest, copy.highest = self.soonest, self.lowest, self.highest
+        copy.ascending = self.ascending
+        return copy
+
+    def columns(self) -> bytes:
+        """The runs as they are kept: three 64-bit integers each."""
+        data, head = self.data, self.head
+        if all(data[head + 1 :: _WIDTH]):
+            return data[head:].tobytes()
+        return array("q", (number for run in self.runs() for number in run)).tobytes()
 
     def runs(self) -> Iterator[Run]:
         data = self.data
@@ -131,22 +145,40 @@ class _Chunk:
 class ReadyList:
     """First in, first out; also from the end, by deadline, and out of the middle."""
 
-    __slots__ = ("_chunks", "_spare", "size", "soonest")
+    __slots__ = ("_chunks", "_shared", "_spare", "size", "soonest")
 
     def __init__(self) -> None:
-        self._chunks: deque[_Chunk] = deque()
-        self._spare: _Chunk | None = None
+        self._chunks: deque[Chunk] = deque()
+        self._shared: frozenset[int] = frozenset()
+        """Chunks that are frozen, by identity."""
+        self._spare: Chunk | None = None
         """A chunk that ran empty, to be used again: a list that holds one message at a time needs no other."""
         self.size = 0
         self.soonest = NEVER
         """No message expires before this; it may be earlier than the first that does."""
+
+    def freeze(self) -> list[Chunk]:
+        """The runs as they are now, in chunks. Nobody may change them, and they stay so until `thaw`."""
+        frozen = list(self._chunks)
+        self._shared = frozenset(map(id, frozen))
+        return frozen
+
+    def thaw(self) -> None:
+        self._shared = frozenset()
+
+    def _own(self, at: int) -> Chunk:
+        """A chunk that may be changed."""
+        chunk = self._chunks[at]
+        if id(chunk) in self._shared:
+            chunk = self._chunks[at] = chunk.copy()
+        return chunk
 
     def append(self, first: int, count: int, deadline: int = NEVER) -> None:
         self.size += count
         if deadline < self.soonest:
             self.soonest = deadline
         if self._chunks:
-            chunk = self._chunks[-1]
+            chunk = self._own(-1) if self._shared else self._chunks[-1]
             data = chunk.data
             if data[-1] == deadline and data[-3] + data[-2] == first:
                 data[-2] += count
@@ -166,20 +198,33 @@ class ReadyList:
             spare.soonest, spare.lowest, spare.highest, spare.ascending = deadline, first, first + count, True
             self._chunks.append(spare)
             return
-        chunk = _Chunk()
+        chunk = Chunk()
         chunk.append(first, count, deadline)
         self._chunks.append(chunk)
 
+    def load(self, columns: bytes) -> None:
+        """Put in runs as `Chunk.columns` keeps them, behind all others."""
+        data = array("q")
+        data.frombytes(columns)
+        for at in range(0, len(data), _WIDTH):
+            self.append(data[at], data[at + 1], data[at + 2])
+
     def insert(self, first: int, count: int, deadline: int = NEVER) -> None:
-        """Where it belongs by its offset, so that what is put back stands in its old order again."""
-        if self._chunks and self._chunks[-1].data[-_WIDTH] > first:
-            runs = sorted([*self.runs(), (first, count, deadline)])
-            self._chunks.clear()
-            self.size = 0
-            for run in runs:
-                self.append(*run)
-        else:
+        """Where it belongs by its offset, in a list that is filled in no other way: what is put back stands in its old
+        order again."""
+        chunks = self._chunks
+        if not chunks or chunks[-1].data[-_WIDTH] <= first:
             self.append(first, count, deadline)
+            return
+        self.size += count
+        if deadline < self.soonest:
+            self.soonest = deadline
+        at = next(at for at, chunk in enumerate(chunks) if chunk.data[-_WIDTH] > first)
+        runs = sorted([*chunks[at].runs(), (first, count, deadline)])
+        half = len(runs) // 2 if len(runs) * _WIDTH > _CHUNK else 0
+        chunks[at] = _chunk_of(runs[half:])
+        if half:
+            chunks.insert(at, _chunk_of(runs[:half]))
 
     def front(self) -> Run:
         """The run that stands first. There must be one."""
@@ -189,7 +234,7 @@ class ReadyList:
 
     def take_front(self, count: int) -> None:
         """Take out the first `count` messages, which stand in one run."""
-        head = self._chunks[0]
+        head = self._own(0) if self._shared else self._chunks[0]
         at, data = head.head, head.data
         self.size -= count
         if data[at + 1] > count:
@@ -243,8 +288,10 @@ class ReadyList:
         gone: list[Run] = []
         left = count
         emptied = False
-        for chunk in self._chunks:
+        for at, chunk in enumerate(self._chunks):
             if chunk.may_hold(first, first + count):
+                if self._shared:
+                    chunk = self._own(at)
                 taken = chunk.remove(first, count)
                 left -= sum(run[1] for run in taken)
                 gone += taken
@@ -258,7 +305,9 @@ class ReadyList:
         """Take out every message whose deadline has come."""
         if self.soonest > now:
             return []
-        gone = [run for chunk in self._chunks if chunk.soonest <= now for run in chunk.expire(now)]
+        gone = [
+            run for at, chunk in enumerate(self._chunks) if chunk.soonest <= now for run in self._own(at).expire(now)
+        ]
         self._shrink(gone, True)
         self.soonest = min((chunk.soonest for chunk in self._chunks), default=NEVER)
         return gone
@@ -278,19 +327,21 @@ class ReadyList:
         for chunk in self._chunks:
             yield from chunk.runs()
 
-    def columns(self) -> bytes:
-        """The runs as they are kept: three 64-bit integers each."""
-        return b"".join(
-            chunk.data[chunk.head :].tobytes()
-            if all(chunk.data[chunk.head + 1 :: _WIDTH])
-            else array("q", (number for run in chunk.runs() for number in run)).tobytes()
-            for chunk in self._chunks
-        )
-
     def _shrink(self, gone: list[Run], emptied: bool) -> None:
         self.size -= sum(run[1] for run in gone)
         if emptied:
             self._chunks = deque(chunk for chunk in self._chunks if chunk)
+
+
+def _chunk_of(runs: Iterable[Run]) -> Chunk:
+    chunk = Chunk()
+    for run in runs:
+        chunk.append(*run)
+    return chunk
+
+
+Place = tuple[int, bool, ReadyList]
+"""A line: its priority, whether its messages were put back to the front, and the messages."""
 
 
 class ReadyMessages:
@@ -324,12 +375,28 @@ class ReadyMessages:
         else:
             level.append(first, count, deadline)
 
-    def first(self) -> tuple[int, bool, ReadyList] | None:
-        """The list whose turn it is."""
+    def load(self, priority: int, front: bool, columns: bytes) -> None:
+        """Put in runs as they are kept, behind all others of their line."""
+        level = self.level(priority, front)
+        before = level.size
+        level.load(columns)
+        self.size += level.size - before
+        self.soonest = min(self.soonest, level.soonest)
+
+    def freeze(self) -> list[tuple[int, bool, list[Chunk]]]:
+        """Each line as it is now. Nobody may change its chunks, and they stay so until `thaw`."""
+        return [(priority, front, level.freeze()) for priority, front, level in self._order if level.size]
+
+    def thaw(self) -> None:
+        for _, _, level in self._order:
+            level.thaw()
+
+    def first(self) -> Place:
+        """The line whose turn it is. There must be a message."""
         for item in self._order:
             if item[2].size:
                 return item
-        return None
+        raise LookupError("no message waits")
 
     def take(self, count: int) -> list[ReadyRun]:
         """Take out the next `count` messages to go out."""

@@ -11,7 +11,7 @@ from remuda.core.ready import ReadyRun
 from remuda.model.messages import Column, Messages
 from remuda.model.notices import Notice, NoticeKind
 from remuda.model.options import CommitWhen
-from remuda.model.records import Appended, Event, Events, ExchangeChange, QueueChange, SpoolTaken
+from remuda.model.records import Appended, Event, Events, ExchangeChange, QueueChange, Record, SpoolTaken
 from remuda.model.state import PARKED, State, check_move
 
 BLOCK_BITS: Final = 14
@@ -39,28 +39,34 @@ class Recorder:
         self.last_settled: dict[int, int] = {}
         """When a message of each block of offsets last came in or came to its end, for retention."""
         self._effects = Effects([], [], [], [], [])
-        self._rows: list[Event] = []
+        self.rows: list[Event] = []
+        """Events of now that are not a record yet."""
         self._watches: dict[int, _Watch] = {}
         self._next_watch = 1
 
     def at(self, now: int) -> None:
         if now > self.now:
-            if self._rows:
+            if self.rows:
                 self._close_rows()
             self.now = now
 
     def drain(self) -> Effects:
         """What has come of the commands since the last drain."""
-        if self._rows:
+        if self.rows:
             self._close_rows()
         effects, self._effects = self._effects, Effects([], [], [], [], [])
         return effects
 
     @property
+    def unkept(self) -> list[Record]:
+        """Records since the last drain."""
+        return self._effects.records
+
+    @property
     def is_clean(self) -> bool:
         """Whether nothing waits to be drained."""
         effects = self._effects
-        return not (self._rows or effects.records or effects.concerns_others)
+        return not (self.rows or effects.records or effects.concerns_others)
 
     def fresh(self, offset: int) -> tuple[Messages, int] | None:
         """A message that was appended since the last drain, as a row of its batch."""
@@ -89,7 +95,7 @@ class Recorder:
 
     def keep(self, record: Appended | Events, durable: bool) -> None:
         """A record that was numbered and played by whoever made it."""
-        if self._rows:
+        if self.rows:
             self._close_rows(len(record.rows) if type(record) is Events else 0)
         self._effects.records.append(record)
         if durable:
@@ -112,7 +118,7 @@ class Recorder:
         check_move(source, event.state)
         position = self.next_position
         self.next_position += 1
-        self._rows.append(event)
+        self.rows.append(event)
         if event.state is not State.FETCHED:
             self.touch(queue)
         queue.evolve(event, self.now, position if lease is None else lease, lifted)
@@ -124,7 +130,7 @@ class Recorder:
         """A further confirmation of messages that have one already: noted, without a move."""
         queue.evolve(event, self.now, self.next_position)
         self.next_position += 1
-        self._rows.append(event)
+        self.rows.append(event)
         self.touch(queue)
 
     def touch(self, queue: Queue) -> None:
@@ -185,6 +191,11 @@ class Recorder:
         for offset in range(first, first + count):
             queue.watched[offset] = number
 
+    def fail_watch(self, number: int, reason: str) -> None:
+        """Something that is watched had ended without success before it was."""
+        if self._watches.pop(number, None) is not None:
+            self._effects.confirmations.append(Confirmation(number, reason))
+
     def _settle_watches(self, queue: Queue, event: Event) -> None:
         match event.state:
             case State.FETCHED if queue.options.commit_when is CommitWhen.SENT:
@@ -208,7 +219,7 @@ class Recorder:
 
     def _close_rows(self, after: int = 0) -> None:
         """Rows so far become a record; `after` are those numbered since."""
-        if self._rows:
-            first = self.next_position - after - len(self._rows)
-            self._effects.records.append(Events(first, self.now, self._rows))
-            self._rows = []
+        if self.rows:
+            first = self.next_position - after - len(self.rows)
+            self._effects.records.append(Events(first, self.now, self.rows))
+            self.rows = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from remuda.core.extensions import (
     no_handler,
     unknown,
 )
-from remuda.core.queue import Queue
+from remuda.core.queue import SLICE, Queue
 from remuda.core.ranges import MessageRange
 from remuda.core.ready import NEVER, ReadyRun
 from remuda.core.recorder import Recorder
@@ -56,12 +57,14 @@ class Registry:
         self.queues: dict[str, Queue] = {}
         self.credits: dict[str, Credit] = {}
         """Of consumers that share one, by group."""
+        self.slice_size = SLICE
         self._strategy_for = strategy_for
         self._handler_for = handler_for
         self._facts_of = facts_of
         self.closing = False
         """Whether consumers leave because the broker closes: then queues do not end with them."""
-        self._wakes: list[tuple[int, str]] = []
+        self.wakes: list[tuple[int, str]] = []
+        """When to look at which queue, a heap. The first is no later than `next_wake`."""
         self._touched: dict[str, None] = {}
         self._evicting: set[str] = set()
         """Full queues that are ending messages right now."""
@@ -363,19 +366,19 @@ class Registry:
     # Time
 
     def tick(self) -> None:
-        """Do what has become due."""
-        now = self.recorder.now
-        while self._wakes and self._wakes[0][0] <= now:
-            at, name = heapq.heappop(self._wakes)
+        """Do what has become due, or a slice of it where it is much: then `next_wake` says that there is more."""
+        now, left = self.recorder.now, self.slice_size
+        while left > 0 and self.wakes and self.wakes[0][0] <= now:
+            at, name = heapq.heappop(self.wakes)
             queue = self.queues.get(name)
             if queue is None or queue.wake != at:
                 continue
             queue.wake = NEVER
-            self._attend(queue)
+            left -= 1 + self._attend(queue, left)
 
     def next_wake(self) -> int:
         """When `tick` will next have something to do."""
-        wakes = self._wakes
+        wakes = self.wakes
         while wakes:
             at, name = wakes[0]
             queue = self.queues.get(name)
@@ -384,21 +387,23 @@ class Registry:
             heapq.heappop(wakes)
         return NEVER
 
-    @property
-    def soonest(self) -> int:
-        """No later than `next_wake`, and found at once."""
-        return self._wakes[0][0] if self._wakes else NEVER
-
-    def _attend(self, queue: Queue) -> None:
-        now = self.recorder.now
-        for lease in queue.overdue_leases(now):
+    def _attend(self, queue: Queue, most: int) -> int:
+        """Do at most so much of what is due in a queue; gives how much it was."""
+        now, done = self.recorder.now, 0
+        for lease in islice(queue.overdue_leases(now), most):
             delivering.time_out(self, queue, lease)
-        for piece in queue.due_ranges(now):
+            done += 1
+        for piece in queue.delayed.alarms(now, most - done):
             self._come_due(queue, piece)
+            done += 1
+        before = queue.ready.size
         delivering.expire(self, queue)
-        for tag in queue.ended_waiters(now):
+        done += abs(queue.ready.size - before)
+        for tag in islice(queue.ended_waiters(now), max(most - done, 1)):
             self.recorder.close(tag)
+            done += 1
         self.after(queue)
+        return done
 
     def _come_due(self, queue: Queue, piece: MessageRange) -> None:
         if piece.deadline <= self.recorder.now:
@@ -430,21 +435,22 @@ class Registry:
             self.plan(queue)
 
     def _spread_credit(self, queue: Queue) -> None:
-        """Credit given back in this queue may have been waited for in others."""
+        """Credit given back in this queue may have been waited for by others, here and in other queues."""
         freed, queue.freed = queue.freed, []
         for credit in freed:
             for name, member in credit.members:
                 other = self.queues.get(name)
-                if other is not None and other is not queue:
+                if other is not None:
                     other.offer(member)
-                    self.touch(name)
+                    if other is not queue:
+                        self.touch(name)
 
     def plan(self, queue: Queue) -> None:
         """Note when to look at a queue next."""
         wake = queue.next_wake()
         if wake < queue.wake:
             queue.wake = wake
-            heapq.heappush(self._wakes, (wake, queue.name))
+            heapq.heappush(self.wakes, (wake, queue.name))
 
     def _is_over(self, queue: Queue) -> bool:
         if queue.options.auto_destroy is AutoDestroy.DISABLED or queue.name not in self.queues or self.closing:
@@ -494,9 +500,7 @@ def _between(lifted: Sequence[ReadyRun], first: int, count: int) -> list[ReadyRu
 
 
 def _describe(queue: Queue) -> QueueInfo:
-    parked = {State.DEAD: 0, State.INVALID: 0, State.NOT_INTERESTED: 0}
-    for piece in queue.parked:
-        parked[piece.state] += piece.count
+    parked = queue.parked.counts
     high, normal = queue.ready.by_rank
     return QueueInfo(
         name=queue.name,
@@ -506,9 +510,9 @@ def _describe(queue: Queue) -> QueueInfo:
         normal=normal,
         delayed=queue.delayed.size,
         in_flight=queue.flights.size,
-        dead=parked[State.DEAD],
-        invalid=parked[State.INVALID],
-        not_interested=parked[State.NOT_INTERESTED],
+        dead=parked.get(State.DEAD, 0),
+        invalid=parked.get(State.INVALID, 0),
+        not_interested=parked.get(State.NOT_INTERESTED, 0),
         consumers=tuple(queue.consumers),
         counts=dict(queue.counts),
         pulls=len(queue.waiters),

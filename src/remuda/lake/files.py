@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from remuda.log.directory import DirectoryDisk
 from remuda.log.parquet import SealedParquet, Unreadable
-from remuda.log.segments import SealedFile, list_files
+from remuda.log.segments import SealedFile, parse_sealed
 from remuda.model.errors import StorageError
-from remuda.spark.tables import MESSAGES, NUMBER
+from remuda.spark.tables import NUMBER
 
 TABLES: Final = "tables"
 GRACE_SECONDS: Final = 24 * 3600.0
@@ -41,26 +42,52 @@ def folder_of(root: Path, table: str) -> Path:
     return root / TABLES / table
 
 
-def link_files(root: Path, table: str, known: frozenset[str]) -> tuple[set[str], list[DataFile], list[str]]:
-    """The lasting names of all files that are sealed now; what is to be known of the new ones; the damaged ones.
+class SealedNow(NamedTuple):
+    """What is sealed at one moment."""
 
-    Those whose lasting name is `known` were linked and looked at before.
-    """
-    listed = list_files(f"sealed/{name}" for name in _names(root / "sealed"))
+    names: frozenset[str]
+    """The lasting names of all files."""
+    fresh: tuple[DataFile, ...]
+    """What is to be known of those that were not known."""
+    damaged: tuple[str, ...]
+    end: int
+    """The number after the last one of all files."""
+
+
+def link_files(root: Path, table: str, known: frozenset[str]) -> SealedNow:
+    """Give lasting names to all files that are sealed now. Those `known` were linked and looked at before."""
     names: set[str] = set()
     fresh: list[DataFile] = []
     damaged: list[str] = []
-    for file in listed.messages if table == MESSAGES else listed.events:
+    newest = ""
+    for source, told in sorted(_sealed(root, table)):
+        newest = source
+        name = f"data/{source.removesuffix('.parquet')}-{told[0]:x}-{told[1] // 1_000_000:x}.parquet"
+        if name in known:
+            names.add(name)
+            continue
+        file = parse_sealed(f"sealed/{source}")
+        if file is None:
+            continue  # not the log's
         try:
-            name = _lasting_name(root / file.name)
-            if name not in known:
-                fresh.append(_linked(root, table, file, name))
+            fresh.append(_linked(root, table, file, name))
             names.add(name)
         except FileNotFoundError:
-            continue  # collected between the look and the link
+            continue  # collected or shrunk between the look and the link: the next look finds what there is then
         except Unreadable:
             damaged.append(file.name)
-    return names, fresh, damaged
+    last = parse_sealed(f"sealed/{newest}")
+    return SealedNow(frozenset(names), tuple(fresh), tuple(damaged), 0 if last is None else last.last + 1)
+
+
+def _sealed(root: Path, table: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The names of a table's sealed files; of each its inode, and when it was written."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(root / "sealed") as entries:
+        for entry in entries:
+            if entry.name.startswith(f"{table}-") and entry.name.endswith(".parquet"):
+                with contextlib.suppress(FileNotFoundError):
+                    told = entry.stat(follow_symlinks=False)
+                    yield entry.name, (told.st_ino, told.st_mtime_ns)
 
 
 def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float = GRACE_SECONDS) -> int:
@@ -68,9 +95,9 @@ def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float
     folder = folder_of(root, table) / "data"
     limit, gone = time.time() - older_than, 0
     for name in _names(folder):
-        path = folder / name
         if f"data/{name}" in keep:
             continue
+        path = folder / name
         with contextlib.suppress(FileNotFoundError):
             dropped = _dropped_at(path)
             if dropped < limit:
@@ -78,11 +105,6 @@ def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float
                 path.with_suffix(".dropped").unlink(missing_ok=True)
                 gone += 1
     return gone
-
-
-def _lasting_name(source: Path) -> str:
-    told = source.stat()
-    return f"data/{source.stem}-{told.st_ino:x}-{told.st_mtime_ns // 1_000_000:x}.parquet"
 
 
 def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
@@ -101,7 +123,7 @@ def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
     told = target.stat()
     if f"-{told.st_ino:x}-" not in name:
         target.unlink()
-        raise FileNotFoundError(name)  # shrunk between the look and the link: the next look finds the other
+        raise FileNotFoundError(name)
     sealed = SealedParquet(DirectoryDisk(str(root), create=False), target.relative_to(root).as_posix())
     if not sealed.whole():
         target.unlink()
@@ -139,6 +161,6 @@ def _dropped_at(path: Path) -> float:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+        return [name for name in os.listdir(folder) if name.endswith(".parquet")]
     except FileNotFoundError:
         return []

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
+from remuda.lake.delta import DeltaLakehouse
 from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links
-from remuda.model.errors import InvalidOption
+from remuda.lake.iceberg import IcebergLakehouse
+from remuda.model.errors import Conflict, InvalidOption, StorageError
 from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.extra import SparkMissing
 from remuda.spark.port import directory
 from remuda.spark.tables import EVENTS, MESSAGES
 
@@ -41,6 +43,14 @@ class Published(msgspec.Struct, frozen=True):
 class LakehouseTable(Protocol):
     """A table in a format of the lakehouse, over files that are there already."""
 
+    def refresh(self) -> None:
+        """Look whether another program has made a version."""
+        ...
+
+    def end(self) -> int:
+        """The number that the newest version reaches to."""
+        ...
+
     def listed(self) -> frozenset[str]:
         """The files of the newest version, by their paths under the table's folder."""
         ...
@@ -56,67 +66,90 @@ class LakehouseTable(Protocol):
         ...
 
 
+class Publisher:
+    """Keeps the tables of a log up to its sealed files, and what it knows of them in memory."""
+
+    def __init__(self, root: Path, formats: Sequence[str]) -> None:
+        for kind in formats:
+            _check_format(kind)
+        self._root = root
+        self._tables = {
+            table: {kind: _FORMATS[kind](root, table) for kind in dict.fromkeys(formats)}
+            for table in (MESSAGES, EVENTS)
+        }
+
+    def publish(self, patience: float = 60.0) -> list[Published]:
+        """Raises where another process has been publishing for so many seconds."""
+        with _alone(self._root, patience):
+            return [one for table in self._tables for one in self._publish(table)]
+
+    def _publish(self, table: str) -> list[Published]:
+        tables = self._tables[table]
+        for one in tables.values():
+            one.refresh()
+        listed = {kind: one.listed() for kind, one in tables.items()}
+        known = frozenset.intersection(*listed.values()) if listed else frozenset()
+        found = link_files(self._root, table, known)
+        told = []
+        for kind, one in tables.items():
+            end = max(one.end(), found.end)
+            added = [file for file in found.fresh if file.path not in listed[kind]]
+            dropped = sorted(listed[kind] - found.names)
+            version = one.commit(added, dropped, end) if added or dropped else one.version()
+            location = str(folder_of(self._root, table))
+            told.append(Published(table, kind, location, version, len(added), len(dropped), end, found.damaged))
+        remove_links(self._root, table, found.names, GRACE_SECONDS)
+        return told
+
+
 def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[Published]:
-    root = Path(directory(os.fspath(url)))
-    for kind in formats:
-        if kind not in _FORMATS:
-            raise InvalidOption(f"a table's format is {' or '.join(_FORMATS)}, not {kind!r}")
+    root = Path(directory(os.fspath(url))).absolute()
+    publisher = Publisher(root, formats)
     EmbeddedLog(str(root))  # or say what is wrong with it
-    with _alone(root):
-        return [one for table in (MESSAGES, EVENTS) for one in _publish(root, table, formats)]
+    return publisher.publish()
 
 
 def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> str | None:
     """The version of a table that first held the row before a number: for time travel by offset."""
-    root = Path(directory(os.fspath(url)))
+    root = Path(directory(os.fspath(url))).absolute()
+    found = _FORMATS[_check_format(kind)](root, table)
+    found.refresh()
+    return found.version_at(number)
+
+
+def _check_format(kind: str) -> str:
     if kind not in _FORMATS:
         raise InvalidOption(f"a table's format is {' or '.join(_FORMATS)}, not {kind!r}")
-    return _FORMATS[kind](root, table).version_at(number)
-
-
-def _publish(root: Path, table: str, formats: Sequence[str]) -> list[Published]:
-    tables = {kind: _FORMATS[kind](root, table) for kind in formats}
-    listed = {kind: one.listed() for kind, one in tables.items()}
-    known = frozenset.intersection(*listed.values()) if listed else frozenset()
-    end = EmbeddedLog(str(root)).sealed_before(table)
-    names, fresh, damaged = link_files(root, table, known)
-    told = []
-    for kind, one in tables.items():
-        added = [file for file in fresh if file.path not in listed[kind]]
-        dropped = sorted(listed[kind] - names)
-        version = one.commit(added, dropped, end) if added or dropped else one.version()
-        location = str(folder_of(root, table))
-        told.append(Published(table, kind, location, version, len(added), len(dropped), end, tuple(damaged)))
-    remove_links(root, table, frozenset(names), GRACE_SECONDS)
-    return told
+    return kind
 
 
 @contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def _alone(root: Path, patience: float) -> Iterator[None]:
     """One at a time: who comes second finds that there is nothing left to do."""
-    (root / TABLES).mkdir(exist_ok=True)
-    handle = os.open(root / TABLES / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        (root / TABLES).mkdir(exist_ok=True)
+        handle = os.open(root / TABLES / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(
+            f"{str(root / TABLES)!r} cannot be written: {error.strerror}; the log itself is untouched. Give leave to "
+            "write there, or remove what is in the way"
+        ) from error
+    try:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Conflict(
+                        f"another process is publishing the tables of {str(root)!r} and does not come to an end; "
+                        "nothing was changed. Look what it waits for, then publish again"
+                    ) from None
+                time.sleep(0.02)
         yield
     finally:
         os.close(handle)
 
 
-def _delta(root: Path, table: str) -> LakehouseTable:
-    try:
-        from remuda.lake.delta import DeltaLakehouse
-    except ImportError as error:
-        raise SparkMissing("Delta tables are an extra: pip install 'remuda[delta]'") from error
-    return DeltaLakehouse(root, table)
-
-
-def _iceberg(root: Path, table: str) -> LakehouseTable:
-    try:
-        from remuda.lake.iceberg import IcebergLakehouse
-    except ImportError as error:
-        raise SparkMissing("Iceberg tables are an extra: pip install 'remuda[iceberg]'") from error
-    return IcebergLakehouse(root, table)
-
-
-_FORMATS: Final[dict[str, Callable[[Path, str], LakehouseTable]]] = {DELTA: _delta, ICEBERG: _iceberg}
+_FORMATS: Final[dict[str, Callable[[Path, str], LakehouseTable]]] = {DELTA: DeltaLakehouse, ICEBERG: IcebergLakehouse}

@@ -16,7 +16,16 @@ from remuda.log.log import read_starts, sealed_end
 from remuda.log.rebuild import readable_batches
 from remuda.log.recovery import closed_and_last, missing_before
 from remuda.log.sealed import EventTable, MessageTable
-from remuda.log.segments import HEADER_BYTES, MESSAGES_TABLE, Files, SealedFile, TailSegment, list_files, parse_header
+from remuda.log.segments import (
+    HEADER_BYTES,
+    MESSAGES_TABLE,
+    SET_ASIDE,
+    Files,
+    SealedFile,
+    TailSegment,
+    list_files,
+    parse_header,
+)
 from remuda.log.walk import Damage, Walk
 from remuda.model.errors import StorageError
 from remuda.model.records import Appended, Events
@@ -85,7 +94,8 @@ class _Check:
         report = self._report
         # Checkpoints first: all that lies before their marks is in the files by the time those are listed.
         found = checkpoints.read_all(self._disk, self._readable)
-        files = list_files(self._disk.list())
+        names = self._disk.list()
+        files = list_files(names)
         report.checkpoints = len(found.valid) + len(found.damaged)
         for name in found.damaged:
             self._note(name, "this checkpoint cannot be read; an older one and the log after it take its place")
@@ -100,6 +110,12 @@ class _Check:
             report.next_position = max(report.next_position, checkpoint.mark.next_position)
         report.next_offset = max(report.next_offset, end[0])
         report.next_position = max(report.next_position, end[1])
+        for name in names:
+            if name.startswith(f"{SET_ASIDE}/"):
+                self._note(
+                    name, "not all of this segment could be read when it was sealed; restore it from a copy, or remove "
+                    "it when nobody needs it any more",
+                )  # fmt: skip
         self._spool()
         return report
 

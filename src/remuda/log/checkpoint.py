@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -15,7 +15,7 @@ from remuda.log.segments import Counters
 from remuda.model.errors import UnsupportedFormat
 
 KEPT: Final = 2
-VERSION: Final = 1
+VERSION: Final = 2
 _MAGIC: Final = b"RMDC"
 _HEADER: Final = struct.Struct("<4sHQ")
 _CRC_BYTES: Final = 4
@@ -64,11 +64,24 @@ def sequences(disk: Disk) -> list[int]:
     return sorted(int(match[1], 16) for match in map(_NAME.fullmatch, disk.list()) if match)
 
 
-def write(disk: Disk, checkpoint: Checkpoint) -> None:
-    mark = _encode(checkpoint.mark)
-    content = len(mark).to_bytes(4, "little") + mark + checkpoint.snapshot
-    data = _HEADER.pack(_MAGIC, VERSION, len(content)) + content
-    disk.write_atomic(name_of(checkpoint.sequence), data + _crc(data))
+def write(disk: Disk, sequence: int, mark: Mark, snapshot: Iterable[bytes]) -> int:
+    """Keep a snapshot, which may come in parts; gives how many bytes they are."""
+    size = 0
+
+    def parts() -> Iterator[bytes]:
+        nonlocal size
+        place = _encode(mark)
+        head = _HEADER.pack(_MAGIC, VERSION, 0) + len(place).to_bytes(4, "little") + place
+        crc = google_crc32c.value(head)
+        yield head
+        for part in snapshot:
+            size += len(part)
+            crc = google_crc32c.extend(crc, part)
+            yield part
+        yield crc.to_bytes(_CRC_BYTES, "little")
+
+    disk.write_atomic(name_of(sequence), parts())
+    return size
 
 
 def read_all(disk: Disk, readable: Callable[[bytes], bool] = lambda snapshot: True) -> Checkpoints:
@@ -84,7 +97,7 @@ def read_all(disk: Disk, readable: Callable[[bytes], bool] = lambda snapshot: Tr
 
 
 def _read(sequence: int, data: bytes) -> Checkpoint | None:
-    if len(data) < _HEADER.size + _CRC_BYTES or _crc(data[:-_CRC_BYTES]) != data[-_CRC_BYTES:]:
+    if len(data) < _HEADER.size + _CRC_BYTES or _crc(memoryview(data)[:-_CRC_BYTES]) != data[-_CRC_BYTES:]:
         return None
     magic, version, length = _HEADER.unpack_from(data)
     if magic != _MAGIC:
@@ -94,14 +107,16 @@ def _read(sequence: int, data: bytes) -> Checkpoint | None:
             f"{name_of(sequence)} has format {version}, this Remuda reads up to {VERSION}; nothing was changed. "
             "Install a newer Remuda"
         )
-    content = data[_HEADER.size : _HEADER.size + length]
-    size = int.from_bytes(content[:4], "little")
+    # The first version wrote the length, which is known only after the last part.
+    end = _HEADER.size + length if version == 1 else len(data) - _CRC_BYTES
+    begin = _HEADER.size + 4
+    size = int.from_bytes(data[_HEADER.size : begin], "little")
     try:
-        return Checkpoint(sequence, _decode_mark(content[4 : 4 + size]), content[4 + size :])
+        return Checkpoint(sequence, _decode_mark(data[begin : begin + size]), data[begin + size : end])
     except msgspec.MsgspecError:
         return None
 
 
-def _crc(data: bytes) -> bytes:
-    crc: int = google_crc32c.value(data)
+def _crc(data: bytes | memoryview) -> bytes:
+    crc: int = google_crc32c.value(bytes(data))
     return crc.to_bytes(_CRC_BYTES, "little")

@@ -44,12 +44,15 @@ class Collected(NamedTuple):
         )
 
 
-def collect(log: Log, keep: Keep) -> Collected:
-    """Remove the messages that need not stay from sealed files, then the events that tell of removed messages only."""
+def collect(log: Log, keep: Keep, events_from: int | None = None) -> Collected:
+    """Remove the messages that need not stay from sealed files, then the events that tell of removed messages only.
+
+    Events from the position `events_from` on stay in any case.
+    """
     with log.maintenance:
         failures: list[str] = []
         messages, files, freed = _collect_messages(log, keep, failures)
-        events, event_files, event_bytes = _collect_events(log, _Present(log), failures)
+        events, event_files, event_bytes = _collect_events(log, _Present(log), failures, events_from)
         return Collected(messages, events, freed + event_bytes, files + event_files, tuple(failures))
 
 
@@ -81,10 +84,17 @@ def _collect_messages(log: Log, keep: Keep, failures: list[str]) -> tuple[int, i
     return _each(log.catalog.files().messages, shrink, failures)
 
 
-def _collect_events(log: Log, present: _Present, failures: list[str]) -> tuple[int, int, int]:
+def _collect_events(log: Log, present: _Present, failures: list[str], events_from: int | None) -> tuple[int, int, int]:
+    def rows(batch: pa.RecordBatch) -> list[int]:
+        told = present.rows(batch)
+        if events_from is None or batch.column("position")[-1].as_py() < events_from:
+            return told
+        late = bisect_left(batch.column("position").to_pylist(), events_from)
+        return sorted({*told, *range(late, batch.num_rows)})
+
     def shrink(file: SealedFile) -> tuple[int, int, int]:
         table = EventTable(log.disk, file)
-        return _shrink(log, table, _staying(table, ["first", "count"], present.rows), EVENTS_SCHEMA)
+        return _shrink(log, table, _staying(table, ["position", "first", "count"], rows), EVENTS_SCHEMA)
 
     return _each(log.catalog.files().events, shrink, failures)
 

@@ -8,11 +8,11 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from remuda.log.system import allocate, datasync, read_all, sync_folder, write_all
+from remuda.log.system import allocate, datasync, quick_write, read_all, sync_folder, write_all
 from remuda.model.errors import (
     DirectoryInUse,
     DirectoryNotWritable,
@@ -27,14 +27,36 @@ MARKER: Final = "remuda.json"
 LOCK: Final = "lock"
 FORMAT: Final = 1
 _TEMPORARY: Final = ".tmp"
+_GATHERED: Final = 1 << 20
 _FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
-_UNLISTED: Final = "spool"
-"""A folder that others may write to. It is no part of the log, and checked by who reads it."""
+SOCKET: Final = "socket"
+"""Where other processes reach whoever has the directory."""
+_UNLISTED: Final = frozenset({"spool", "guests"})
+"""Folders that others may write to. They are no part of the log, and checked by who reads them."""
 _NO_HANDLES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Neither through a link nor waiting for the other end of a pipe."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
+
+
+SHARED: Final = "shared"
+EXCLUSIVE: Final = "alone"
+
+
+class Holder(NamedTuple):
+    """Who has a directory, as its lock file tells."""
+
+    pid: int
+    epoch: int
+    shares: bool
+    """Whether others can reach it through the directory's socket."""
+
+
+def read_holder(note: bytes) -> Holder:
+    lines = [*note.decode("ascii", "replace").split("\n"), "", "", ""]
+    pid, epoch = (int(line) if line.isdigit() else 0 for line in lines[:2])
+    return Holder(pid, epoch, lines[2] == SHARED)
 
 
 class DirectoryDisk:
@@ -43,10 +65,15 @@ class DirectoryDisk:
     Files are for their owner only, or with `group` for its group too.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = True, group: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool = True, group: bool = False, shared: bool = False
+    ) -> None:
         self._root = Path(path)
         self._locks: list[int] = []
         self._group = group
+        self._shared = shared
+        self.epoch = 0
+        """The number of this holder of the lock: higher than that of all before it."""
         if create:
             self._make_folder(self._root)
         elif not self._root.is_dir():
@@ -59,7 +86,8 @@ class DirectoryDisk:
             for folder, folders, files in os.walk(self._root, onerror=_raise):
                 below = os.path.relpath(folder, self._root)
                 if below == ".":
-                    folders[:] = [name for name in folders if name != _UNLISTED]
+                    folders[:] = [name for name in folders if name not in _UNLISTED]
+                    files = [name for name in files if name != SOCKET]
                 names += [name if below == "." else f"{below}/{name}" for name in files]
         except OSError as error:
             raise StorageError(
@@ -95,7 +123,7 @@ class DirectoryDisk:
                 raise
             return DirectoryFile(handle, path, position)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
         path = self._root / name
         temporary = path.with_name(f"{path.name}.{os.getpid()}{_TEMPORARY}")
         with _storage_errors(name):
@@ -104,7 +132,10 @@ class DirectoryDisk:
                 handle = self._create(temporary, os.O_WRONLY)
                 try:
                     os.ftruncate(handle, 0)
-                    write_all(handle, data, 0)
+                    at = 0
+                    for part in _gathered((data,) if isinstance(data, bytes) else data):
+                        write_all(handle, part, at)
+                        at += len(part)
                     os.fsync(handle)
                 finally:
                     os.close(handle)
@@ -152,8 +183,13 @@ class DirectoryDisk:
             # Or it was killed after it made a folder here and before it made that last.
             sync_folder(self._root)
             sync_folder(self._root.parent)
-            os.ftruncate(handles[-1], 0)
-            os.pwrite(handles[-1], f"{os.getpid()}\n".encode(), 0)
+            before = read_holder(os.pread(handles[-1], 256, 0))
+            self.epoch = before.epoch + 1
+            note = f"{os.getpid()}\n{self.epoch}\n{SHARED if self._shared else EXCLUSIVE}\n".encode()
+            os.pwrite(handles[-1], note, 0)
+            os.ftruncate(handles[-1], len(note))
+            if self._shared:
+                os.fdatasync(handles[-1]) if hasattr(os, "fdatasync") else os.fsync(handles[-1])
             if not (self._root / MARKER).exists():
                 self.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
             self._sweep()
@@ -169,6 +205,21 @@ class DirectoryDisk:
         handles, self._locks = self._locks, []
         for handle in handles:
             os.close(handle)
+
+    def holder(self) -> Holder:
+        """Who has the directory, or had it last."""
+        try:
+            return read_holder(self.read(LOCK, 0, 256))
+        except (OSError, StorageError):
+            return read_holder(b"")
+
+    def check_epoch(self) -> None:
+        """Raise if another process has the directory now: what this one would write must not be written."""
+        if self._locks and (now := read_holder(os.pread(self._locks[-1], 256, 0))).epoch != self.epoch:
+            raise StorageError(
+                f"directory {str(self._root)!r} was taken over by process {now.pid} while this one stood still; "
+                "nothing more is written by this one"
+            )
 
     def _lock_root(self, wait: bool) -> int:
         while True:
@@ -202,15 +253,9 @@ class DirectoryDisk:
                     "Choose a directory on a local disk"
                 ) from error
             raise DirectoryInUse(
-                f"directory {str(self._root)!r} is open in process {self._holder() or '(unknown)'}; nothing was "
+                f"directory {str(self._root)!r} is open in process {self.holder().pid or '(unknown)'}; nothing was "
                 "changed. Stop that process, connect to it, or choose another directory"
             ) from None
-
-    def _holder(self) -> str:
-        try:
-            return self.read(LOCK, 0, 32).split(b"\n")[0].decode("ascii", "replace")
-        except (OSError, StorageError):
-            return ""
 
     def _inspect(self) -> None:
         """Refuse what nobody but us should have put here, before anything is opened or cut."""
@@ -226,7 +271,8 @@ class DirectoryDisk:
         owners = {user, root.st_uid}
         for folder, folders, files in os.walk(self._root, onerror=_raise):
             if folder == str(self._root):
-                folders[:] = [name for name in folders if name != _UNLISTED]
+                folders[:] = [name for name in folders if name not in _UNLISTED]
+                files = [name for name in files if name != SOCKET or not _is_socket(os.path.join(folder, name))]
             for name in (*folders, *files):
                 with contextlib.suppress(FileNotFoundError):
                     self._inspect_one(Path(folder) / name, owners)
@@ -261,7 +307,11 @@ class DirectoryDisk:
         try:
             marker = self.read(MARKER)
         except FileNotFoundError:
-            others = [name for name in os.listdir(self._root) if name != LOCK and not name.startswith(MARKER)]
+            ours = {LOCK, SOCKET, "guests"}  # made by those who open a new directory at the same time
+            others = [name for name in os.listdir(self._root) if name not in ours and not name.startswith(MARKER)]
+            if others and (self._root / MARKER).exists():
+                self._check_owner()  # another process opens the new directory at the same time
+                return
             if others:
                 raise ForeignDirectory(
                     f"directory {str(self._root)!r} holds files that are not Remuda's ({', '.join(sorted(others)[:3])}"
@@ -324,22 +374,31 @@ class DirectoryFile:
         self._name_synced = False
 
     def write(self, data: bytes) -> None:
+        position = self._position
         try:
-            write_all(self._handle, data, self._position)
+            written = quick_write(self._handle, data, position)
+            if written < len(data):
+                write_all(self._handle, data[written:], position + written)
         except OSError as error:
             raise _storage_error(self._path.name, error) from error
-        self._position += len(data)
+        self._position = position + len(data)
 
     def sync(self) -> None:
         try:
             datasync(self._handle)
-            if not self._name_synced:
-                # The data is worth nothing while a power loss can still take the file's name, also where an earlier
-                # process made the file and was killed before it synced.
-                sync_folder(self._path.parent)
-                self._name_synced = True
         except OSError as error:
-            raise _storage_error(self._path.name, error) from error
+            # Whatever the reason, the system may have dropped what it could not write, and a second try would succeed
+            # without it: this never passes.
+            raise _unusable(self._path.name, error) from error
+        if not self._name_synced:
+            # The data is worth nothing while a power loss can still take the file's name, also where an earlier
+            # process made the file and was killed before it synced.
+            try:
+                sync_folder(self._path.parent)
+            except OSError as error:
+                known = _storage_error if error.errno in _NO_HANDLES else _unusable
+                raise known(self._path.name, error) from error
+            self._name_synced = True
 
     def reserve(self, up_to: int) -> None:
         with _storage_errors(self._path.name):
@@ -377,6 +436,10 @@ def _storage_error(name: str, error: OSError) -> StorageError:
         )
     if error.errno == errno.ELOOP:
         return StorageError(f"{name!r} is a link, which Remuda did not put there; nothing was opened. Remove it")
+    return _unusable(name, error)
+
+
+def _unusable(name: str, error: OSError) -> StorageError:
     return StorageError(f"{name!r} cannot be read or written: {error.strerror}; check the disk")
 
 
@@ -399,6 +462,27 @@ def _check_regular(handle: int, name: str) -> None:
         raise StorageError(f"{name!r} is not a plain file; nothing was read or written. Remove it")
 
 
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def _raise(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # a folder that went away meanwhile holds nothing
         raise error
+
+
+def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in parts that are worth a write."""
+    some: list[bytes] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += len(part)
+        if size >= _GATHERED:
+            yield b"".join(some)
+            some, size = [], 0
+    if some:
+        yield b"".join(some)

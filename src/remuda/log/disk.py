@@ -7,6 +7,7 @@ keeps a file from being read or written `StorageError`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Protocol
 
 from remuda.log.directory import DirectoryDisk as DirectoryDisk
@@ -43,8 +44,8 @@ class Disk(Protocol):
     def open_append(self, name: str, position: int = 0) -> AppendFile:
         """A file to be written from `position`, created where there is none; what lies behind is cut."""
 
-    def write_atomic(self, name: str, data: bytes) -> None:
-        """The whole file at once and on the disk, or not at all."""
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        """The whole file, which may come in parts, at once and on the disk, or not at all."""
 
     def rename(self, source: str, target: str) -> None: ...
 
@@ -86,9 +87,10 @@ class MemoryDisk:
             del content[position:]
             return _MemoryFile(content, self._guard)
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Iterable[bytes]) -> None:
+        content = bytearray(data if isinstance(data, bytes) else b"".join(data))
         with self._guard:
-            self._files[name] = bytearray(data)
+            self._files[name] = content
 
     def rename(self, source: str, target: str) -> None:
         with self._guard:

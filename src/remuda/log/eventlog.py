@@ -1,6 +1,7 @@
 """The event log as its readers see it: a port. A directory is one; another broker's stream may stand beside it.
 
-Messages have an *offset*, events a *position*: numbers that are given once and never change. Reading changes nothing.
+Messages have an *offset*, events a *position*: numbers that grow, are given once and never change. In a directory they
+grow by one, on a stream they jump from entry to entry. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from remuda.model.errors import InvalidOption
-from remuda.model.urls import PathLike, Url, parse_url
+from remuda.model.urls import AMQP, AMQPS, PathLike, Url, parse_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,14 @@ class EventLog(Protocol):
 
     def offset_of(self, id: str) -> int | None:
         """The offset of the newest message with this id."""
+        ...
+
+    def offset_of_last(self, rows: int) -> int:
+        """The offset from which on there are so many messages, or all where there are fewer."""
+        ...
+
+    def position_of_last(self, rows: int) -> int:
+        """The position from which on there are so many events, or all where there are fewer."""
         ...
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
@@ -124,8 +133,12 @@ class EventLog(Protocol):
 def open_event_log(url: str | PathLike | Url) -> EventLog:
     """The log at a URL, to be read beside whoever writes it. Nothing is created, locked or changed."""
     place = parse_url(url)
+    if place.scheme in (AMQP, AMQPS):
+        from remuda.log.streams.log import StreamLog
+
+        return StreamLog(place)
     if not place.is_directory:
-        raise InvalidOption(f"no event log can be read at {place}; give a directory or file:///path")
+        raise InvalidOption(f"no event log can be read at {place}; give a directory, file:///path or amqp://host/vhost")
     from remuda.log.disk import DirectoryDisk
     from remuda.log.reader import Reader
 

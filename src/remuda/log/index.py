@@ -55,7 +55,7 @@ class SparseIndex:
 class _Content:
     """What the frames of one block tell of."""
 
-    __slots__ = ("end", "groups", "hashes", "high", "low", "start", "wide")
+    __slots__ = ("end", "groups", "hashes", "high", "last", "low", "start", "wide")
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -65,6 +65,8 @@ class _Content:
         self.hashes: set[int] | array[int] = set()
         self.low: int | None = None
         self.high = 0
+        self.last = -1
+        """The group that was noted last."""
 
     def freeze(self) -> None:
         """Take less room: nothing more is added."""
@@ -103,18 +105,25 @@ class SegmentIndex:
             content = _Content(start)
             self._blocks.append(content)
             self._open = content
-        if isinstance(record, Appended):
+        if type(record) is Appended:
             self.messages.add(record.first, start)
             ids = record.messages.ids
             if type(ids) is range:
                 if ids:
-                    content.low = ids[0] if content.low is None else min(content.low, ids[0])
-                    content.high = max(content.high, ids[-1])
+                    low, high = ids[0], ids[-1]
+                    if content.low is None or low < content.low:
+                        content.low = low
+                    if high > content.high:
+                        content.high = high
             elif ids:
                 content.hashes.update(map(hash, ids))  # type: ignore[union-attr]
-        elif isinstance(record, Events):
+        elif type(record) is Events:
             self.events.add(record.first, start)
             for row in record.rows:
+                group = row.first >> _NEIGHBOURS
+                if row.count == 1 and group == content.last:
+                    continue
+                content.last = group if row.count == 1 else -1
                 end = row.first + row.count - 1
                 for bucket in range(row.first >> _BUCKET, (end >> _BUCKET) + 1):
                     blocks = self._telling.setdefault(bucket, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from remuda.log.history import Finder
 from remuda.log.index import SegmentIndex
 from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
 from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files
-from remuda.log.tail import Batch, Part, TailWriter, broken
+from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.log.walk import Damage
 from remuda.model.errors import StorageError
@@ -185,33 +185,39 @@ class Log:
 
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
-        does not hold."""
+        does not hold. After an error that is `passing` it is appended, and pending."""
         segment = self._active
         byte = self._byte
         if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
             return 0
         offset, position = self._after(record)
         kind, payload = encode(record, self.next_offset, self.next_position)
-        size = len(payload) + FRAME_BYTES
+        length = len(payload)
+        size = length + FRAME_BYTES
         if size > _SMALL:
             return 0
         if segment.index is not None:
             segment.index.note(record, byte)
-        data = self._header(segment, kind, payload) + payload
+        number = self._number
+        crc = _extend_crc(_crc(NUMBERED.pack(number, kind)), payload)
+        data = HEADER.pack(segment.marker, number, length, crc, kind) + payload
         self.next_offset, self.next_position = offset, position
-        self._number += 1
+        self._number = number + 1
         self._byte = byte + size
         self._total += size
         try:
             self._writer.write(segment, data)
         except BaseException as error:
-            self._fail(error)
+            if not passes(error):
+                self._fail(error)
+            self._pending.append(Part(segment, [data]))
             raise
         return size
 
     def write_now(self) -> bool:
         """Write what is pending at once, under the caller's lock; False, and nothing is done, where it is more than a
-        small write to one segment. No batch that was taken may still have to be written."""
+        small write to one segment. No batch that was taken may still have to be written. After an error that is
+        `passing` all is still pending."""
         if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
             return False
         part = self._pending[0]
@@ -222,7 +228,9 @@ class Log:
         try:
             self._writer.write(part.segment, data)
         except BaseException as error:
-            self._fail(error)
+            if not passes(error):
+                self._fail(error)
+            self._pending = [part]
             raise
         return True
 
@@ -268,6 +276,11 @@ class Log:
         half_full = self._byte >= self.options.segment_bytes // 2
         return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self._fail)
 
+    def take_back(self, batch: Batch) -> None:
+        """What of a batch could not be written is pending again, before everything that came since."""
+        self._pending[:0] = batch.unwritten
+        self._finished[:0] = batch.finished
+
     def roll(self, before: int) -> bool:
         """Begin a new segment with the next record if this one was begun before a time, in microseconds.
 
@@ -288,21 +301,35 @@ class Log:
         segment = self._active.sequence if self._active else self._upcoming.sequence
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
 
-    def write_checkpoint(self, mark: Mark, snapshot: bytes) -> None:
-        """Keep `snapshot` as the state at `mark`. Everything before the mark must be synced."""
+    def write_checkpoint(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
+        """Keep `snapshot`, whole or in parts, as the state at `mark`; gives its size.
+
+        Everything before the mark must be synced.
+        """
         self._check()
         self._last_checkpoint += 1
-        checkpoints.write(self.disk, Checkpoint(self._last_checkpoint, mark, snapshot))
+        parts = (snapshot,) if isinstance(snapshot, bytes) else snapshot
+        size = checkpoints.write(self.disk, self._last_checkpoint, mark, parts)
         self._kept = [*self._kept, (self._last_checkpoint, mark)][-KEPT:]
         self._checkpoint_total = mark.total
         kept = {sequence for sequence, _ in self._kept}
         for sequence in checkpoints.sequences(self.disk):
             if sequence not in kept:
                 self.disk.remove(checkpoints.name_of(sequence))
+        return size
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(len(chunk) for part in self._pending for chunk in part.chunks)
 
     @property
     def bytes_since_checkpoint(self) -> int:
         return self._total - self._checkpoint_total
+
+    @property
+    def records_since_checkpoint(self) -> int:
+        """How many records a restart would have to play."""
+        return self._number - (self._kept[-1][1].number if self._kept else 0)
 
     @property
     def settled_before(self) -> int:

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import google_crc32c
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from remuda.log.checksums import Group, encode_seal, read_seal
 from remuda.log.disk import AppendFile, Disk
+from remuda.log.schemas import with_ids, without_ids
 from remuda.model.errors import RemudaError, StorageError
 
 TEMPORARY: Final = ".tmp"
-_MAGIC: Final = b"RMDS"
-_END: Final = struct.Struct("<II4s")
-"""The checksum over the list of groups and the footer, the length of the list, the magic."""
-_FOOTER_END: Final = struct.Struct("<I4s")
 _LOW_CARDINALITY: Final = {
     "messages": ["name", "topics.list.element", "object", "mime_type", "queues.list.element"],
     "events": ["queue", "state", "consumer", "reason", "who"],
@@ -32,18 +28,6 @@ _LOW_CARDINALITY: Final = {
 _LISTED: Final = ["queues.list.element"]
 """Columns of lists of which it shall be known what they hold, so that whoever looks for one value may skip the rest."""
 UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
-
-
-class Group(msgspec.Struct, frozen=True, array_like=True):
-    """Where a row group lies, and the checksum of its bytes."""
-
-    start: int
-    end: int
-    crc: int
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_groups = msgspec.msgpack.Decoder(list[Group]).decode
 
 
 class Unreadable(StorageError):
@@ -76,7 +60,7 @@ def _write(file: AppendFile, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     rows = 0
     with pq.ParquetWriter(
         pa.PythonFile(sink, mode="w"),
-        schema,
+        with_ids(schema),
         compression="zstd",
         compression_level=1,
         use_dictionary=_LOW_CARDINALITY[table],
@@ -89,9 +73,9 @@ def _write(file: AppendFile, batches: Iterable[pa.RecordBatch], schema: pa.Schem
             groups.append(Group(start, sink.position + sink.held, sink.pass_on()))
             rows += batch.num_rows
     footer = sink.take_held()
-    listed = _encode(groups)
-    file.write(listed + _END.pack(google_crc32c.value(listed + footer), len(listed), _MAGIC) + footer)
-    return rows, sink.position + len(listed) + _END.size + len(footer)
+    seal = encode_seal(groups, footer)
+    file.write(seal + footer)
+    return rows, sink.position + len(seal) + len(footer)
 
 
 class _Sink:
@@ -145,10 +129,10 @@ class SealedParquet:
             # An open file keeps its rows while collecting puts another in its stead. It is not mapped to memory, where
             # a failing disk would end the process.
             self._source = pa.BufferReader(disk.read(name)) if path is None else pa.OSFile(path)
-            self._groups = self._read_seal()
+            self._groups = read_seal(self._source.read_at, self._source.size())
             self._file = pq.ParquetFile(self._source, pre_buffer=False)
             self.metadata: Any = self._file.metadata
-            self._schema: pa.Schema = self._file.schema_arrow
+            self._schema: pa.Schema = without_ids(self._file.schema_arrow)
             self._places = self._flat_columns()
         except UNREADABLE as error:
             raise self._damage(error) from error
@@ -194,17 +178,6 @@ class SealedParquet:
         """Where the columns are that hold one value for each row."""
         paths = [self.metadata.schema.column(place).path for place in range(self.metadata.num_columns)]
         return {path: place for place, path in enumerate(paths) if path in self._schema.names}
-
-    def _read_seal(self) -> list[Group]:
-        size = self._source.size()
-        length, _ = _FOOTER_END.unpack(self._source.read_at(_FOOTER_END.size, size - _FOOTER_END.size))
-        footer_start = size - _FOOTER_END.size - length
-        footer = self._source.read_at(size - footer_start, footer_start)
-        crc, length, magic = _END.unpack(self._source.read_at(_END.size, footer_start - _END.size))
-        groups = self._source.read_at(length, footer_start - _END.size - length)
-        if magic != _MAGIC or google_crc32c.value(groups + footer) != crc:
-            raise ValueError("its footer does not match its checksum")
-        return _decode_groups(groups)
 
     def _damage(self, error: Exception) -> Exception:
         """What to raise: an error of the moment is not damage, and the rows may well be there at the next try."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 _MOST_BYTES: Final = 32 * 1024
 _STALL: Final = 0.05
 _DISTRUST: Final = 10.0
+_now = time.monotonic
 
 
 def _find_pwrite() -> Any:
@@ -37,11 +38,12 @@ class QuickWriter:
 
     def write(self, handle: int, data: bytes, position: int) -> int:
         """As `os.pwrite`."""
-        began = time.monotonic()
-        if len(data) > _MOST_BYTES or began < self._distrusted_until:
+        began = _now()
+        size = len(data)
+        if size > _MOST_BYTES or began < self._distrusted_until:
             return os.pwrite(handle, data, position)
-        written: int = self._pwrite(handle, data, len(data), position)
-        ended = time.monotonic()
+        written: int = self._pwrite(handle, data, size, position)
+        ended = _now()
         if ended - began > _STALL:
             self._distrusted_until = ended + _DISTRUST
         if written < 0:

@@ -126,6 +126,14 @@ class Reader:
         """The offset of the newest message with this id."""
         return self._finder.offset_of(id)
 
+    def offset_of_last(self, rows: int) -> int:
+        """The offset from which on there are so many messages, or all where there are fewer."""
+        return max(self.end()[0] - rows, 0)
+
+    def position_of_last(self, rows: int) -> int:
+        """The position from which on there are so many events, or all where there are fewer."""
+        return max(self.end()[1] - rows, 0)
+
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         """A message and the queues it was routed to; None when it is not there any more."""
         return self._finder.message(offset)

@@ -10,6 +10,7 @@ import pyarrow as pa
 TIME: Final = pa.timestamp("us", tz="UTC")
 TEXTS: Final = pa.list_(pa.string())
 HEADERS: Final = pa.map_(pa.string(), pa.string())
+_FIELD_ID: Final = "PARQUET:field_id"
 
 MESSAGES_SCHEMA: Final = pa.schema(
     [
@@ -52,6 +53,39 @@ EVENTS_SCHEMA: Final = pa.schema(
         ("to", pa.string()),
     ]
 )
+
+
+def with_ids(schema: pa.Schema) -> pa.Schema:
+    """The schema with Iceberg's ids of its fields, as sealed files carry them.
+
+    A column's id is its place, so columns are only ever added at the end; what is inside one has an id made of its.
+    """
+    return pa.schema([_identified(field, number) for number, field in enumerate(schema, 1)])
+
+
+def inner_id(outer: int, place: int = 0) -> int:
+    """The id of what is inside a column: the element of a list, or the key (0) and the value (1) of a map."""
+    return 100 * outer + place
+
+
+def without_ids(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])
+
+
+def _identified(field: pa.Field, number: int) -> pa.Field:
+    kind = field.type
+    if pa.types.is_map(kind):
+        key, item = (_identified(one, inner_id(number, at)) for at, one in enumerate((kind.key_field, kind.item_field)))
+        kind = pa.map_(key, item)
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_identified(kind.value_field, inner_id(number)))
+    return field.with_type(kind).with_metadata({_FIELD_ID: str(number)})
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, columns: Sequence[str] | None) -> pa.RecordBatch:

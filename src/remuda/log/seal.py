@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from remuda.log import idindex
 from remuda.log.columns import regroup
+from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.parquet import write_sealed
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
-from remuda.log.segments import EVENTS_TABLE, HEADER_BYTES, MESSAGES_TABLE, SealedFile, TailSegment, parse_header
+from remuda.log.segments import (
+    EVENTS_TABLE,
+    HEADER_BYTES,
+    MESSAGES_TABLE,
+    SealedFile,
+    TailSegment,
+    parse_header,
+    set_aside_name,
+)
 from remuda.log.tables import event_batch, message_batch
-from remuda.log.walk import Damage, Walk
-from remuda.model.errors import RemudaError
-from remuda.model.records import Appended, Events
+from remuda.log.tail import passes
+from remuda.log.walk import Damage, Found, Walk
+from remuda.model.errors import RemudaError, StorageError
+from remuda.model.records import Appended, Events, Record
 
 GROUP_ROWS: Final = 8192
 GROUP_BYTES: Final = 8 * 1024 * 1024
+_PATIENCE: Final = 5
+"""How often a segment is tried before it is sealed without what cannot be read: a bad connection may be mended."""
+_SECTOR: Final = 512
+_FAILURES: Final = (RemudaError, OSError, pa.ArrowException, ValueError)
 
 
 class Sealed(NamedTuple):
@@ -36,17 +51,21 @@ class Sealed(NamedTuple):
     damages: tuple[Damage, ...]
     failure: str | None = None
     """Why it is still as it was."""
+    set_aside: str | None = None
+    """Where the segment lies now, if not all of it could be read."""
 
 
 def seal(log: Log) -> list[Sealed]:
     """Seal every segment that is full and that no restart needs any more, in order: where one ends is told by where the
-    next begins. One that cannot be sealed is reported, and tried again the next time before those behind it."""
+    next begins. One that cannot be sealed is reported, and tried again the next time before those behind it. When that
+    does not help, it is sealed without what cannot be read of it, so that it costs itself and not the others."""
     sealed = []
     with log.maintenance:
         for segment in list(closed_segments(log)):
             try:
-                sealed.append(_seal(log, segment))
-            except (RemudaError, OSError, pa.ArrowException, ValueError) as error:
+                sealed.append(_seal(log, segment, salvage=segment.failures >= _PATIENCE))
+            except _FAILURES as error:
+                segment.failures += not passes(error)  # a full disk is not the segment's fault
                 sealed.append(Sealed(segment.name, (), 0, 0, segment.written, 0, (), str(error)))
                 break
     return sealed
@@ -59,18 +78,21 @@ def closed_segments(log: Log) -> Iterator[TailSegment]:
             yield segment
 
 
-def _seal(log: Log, segment: TailSegment) -> Sealed:
+def _seal(log: Log, segment: TailSegment, *, salvage: bool = False) -> Sealed:
     assert segment.end is not None
     walk = Walk(segment.first)
-    walk.meet_header(segment.name, parse_header(log.disk.read(segment.name, 0, HEADER_BYTES)), HEADER_BYTES)
+    source: Any = _Salvage(log.disk) if salvage else log.disk
+    walk.meet_header(segment.name, parse_header(source.read(segment.name, 0, HEADER_BYTES)), HEADER_BYTES)
     events: list[Events] = []
     ids = array("Q")
     sealed: list[SealedFile] = []
     size = 0
 
     def messages() -> Iterator[Appended]:
-        for found in walk.records(log.disk, segment, HEADER_BYTES, segment.written):
-            if type(found.record) is Appended:
+        for found in walk.records(source, segment, HEADER_BYTES, segment.written):
+            if salvage and not _is_tabular(found.record):
+                walk.damages.append(_loss(segment, found))
+            elif type(found.record) is Appended:
                 ids.extend(_id_entries(found.record, segment.first.offset))
                 yield found.record
             elif type(found.record) is Events:
@@ -94,8 +116,53 @@ def _seal(log: Log, segment: TailSegment) -> Sealed:
     walk.finish(segment.end, segment.name, segment.written)
     # Readers find the sealed rows first; only then may the frames go.
     log.catalog.seal(segment, sealed)
-    log.disk.remove(segment.name)
-    return Sealed(segment.name, tuple(sealed), message_rows, event_rows, segment.written, size, tuple(walk.damages))
+    aside = set_aside_name(segment) if walk.damages else None
+    if aside is None:
+        log.disk.remove(segment.name)
+    else:
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed it, which may be the damage
+            log.disk.rename(segment.name, aside)
+    damages = tuple(walk.damages)
+    return Sealed(
+        segment.name, tuple(sealed), message_rows, event_rows, segment.written, size, damages, set_aside=aside
+    )
+
+
+class _Salvage:
+    """Reads what can be read of a file: the rest is zero, in which no frame is found."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        try:
+            return self._disk.read(name, start, length)
+        except (StorageError, OSError) as error:
+            if passes(error):
+                raise
+            if length <= _SECTOR:
+                return bytes(length)
+        half = -(-length // 2 // _SECTOR) * _SECTOR
+        return self.read(name, start, half) + self.read(name, start + half, length - half)
+
+
+def _is_tabular(record: Record) -> bool:
+    """Whether a record can be laid out as rows of a table."""
+    try:
+        if type(record) is Appended:
+            message_batch(record)
+        elif type(record) is Events:
+            event_batch([record])
+    except _FAILURES:
+        return False
+    return True
+
+
+def _loss(segment: TailSegment, found: Found) -> Damage:
+    record = found.record
+    messages = range(record.first, record.first + len(record)) if type(record) is Appended else None
+    events = range(record.first, record.first + len(record)) if type(record) is Events else None
+    return Damage(segment.name, found.start, found.end, messages, events, 1)
 
 
 def _id_entries(record: Appended, base: int) -> Iterator[int]:

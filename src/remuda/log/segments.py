@@ -21,6 +21,8 @@ from remuda.log.index import SegmentIndex
 from remuda.model.errors import UnsupportedFormat
 
 VERSION: Final = 1
+SET_ASIDE: Final = "damaged"
+"""The folder of files that could not be read whole, for whoever would mend them. Nothing reads it."""
 
 _MAGIC: Final = b"RMDA"
 _HEADER: Final = struct.Struct("<4sHQQQQI")
@@ -47,6 +49,8 @@ class TailSegment:
     end: Counters | None = None
     written: int = 0
     reserved: int = 0
+    failures: int = 0
+    """How often it could not be sealed."""
     index: SegmentIndex | None = field(default=None, repr=False)
 
     @property
@@ -100,6 +104,11 @@ EVENTS_TABLE: Final = "events"
 def parse_sealed(name: str) -> SealedFile | None:
     match = _SEALED_NAME.fullmatch(name)
     return SealedFile(int(match[2]), int(match[3]), match[1]) if match else None
+
+
+def set_aside_name(segment: TailSegment) -> str:
+    """Where a segment lies that was sealed without what could not be read of it."""
+    return f"{SET_ASIDE}/{segment.name.rpartition('/')[2]}"
 
 
 class Files(NamedTuple):

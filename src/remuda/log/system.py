@@ -8,11 +8,12 @@ from pathlib import Path
 
 from remuda.log.quick import QuickWriter
 
-_quick = QuickWriter()
+quick_write = QuickWriter().write
+"""As `os.pwrite`, for small writes."""
 
 
 def write_all(handle: int, data: bytes, position: int) -> None:
-    written = _quick.write(handle, data, position)
+    written = quick_write(handle, data, position)
     while written < len(data):
         more = os.pwrite(handle, memoryview(data)[written:], position + written)
         if more == 0:

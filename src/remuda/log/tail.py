@@ -61,14 +61,15 @@ class TailWriter:
             try:
                 self.reserve(segment, self._options.spare_bytes + self._options.spare_bytes // 4)
             except StorageError as error:
-                if not error.passing:
+                if not passes(error):
                     raise
-                return  # it is made when it is needed
+                # It is made when it is needed.
 
     def write(self, segment: TailSegment, data: bytes) -> None:
-        (self._files.get(segment.sequence) or self._file(segment)).write(data)
-        if segment.sequence not in self._unsynced:
-            self._unsynced.append(segment.sequence)
+        sequence = segment.sequence
+        (self._files.get(sequence) or self._file(segment)).write(data)
+        if sequence not in self._unsynced:
+            self._unsynced.append(sequence)
         segment.written += len(data)
 
     def finish(self, segment: TailSegment) -> None:
@@ -127,17 +128,25 @@ class Batch:
     def __bool__(self) -> bool:
         return bool(self._parts or self._finished)
 
+    @property
+    def unwritten(self) -> Sequence[Part]:
+        """What the last call of `write` did not get to."""
+        return self._parts[self._written :]
+
+    @property
+    def finished(self) -> Sequence[TailSegment]:
+        """Segments that take no more once this is written."""
+        return self._finished
+
     def write(self, *, final: bool = True) -> None:
         """Hand everything to the operating system: it survives the end of the process, not yet a power loss.
 
-        Unless this is `final`, an error that is `passing`, like a full disk, leaves the log as it is: the caller waits
-        and calls again, and what is written then stands where it would have stood.
+        Unless this is `final`, an error that is `passing`, like a full disk, leaves the log as it is: `Log.take_back`
+        makes what is unwritten pending again, and it is written later where it would have stood.
         """
         try:
             synced_before = self._writer.all_synced
             for at, part in enumerate(self._parts):
-                if at < self._written:
-                    continue
                 if at and synced_before:
                     # Else a power loss could keep the new segment and tear the old: damage, though none was confirmed.
                     self._writer.sync()
@@ -148,17 +157,23 @@ class Batch:
             if self._upcoming is not None:
                 self._writer.prepare(self._upcoming)
         except BaseException as error:
-            if final or not (isinstance(error, StorageError) and error.passing):
+            if final or not passes(error):
                 self._failed(error)
             raise
 
-    def sync(self) -> None:
-        """Return once this batch and all before it survive a power loss."""
+    def sync(self, *, final: bool = True) -> None:
+        """Return once this batch and all before it survive a power loss. `final` is as for `write`."""
         try:
             self._writer.sync()
         except BaseException as error:
-            self._failed(error)
+            if final or not passes(error):
+                self._failed(error)
             raise
+
+
+def passes(error: BaseException) -> bool:
+    """Whether what failed may succeed later, with nothing lost meanwhile."""
+    return isinstance(error, StorageError) and error.passing
 
 
 def broken(cause: BaseException) -> StorageError:

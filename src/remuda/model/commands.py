@@ -68,10 +68,15 @@ class SetCredit(msgspec.Struct, frozen=True):
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """A consumer leaves or is lost; what it had not answered goes back, unless it keeps it to answer later."""
+    """A consumer leaves or is lost; what it had not answered goes back, and counts as attempted, unless it keeps it to
+    answer later.
+
+    Of some of its deliveries it may be known with which runs it had `begun`; then only those do.
+    """
 
     queue: str
     consumer: str
+    begun: dict[int, list[tuple[int, int]]] = {}
     keep: bool = False
 
 
@@ -116,6 +121,27 @@ class Renew(msgspec.Struct, frozen=True):
 
     queue: str
     lease: int
+
+
+class Reclaim(msgspec.Struct, frozen=True):
+    """After a restart that a holder outlived: it still has this delivery in its hands. Gives how many messages of it
+    are in flight and its own once more."""
+
+    queue: str
+    lease: int
+    consumer: str
+    runs: list[tuple[int, int]]
+    pulled: bool = False
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """The holder of a delivery is gone. Of what it had not answered, the runs it had `begun` with count as attempted;
+    None where nobody knows, and then all of it does."""
+
+    queue: str
+    lease: int
+    consumer: str
+    begun: list[tuple[int, int]] | None = None
 
 
 class DeclareQueue(msgspec.Struct, frozen=True):
@@ -221,6 +247,8 @@ Command = (
     | HandOver
     | Settle
     | Renew
+    | Reclaim
+    | Abandon
     | DeclareQueue
     | ConfigureQueue
     | SetStatus

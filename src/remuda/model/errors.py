@@ -86,6 +86,14 @@ class BrokerClosed(RemudaError):
     """The broker was closed; open it again to go on. Everything accepted before is kept."""
 
 
+class NotAllowed(RemudaError):
+    """The server does not know this user, or does not allow this. Nothing was changed."""
+
+
+class HostNotResponding(RemudaError, TimeoutError):
+    """The process that has the directory, or the server, does not answer. What was asked may or may not be done."""
+
+
 class StorageError(RemudaError):
     """The log could not be read or written."""
 

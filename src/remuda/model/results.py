@@ -14,6 +14,17 @@ Differences: TypeAlias = dict[str, tuple[Any, Any]]
 """Options asked for that a queue does not have: as asked, and as they stand (Q13)."""
 
 
+class Health(msgspec.Struct, frozen=True):
+    """How a broker is."""
+
+    live: bool
+    """Whether it can go on without being opened again."""
+    ready: bool
+    """Whether it takes whatever it is given now."""
+    problems: dict[str, str] = {}
+    """What does not work, by part, with the reason. Upkeep may have problems while the broker is ready."""
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """What became of a published batch: the ids of all its rows, and which were refused, unchanged or unroutable."""
 
@@ -31,6 +42,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Of the messages taken in, by number, those that no binding took: they are in the log and in no queue."""
     partly_refused: dict[int, Refused] = {}
     """Rows that some bindings of a router took and others refused, with the first refusal."""
+    repeated: int | None = None
+    """Of a batch that its producer sent again: how many of its messages had been taken in the first time."""
 
     def __len__(self) -> int:
         return len(self.given)

@@ -38,5 +38,15 @@ def read(spark: SparkSession, url: str | os.PathLike[str], table: str = "message
     need_pyspark()
     from remuda.spark.port import anchored
     from remuda.spark.reading import read_table
+    from remuda.spark.starting import ensure_registered
 
+    ensure_registered(spark)
     return read_table(spark, anchored(os.fspath(url)), table, options)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("remuda")` known to a session that you started yourself, whichever Python is on the path."""
+    need_pyspark()
+    from remuda.spark.starting import register as register_source
+
+    register_source(spark)

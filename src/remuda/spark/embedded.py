@@ -55,6 +55,12 @@ class EmbeddedLog:
             return time
         return None
 
+    def rows(self, table: str, start: int, stop: int) -> int:
+        return max(stop - start, 0)
+
+    def after(self, table: str, start: int, rows: int) -> int:
+        return min(start + rows, self.end(table))
+
     def row_bytes(self, table: str, start: int) -> float:
         """Told by the first rows there are, as Spark gets them."""
         for batch in self.batches(table, start, start + _SAMPLE, Selection(), SCHEMAS[table].names):

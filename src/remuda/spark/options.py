@@ -20,7 +20,11 @@ READ_OPTIONS: Final = (
 )  # fmt: skip
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname"}
+OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname", "owner", "provider", "location"}
+"""What Spark adds to the options, the last three of them where a table is made."""
+NO_PATH: Final = (
+    "A table of Spark's catalog passes no options on: SELECT … FROM t WITH (path = '/srv/data'), or make a view of that"
+)
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +47,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         given = check_names(options, READ_OPTIONS, besides=OF_SPARK)
         url = given.get("path")
         if not url:
-            raise InvalidOption('say where the log is: .load("data/") or .option("path", "data/")')
+            raise InvalidOption(f'say where the log is: .load("data/") or .option("path", "data/"). {NO_PATH}')
         table = check_table(given.get("table", MESSAGES))
         if "states" in given and table == MESSAGES:
             raise InvalidOption(f"messages have no states of their own; read the table {EVENTS} or {LIFECYCLE}")
@@ -104,7 +108,7 @@ def check_names(options: Mapping[str, str], known: tuple[str, ...], *, besides: 
     for name, value in options.items():
         if name.lower() in proper:
             given[proper[name.lower()]] = value
-        elif name.lower() not in besides:
+        elif name.lower() not in besides and not (besides and name.startswith("option.")):
             near = difflib.get_close_matches(name.lower(), proper, n=1)
             hint = f"did you mean {proper[near[0]]!r}?" if near else f"the options are {', '.join(known)}"
             raise InvalidOption(f"unknown option {name!r}; {hint}")

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from remuda.model.errors import InvalidOption
+from remuda.model.urls import AMQP, AMQPS, parse_url
 from remuda.spark.losses import Gap
 from remuda.spark.selection import Selection
 
@@ -39,6 +40,14 @@ class SparkLog(Protocol):
 
     def newest(self, table: str) -> int | None:
         """The time of the last row (microseconds); None where it is not there any more."""
+        ...
+
+    def rows(self, table: str, start: int, stop: int) -> int:
+        """How many rows there are from one number to before another, about."""
+        ...
+
+    def after(self, table: str, start: int, rows: int) -> int:
+        """The number behind so many rows from `start` on, or the end where there are fewer."""
         ...
 
     def row_bytes(self, table: str, start: int) -> float:
@@ -74,10 +83,32 @@ class SparkLog(Protocol):
 
 
 def open_log(url: str) -> SparkLog:
-    """The log at a URL: a path or `file://` is an embedded directory."""
+    """The log at a URL: a path or `file://` is an embedded directory, `amqp://` RabbitMQ's stream."""
+    if is_stream(url):
+        from remuda.spark.streams import StreamedLog
+
+        return StreamedLog(url)
     from remuda.spark.embedded import EmbeddedLog
 
     return EmbeddedLog(directory(url))
+
+
+def task_log(url: str) -> SparkLog:
+    """As `open_log`, for tasks, many of which one process carries out."""
+    if is_stream(url):
+        from remuda.spark.streams import kept_log
+
+        return kept_log(url)
+    return open_log(url)
+
+
+def is_stream(url: str) -> bool:
+    return url.startswith((f"{AMQP}://", f"{AMQPS}://"))
+
+
+def shown(url: str) -> str:
+    """A URL for people: without its password."""
+    return str(parse_url(url)) if is_stream(url) else url
 
 
 def directory(url: str) -> str:
@@ -85,8 +116,12 @@ def directory(url: str) -> str:
     scheme = urlsplit(url).scheme if ":/" in url else ""
     if scheme == "file":
         return unquote("/" + url.removeprefix("file:").lstrip("/"))
+    if scheme in (AMQP, AMQPS):
+        raise InvalidOption(f"{shown(url)} is not a directory, and this needs one; give a path or file:///path")
     if scheme:
-        raise InvalidOption(f"Spark reads no log at {scheme}://; give a directory or file:///path")
+        raise InvalidOption(
+            f"Spark reads no log at {scheme}://; give a directory, file:///path or amqp://user:password@host/vhost"
+        )
     return os.path.abspath(url)
 
 

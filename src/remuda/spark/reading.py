@@ -18,7 +18,7 @@ from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.options import ReadOptions
 from remuda.spark.pins import snapshot
 from remuda.spark.pipelines.topics import any_covered, topics_of
-from remuda.spark.port import SparkLog, directory, open_log
+from remuda.spark.port import SparkLog, directory, is_stream, open_log
 from remuda.spark.selection import Selection
 from remuda.spark.source import table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
@@ -64,11 +64,12 @@ class Held(msgspec.Struct, frozen=True):
 
 def hold(url: str, *, fail_on_loss: bool = True) -> Held:
     """One cut of the log for all that is read by it, whatever is sealed, shrunk or expires meanwhile."""
-    open_log(url)  # or say what is wrong with it
-    root = snapshot(Path(directory(url)))
-    log = open_log(str(root))
+    log = open_log(url)  # or say what is wrong with it
+    if not is_stream(url):
+        url = str(snapshot(Path(directory(url))))
+        log = open_log(url)
     offset, position = log.cut()
-    return Held(str(root), log, {MESSAGES: offset, EVENTS: position}, fail_on_loss)
+    return Held(url, log, {MESSAGES: offset, EVENTS: position}, fail_on_loss)
 
 
 def _whole(spark: SparkSession, held: Held, table: str) -> DataFrame:

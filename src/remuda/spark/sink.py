@@ -39,7 +39,7 @@ from remuda.log import spool
 from remuda.log.schemas import MESSAGES_SCHEMA, TEXTS
 from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
-from remuda.spark.options import OF_SPARK, check_names, whole_number
+from remuda.spark.options import NO_PATH, OF_SPARK, check_names, whole_number
 from remuda.spark.port import directory
 
 WRITE_OPTIONS: Final = ("path", "appId", "batchId", "queue", "checkpointLocation")
@@ -84,7 +84,7 @@ class _Sink:
             raise InvalidOption("messages that were published cannot be overwritten; use .mode('append')")
         given = check_names(options, WRITE_OPTIONS, besides=OF_SPARK)
         if not given.get("path"):
-            raise InvalidOption('say where the log is: .save("data/") or .option("path", "data/")')
+            raise InvalidOption(f'say where the log is: .save("data/") or .option("path", "data/"). {NO_PATH}')
         check_columns(schema)
         if "queue" in given and "queue" in schema.fieldNames():
             raise InvalidOption("the rows name a queue each, so the option queue means nothing; leave one of them out")
@@ -150,6 +150,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._sink = _Sink(options, schema, overwrite)
         if self._sink.batch is not None:
             raise InvalidOption("a stream numbers its batches itself; leave out batchId")
+        self._check_claim()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.stage(iterator)
@@ -158,6 +159,14 @@ class StreamSink(DataSourceStreamArrowWriter):
         told = next((one.query for one in _staged(messages) if one.query), None)
         app = self._sink.app or told or query_id(self._sink.checkpoint)
         self._sink.commit(messages, app, batchId)
+
+    def _check_claim(self) -> None:
+        """Refuse an `appId` of another query before anything is staged, where the checkpoint can be read here."""
+        place = Path(self._sink.directory) / spool.SPOOL
+        if self._sink.app is None or not (place / "apps" / self._sink.app).exists():
+            return
+        with contextlib.suppress(InvalidOption):
+            claim(place, self._sink.app, query_id(self._sink.checkpoint))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._sink.abort(messages)

@@ -25,7 +25,7 @@ from remuda.model.errors import InvalidOption
 from remuda.spark.lives import lives
 from remuda.spark.losses import Gap, losses, report
 from remuda.spark.options import ReadOptions
-from remuda.spark.port import SparkLog, open_log
+from remuda.spark.port import SparkLog, open_log, shown, task_log
 from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER, SCHEMAS
 
@@ -167,8 +167,9 @@ def plan(
     begun: int | None = None,
 ) -> list[Part]:
     """Parts to be read side by side. Those of lives are told by the events before `position`."""
-    rows = options.partition_rows or rows_per_part(options.table, stop - start)
-    ranges = log.parts(numbered(options.table), start, stop, rows)
+    table = numbered(options.table)
+    rows = options.partition_rows or rows_per_part(options.table, log.rows(table, start, stop))
+    ranges = log.parts(table, start, stop, rows)
     if options.table != LIFECYCLE:
         return [Part(one.start, one.stop, begun=begun) for one in ranges]
     told = log.telling(position)
@@ -184,7 +185,7 @@ def plan(
 def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(part, Part):
         return  # Spark's stand-in where there is nothing to read
-    log = open_log(options.url)
+    log = task_log(options.url)
     _freeze()
     missing: list[Gap] = []
     if options.table == LIFECYCLE:
@@ -195,7 +196,7 @@ def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Itera
         for batch in log.batches(options.table, part.start, part.stop, options.selection, shape.names, missing):
             yield shape.fit(batch)
         numbers = f"{NUMBER[options.table]}s"
-    report(options.url, numbers, losses(missing, part.begun), fail=options.fail_on_loss)
+    report(shown(options.url), numbers, losses(missing, part.begun), fail=options.fail_on_loss)
 
 
 def rows_per_part(table: str, rows: int) -> int:

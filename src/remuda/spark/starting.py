@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pyspark
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from pyspark_remuda import DefaultSource
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
@@ -91,6 +92,30 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     return spark
 
 
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session that was not started here.
+
+    Spark looks for sources, and reads them, with the Python that `PYSPARK_PYTHON` names, or else with whatever
+    `python3` is on the path: that of a virtual environment only if it is activated. Here it can be this Python.
+    """
+    if _takes_any_python(spark):
+        spark.sparkContext.pythonExec = sys.executable
+    spark.dataSource.register(DefaultSource)
+
+
+def ensure_registered(spark: SparkSession) -> None:
+    """As `register`, where Spark would not find the source by itself."""
+    if _takes_any_python(spark):
+        register(spark)
+
+
+def _takes_any_python(spark: SparkSession) -> bool:
+    if is_remote() or "PYSPARK_PYTHON" in os.environ:
+        return False
+    context = spark.sparkContext
+    return context.pythonExec == "python3" and (context.master or "").startswith("local")
+
+
 def _connect(name: str, remote: str, settings: Mapping[str, str]) -> SparkSession:
     if not all(map(find_spec, ("grpc", "grpc_status", "zstandard"))):
         raise SparkMissing("Spark Connect is an extra: pip install 'remuda[connect]'")
@@ -148,7 +173,7 @@ def _parallel(master: str) -> dict[str, str]:
 def _java_options(java: Path, *, quick: bool) -> str:
     options = [f"-Dlog4j2.configurationFile=file:{_LOGGING}"]
     if quick:
-        archive = _archive(java)
+        archive = class_archive(java)
         known = "-XX:SharedArchiveFile" if archive.exists() else "-XX:ArchiveClassesAtExit"
         options += [
             "-XX:TieredStopAtLevel=1",
@@ -160,7 +185,7 @@ def _java_options(java: Path, *, quick: bool) -> str:
     return " ".join(options)
 
 
-def _archive(java: Path) -> Path:
+def class_archive(java: Path) -> Path:
     """Where the classes that the last quick session loaded are kept, ready for the next one."""
     folder = Path(tempfile.gettempdir()) / f"remuda-spark-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType
 from remuda.model.errors import Conflict
 from remuda.spark.losses import losses, report
 from remuda.spark.options import LATEST, ReadOptions
-from remuda.spark.port import SparkLog, open_log
+from remuda.spark.port import SparkLog, open_log, shown
 from remuda.spark.selection import Selection
-from remuda.spark.source import Shape, numbered, plan, read_part
+from remuda.spark.source import Shape, numbered, plan, read_part, table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER
 
 Offsets = dict[str, Any]
@@ -69,11 +69,13 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(start)
         begun = numbers_of(start)
         end = self._goal or self._end()
+        rows: int | None = None
         if isinstance(limit, ReadMaxRows):
-            end = {name: min(number, begun[name] + limit.max_rows) for name, number in end.items()}
+            rows = limit.max_rows
         elif isinstance(limit, ReadMaxBytes):
             rows = self._rows_in(limit.max_bytes, begun)
-            end = {name: min(number, begun[name] + rows) for name, number in end.items()}
+        if rows is not None:
+            end = {name: min(number, self._log.after(_TABLES[name], begun[name], rows)) for name, number in end.items()}
         reached = {name: max(number, begun[name]) for name, number in end.items()}
         if reached == begun:
             return start
@@ -137,21 +139,21 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             if self._log_end(name) < number:
                 raise Conflict(
-                    f"the checkpoint is at {name} {number}, but the log at {self._options.url!r} ends at "
+                    f"the checkpoint is at {name} {number}, but the log at {shown(self._options.url)!r} ends at "
                     f"{self._log_end(name)}: {_NOT_THIS}"
                 )
             before, now = at.get(f"{name}{_MARK}"), self._log.mark(_TABLES[name], number)
             if before is not None and now is not None and before != now:
                 raise Conflict(
-                    f"the checkpoint is at {name} {number}, where the log at {self._options.url!r} holds something "
-                    f"else than was read: {_NOT_THIS}"
+                    f"the checkpoint is at {name} {number}, where the log at {shown(self._options.url)!r} holds "
+                    f"something else than was read: {_NOT_THIS}"
                 )
         self._checked = at
 
     def _lost(self, name: str, first: int, last: int, start: Offsets) -> int:
         """How many numbers are missing that a query should have read; raises if that shall stop it."""
         gaps = losses(self._log.gaps(_TABLES[name], first, last), start.get(f"{name}{_BEGUN}", 0))
-        report(self._options.url, f"{name}s", gaps, fail=self._options.fail_on_loss)
+        report(shown(self._options.url), f"{name}s", gaps, fail=self._options.fail_on_loss)
         return sum(map(len, gaps))
 
     def _rows_in(self, size: int, at: dict[str, int]) -> int:
@@ -185,6 +187,11 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not only:
             return []
         return plan(self._log, self._options, only[0].start, only[-1].stop, end["position"], only)
+
+
+def check_log(url: str, table: str, at: Offsets) -> None:
+    """Raise unless a log is the one that a query has read up to some numbers."""
+    LogStream(ReadOptions.parse({"path": url, "table": table}), table_schema(table))._check(at)
 
 
 def numbers_of(offsets: Offsets) -> dict[str, int]:

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import mmap
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +26,26 @@ _BYTES: Final = _HEAD + 8 * _NUMBERS * _SLOTS
 Run = tuple[int, int]
 
 
+class Survivors(NamedTuple):
+    """Holders of deliveries beside the last writer: how many outlived it, and the marks of those that did not."""
+
+    alive: frozenset[str]
+    marks: tuple[AttemptMarks, ...]
+
+
+Survey = Callable[[], Survivors]
+"""Looks for them, once the directory is locked."""
+
+
+def first_known(all_marks: Sequence[AttemptMarks]) -> Callable[[int, int, int], list[Run] | None]:
+    """What the first who knows says."""
+
+    def runs(event: int, first: int, count: int) -> list[Run] | None:
+        return next((known for marks in all_marks if (known := marks.runs(event, first, count)) is not None), None)
+
+    return runs
+
+
 class Delivered(NamedTuple):
     """A delivery of an earlier process: the events that made it, and the ranges of offsets that were begun."""
 
@@ -35,6 +56,18 @@ class Delivered(NamedTuple):
 
 class AttemptMarks:
     """Room for the newest deliveries; those that find none left over from older ones are simply not known."""
+
+    @classmethod
+    def left_in(cls, path: str) -> AttemptMarks:
+        """The marks of a process that is gone, to be read only."""
+        marks = cls(None)
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                marks._delivered = _read(os.pread(handle, _BYTES, 0), _boot())
+            finally:
+                os.close(handle)
+        return marks
 
     def __init__(self, path: str | None) -> None:
         self._delivered: list[Delivered] = []

@@ -13,19 +13,21 @@ from remuda.model.errors import StorageError
 class _Place:
     """Where one thread waits for its turn."""
 
-    __slots__ = ("gate", "leads", "ticket")
+    __slots__ = ("gate", "leads", "ticket", "trouble")
 
     def __init__(self, ticket: int) -> None:
         self.ticket = ticket
         self.gate = threading.Lock()
         self.gate.acquire()
         self.leads = False
+        self.trouble: StorageError | None = None
 
 
 class GroupCommit:
     """Turns many waits into few writes. `work` writes everything up to the ticket it gives back.
 
-    Nobody is woken in vain: whoever has written wakes those for whom it has, and one more, who writes next.
+    Nobody is woken in vain: whoever has written wakes those for whom it has, and one more, who writes next. An error
+    that is `passing` is told to all who wait; whoever comes next tries again. Any other is the end.
     """
 
     def __init__(self, work: Callable[[], int]) -> None:
@@ -38,6 +40,11 @@ class GroupCommit:
         self._leading = False
         self.failure: BaseException | None = None
         """Why nothing can be kept any more: a write failed, or was interrupted half-way."""
+
+    @property
+    def reached(self) -> int:
+        """The ticket up to which everything is kept."""
+        return self._done
 
     @property
     def idle(self) -> bool:
@@ -69,7 +76,8 @@ class GroupCommit:
         """Return when everything up to `ticket` is kept; raise if it cannot be."""
         while self._done < ticket:
             place = _Place(ticket)
-            reached, failure = 0, None
+            reached = 0
+            failure: BaseException | None = None
             # An interrupt may land between any two lines: whoever was made the leader passes that on, come what may.
             try:
                 self._take_place(place)
@@ -86,8 +94,12 @@ class GroupCommit:
                     if place.leads:
                         place.leads = False
                         self._done = max(self._done, reached)
-                        self.failure = self.failure or failure
-                        self._pass_on()
+                        if isinstance(failure, StorageError) and failure.passing:
+                            self._leading = False
+                            self._wake_all(failure)
+                        else:
+                            self.failure = self.failure or failure
+                            self._pass_on()
                     elif place in self._places:
                         self._places.remove(place)
 
@@ -103,6 +115,8 @@ class GroupCommit:
                 return
             self._places.append(place)
         place.gate.acquire()
+        if place.trouble is not None:
+            raise type(place.trouble)(str(place.trouble)) from place.trouble
 
     def _pass_on(self) -> None:
         """Wake those for whom all is done, and the first of the others, who leads from here on."""
@@ -126,7 +140,8 @@ class GroupCommit:
             next_leader.leads = True
             next_leader.gate.release()
 
-    def _wake_all(self) -> None:
+    def _wake_all(self, trouble: StorageError | None = None) -> None:
         for place in self._places:
+            place.trouble = trouble
             place.gate.release()
         self._places.clear()

@@ -5,10 +5,11 @@ No threads and no clock, so that a simulation can drive it step by step on a sim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from remuda.broker.embedded.attempts import FILE as ATTEMPTS_FILE
-from remuda.broker.embedded.attempts import AttemptMarks
+from remuda.broker.embedded.attempts import AttemptMarks, Survey, first_known
 from remuda.broker.embedded.extensions import Extensions, MessageStore
 from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.options import BrokerOptions
@@ -17,10 +18,14 @@ from remuda.core.compacter import Compacter
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
 from remuda.core.extensions import MessageFacts
+from remuda.core.operating import Begun
+from remuda.core.snapshot import FrozenCore
+from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
 from remuda.log.tail import Batch, LogOptions
+from remuda.model.commands import Settle
 from remuda.model.document import Document, document
 from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.ids import Snowflakes
@@ -37,7 +42,15 @@ _PER_MESSAGE: Final = 192
 class Engine:
     """One log and the queues that are made of it."""
 
-    def __init__(self, disk: Disk, options: BrokerOptions, extensions: Extensions, worker: int, now: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        options: BrokerOptions,
+        extensions: Extensions,
+        worker: int,
+        now: int,
+        survey: Survey | None = None,
+    ) -> None:
         self.options = options
         self.extensions = extensions
         self.core = Core(
@@ -63,7 +76,14 @@ class Engine:
             self.core.recorder.next_offset = self.log.next_offset
             self.core.recorder.next_position = self.log.next_position
             self.attempts = AttemptMarks(disk.path(ATTEMPTS_FILE))
-            self.core.resume(now, self.attempts.runs)
+            survivors = None if survey is None else survey()
+            self.begun: Begun = self.attempts.runs
+            if survivors is not None and survivors.marks:
+                self.begun = first_known((self.attempts, *survivors.marks))
+            self.survivors = frozenset() if survivors is None else survivors.alive
+            self.unclaimed = bool(self.survivors)
+            """Whether deliveries in flight wait for holders that outlived the last writer."""
+            self.core.resume(now, self.begun, keep=self.unclaimed)
             self.record()
             self.commit(sync=True)
         except BaseException:
@@ -83,6 +103,15 @@ class Engine:
                 "Publish it in parts"
             )
         self.log.reserve(size)
+
+    def make_room_for_answer(self, command: Settle) -> None:
+        """As `make_room`, for the events of an answer: two rows for each run, with the reason."""
+        queue, settlement = self.core.queues.get(command.queue), command.settlement
+        lease = queue.leases.get(command.lease) if queue is not None else None
+        runs = command.runs if command.runs is not None else lease.runs if lease is not None else []
+        text = len(settlement.reason or "") + len(settlement.detail or "") + len(command.queue)
+        size = 4096 + 2 * max(len(runs), 1) * (64 + 4 * (text + len(settlement.consumer or "")))
+        self.log.reserve(size, use_spare=True)
 
     def record(self) -> Effects:
         """Hand what the core decided to the log. Nothing of it counts before the next commit."""
@@ -116,11 +145,23 @@ class Engine:
         held = None if store is None else store.take(dispatch.runs)
         return self._recent.take(dispatch.runs) if held is None else held
 
+    def recent(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        """These messages, if they came in lately."""
+        return self._recent.take(runs)
+
     def checkpoint(self) -> None:
-        """Make the next restart begin here."""
-        mark, state = self.log.mark(), snapshot.save(self.core)
-        self.commit(sync=True)
-        self.log.write_checkpoint(mark, state)
+        """Make the next restart begin here, while nobody changes anything."""
+        mark, frozen = self.freeze()
+        try:
+            self.commit(sync=True)
+            self.log.write_checkpoint(mark, frozen.encode())
+        finally:
+            frozen.thaw()
+
+    def freeze(self) -> tuple[Mark, FrozenCore]:
+        """The state and its place in the log, for a checkpoint. Takes a moment, whatever is live; whoever asks thaws
+        it."""
+        return self.log.mark(), FrozenCore(self.core)
 
     def document(self, offset: int) -> Document | None:
         """One message's whole life."""

@@ -72,6 +72,9 @@ class Intake:
                 taken += rows.num_rows
             if not total:
                 self._skip(SpoolTaken(batch.app, batch.number, 0, self._runtime.clock(), done=True))
+        else:
+            # An earlier turn took it in, but may have been told that it could not be kept yet.
+            self._runtime.sync()
         self._finish(batch)
         return taken - progress.rows
 

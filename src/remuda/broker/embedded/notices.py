@@ -46,6 +46,10 @@ class NoticeBoard:
             self._handlers = tuple(other for other in self._handlers if other is not handler)
 
     @property
+    def handlers(self) -> tuple[Handler, ...]:
+        return self._handlers
+
+    @property
     def wanted(self) -> bool:
         return bool(self._handlers)
 

@@ -11,7 +11,7 @@ from remuda.model.messages import Messages
 class Pending:
     """`result` counts once everything up to `ticket` is kept and `confirmed`, if any, has come."""
 
-    __slots__ = ("confirmed", "held", "result", "ticket")
+    __slots__ = ("answer", "confirmed", "held", "result", "ticket")
 
     def __init__(
         self, result: Any, ticket: int, confirmed: Future[None] | None = None, held: Messages | None = None
@@ -21,3 +21,6 @@ class Pending:
         self.confirmed = confirmed
         self.held = held
         """The messages of a delivery, if they were in memory."""
+        self.answer: Future[Any] | None = None
+        """Where the result is still on its way from another process: what to wait for before anything else here is
+        looked at."""

@@ -12,6 +12,8 @@ from remuda.model.messages import Messages
 _LIMIT: Final = 8 << 20
 _PER_BATCH: Final = 1024
 """About what a batch takes in memory beside its bytes."""
+_PER_MESSAGE: Final = 48
+"""And each of its messages: a body is an object of its own."""
 _DROPPED: Final = 1024
 
 
@@ -27,7 +29,7 @@ class RecentMessages:
 
     def put(self, first: int, messages: Messages, size: int) -> None:
         """Messages were appended from offset `first` on, later than all before them."""
-        size += _PER_BATCH
+        size += _PER_BATCH + _PER_MESSAGE * len(messages.bodies)
         self._firsts.append(first)
         self._batches.append((messages, size))
         self.bytes += size

@@ -11,29 +11,35 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from typing import Final
 
 import msgspec
 
+from remuda.broker.embedded import stalls
+from remuda.broker.embedded.attempts import Survey
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.committer import Committer
 from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.notices import Handler, NoticeBoard
 from remuda.broker.embedded.pending import Pending
+from remuda.broker.embedded.recipients import Recipients
 from remuda.broker.embedded.timer import Timer
 from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.embedded.upkeep import Upkeep
 from remuda.broker.embedded.workers import claim_worker
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.core.core import Core
-from remuda.core.effects import Confirmation, Dispatch, Effects
+from remuda.core.effects import Dispatch, Effects
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
 from remuda.log.eventlog import EventLog
+from remuda.log.recovery import RecoveryReport
+from remuda.log.tail import passes
 from remuda.model.commands import (
     CancelPull,
     Command,
@@ -47,16 +53,18 @@ from remuda.model.commands import (
 )
 from remuda.model.document import Document
 from remuda.model.durations import MILLISECOND
-from remuda.model.errors import BrokerClosed, DeliveryFailed, NotFound, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, NotFound, Refused, RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.records import Appended, Events, Record
-from remuda.model.results import ParkedMessage, QueueInfo, Receipt
+from remuda.model.results import Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 
 _log = logging.getLogger("remuda.broker")
 _DEFERMENT: Final = 20 * MILLISECOND
+_PROBE: Final = 200 * MILLISECOND
+"""How often it is tried whether the disk takes anything again."""
 _SMALL_RECORD: Final = 4096
 _PLAIN_ANSWER: Final = 4096 + 2 * (64 + 8 * 255)
 """More than an answer without a reason can take, for each run: names have at most 255 bytes."""
@@ -78,13 +86,15 @@ class Runtime:
         clock: Clock | None = None,
         *,
         volatile: bool = False,
+        survey: Survey | None = None,
+        tags: Iterator[int] | None = None,
     ) -> None:
         self.options = options or BrokerOptions()
         self.extensions = extensions or Extensions()
         self.clock = clock or steady_clock()
         self._claim = claim_worker(self.options.worker)
         try:
-            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock())
+            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock(), survey)
         except BaseException:
             self._claim.release()
             raise
@@ -99,16 +109,25 @@ class Runtime:
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
-        self._sync_at = NEVER
-        """When answers that nobody waits for are to be synced, unless something else is before."""
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
-        self._inboxes: dict[int, Inbox] = {}
-        """By tag of the subscription or the pull."""
-        self._tags = itertools.count(1)
-        self._confirmations: dict[int, Future[None]] = {}
+        self._recipients = Recipients(self.notices)
+        self._tags = tags or itertools.count(1)
+        self.visitors: set[int] = set()
+        """Tags of subscriptions that other processes have here: closing does not end them, the next writer has them."""
+        self.visited = False
+        """Whether other processes are served, of which one takes over when this one ends."""
+        self.fence: Callable[[], None] | None = None
+        """Asked before anything is written whether the directory is still ours."""
+        self._committer: Committer | None = None
         self._holder: int | None = None
         """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
+        self.trouble: StorageError | None = None
+        """Why not everything can be kept just now, as when the disk is full."""
+        self._stalled: StorageError | None = None
+        """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
+        self._owed: list[Command] = []
+        """Commands of those who left while nothing could be kept."""
         self._group = GroupCommit(self._write)
         self._timer = Timer(self)
         self.upkeep = Upkeep(self, volatile=volatile)
@@ -135,6 +154,19 @@ class Runtime:
         """Why the broker stopped, if it did."""
         return self._group.failure
 
+    def health(self) -> Health:
+        """Live: it goes on, if need be by itself once the disk has room. Ready: it takes whatever it is given."""
+        problems = {f"upkeep: {duty}": reason for duty, reason in self.upkeep.troubles.copy().items()}
+        if self._closed:
+            problems["broker"] = self._closed_text
+        elif self._group.failure is not None:
+            problems["broker"] = str(self._group.stopped())
+        live = "broker" not in problems
+        trouble = self.trouble
+        if live and trouble is not None:
+            problems["disk"] = str(trouble)
+        return Health(live, live and trouble is None, problems)
+
     # The way in
 
     def submit(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
@@ -142,21 +174,26 @@ class Runtime:
 
         Without `wait` an answer goes with whatever is written next, unless others wait for what comes of it.
         """
-        self._check_caller()
+        caller = threading.get_ident()
+        if self._holder == caller:
+            self._check_caller()
         with self.lock:
             if self._closed:
                 raise BrokerClosed(self._closed_text)
             if self._group.failure is not None:
                 raise self._group.stopped()
-            self._holder = threading.get_ident()
+            if self._stalled is not None:
+                return self._owe(command, stalls.refusal(self._stalled))
+            # As `_changing`, at less cost.
+            self._holder = caller
             try:
                 return self._carry_out(command, inbox, wait)
+            except StorageError as error:
+                self._note_trouble(error)
+                return self._owe(command, error)
             except RemudaError:
-                # The core refuses with its own errors before it changes anything.
                 raise
             except BaseException as error:
-                # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
-                # written from it, and the log tells what is true.
                 self._give_up(error)
                 raise
             finally:
@@ -175,9 +212,11 @@ class Runtime:
                     return Pending(receipt, self._keep_and_serve(record, durable, served))
                 return Pending(receipt, self._keep(record, durable))
             receipt = core.apply(command, now)
+            if receipt.repeated is not None:
+                receipt = self._found_again(command.messages, receipt)
             confirmed = None
             if receipt.watch is not None:
-                confirmed = self._confirmations.setdefault(receipt.watch, Future())
+                confirmed = self._recipients.watch(receipt.watch)
             return Pending(receipt, self._record(), confirmed)
         if type(command) is Settle:
             return self._settle(command, now, wait)
@@ -185,11 +224,11 @@ class Runtime:
             return self._pull(command, now, inbox)
         engine.log.reserve(_SMALL_RECORD, use_spare=True)
         if inbox is not None and isinstance(command, Subscribe):
-            self._inboxes[command.tag] = inbox
+            self._recipients.inboxes[command.tag] = inbox
             try:
                 return Pending(core.apply(command, now), self._record())
             except RemudaError:
-                self._inboxes.pop(command.tag, None)
+                self._recipients.inboxes.pop(command.tag, None)
                 raise
         if isinstance(command, Unsubscribe):
             if command.keep:
@@ -201,23 +240,23 @@ class Runtime:
     def _settle(self, command: Settle, now: int, wait: bool) -> Pending:
         core, log = self.engine.core, self.engine.log
         settlement = command.settlement
-        if command.runs is None and settlement.outcome is Outcome.ACK:
-            queue = core.queues.get(command.queue)
-            if queue is not None:
+        queue = core.queues.get(command.queue)
+        if command.runs is None and queue is not None:
+            if settlement.reason is None and settlement.detail is None:
                 log.reserve(_PLAIN_ANSWER, use_spare=True)
-                record = core.consuming.complete_plainly(queue, command.lease, settlement.consumer, now)
-                if record is not None:
-                    count = record.rows[0].count
-                    if wait:
-                        return Pending(count, self._keep(record, queue.persistent))
-                    self._keep_later(record, queue.persistent)
-                    self._timer.nudge(now + _DEFERMENT)
-                    return Pending(count, 0)
-        log.reserve(self._answer_bytes(core, command), use_spare=True)
+            else:
+                self.engine.make_room_for_answer(command)
+            record = core.consuming.settle_plainly(queue, command.lease, settlement, now)
+            if record is not None:
+                count = record.rows[0].count
+                if wait:
+                    return Pending(count, self._keep(record, queue.persistent))
+                self._keep_later(record, queue.persistent)
+                self._timer.nudge(now + _DEFERMENT)
+                return Pending(count, 0)
+        self.engine.make_room_for_answer(command)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
-        if self._sync_at != NEVER:
-            self._timer.nudge(self._sync_at)
         if ticket and not wait and not self._outbox[-1].concerns_others:
             self._deferred = ticket
             self._timer.nudge(now + _DEFERMENT)
@@ -238,17 +277,67 @@ class Runtime:
                 dispatch, record = done
                 return Pending(dispatch, self._keep(record, False), held=engine.held(dispatch))
         if command.wait and inbox is not None:
-            self._inboxes[command.tag] = inbox
+            self._recipients.inboxes[command.tag] = inbox
         try:
             dispatch = core.apply(command, now)
         except RemudaError:
-            self._inboxes.pop(command.tag, None)
+            self.forget_pull(command.tag)
             raise
         ticket = self._record() or self._deferred
         if dispatch is None:
             return Pending(None, ticket)
-        self._inboxes.pop(command.tag, None)
+        self._recipients.inboxes.pop(command.tag, None)
         return Pending(dispatch, ticket, held=engine.held(dispatch))
+
+    begin = submit
+    """The same for those who may not wait for another process: here nobody does."""
+
+    remote = False
+
+    def asks(self, dispatch: Dispatch) -> bool:
+        """Whether handing this delivery over takes a question to another process."""
+        return False
+
+    def _found_again(self, messages: Messages, receipt: Receipt) -> Receipt:
+        """The receipt of a batch that was taken in before, as the log tells it."""
+        runs = [(receipt.first, receipt.repeated or 0)]
+        held = self.engine.recent(runs)
+        stored = self.engine.log.fetch(runs).messages if held is None else held
+        ids = [stored.id(row) for row in range(len(stored.bodies))]
+        if len(ids) == len(messages.bodies):
+            return msgspec.structs.replace(receipt, given=ids)
+        given, refusals, at = [], dict[int, Refused](), 0
+        for row, body in enumerate(messages.bodies):
+            if at < len(ids) and stored.bodies[at] == body:
+                given.append(ids[at])
+                at += 1
+            else:
+                given.append(messages.id(row))
+                refusals[row] = Refused("its queue refused it when the batch was sent first; nothing of it was stored")
+        return msgspec.structs.replace(receipt, given=given, refusals=refusals)
+
+    def watch(self, first: int, count: int) -> Future[None] | None:
+        """The fate of messages that were taken in before, where their queues commit later than on receipt."""
+        with self.lock:
+            number = self.engine.core.publishing.watch_again(first, count)
+            if number is None:
+                return None
+            confirmed = self._recipients.watch(number)
+            ticket = self._record()
+        self.wait(ticket)
+        return confirmed
+
+    def release_unclaimed(self) -> None:
+        """Deliveries that nobody has reclaimed since the directory was opened come back."""
+        with self.lock:
+            if self._closed or not self.engine.unclaimed:
+                return
+            self.engine.unclaimed = False
+            self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
+            with self._changing():
+                self.engine.core.release_unclaimed(self.clock(), self.engine.begun)
+                ticket = self._record()
+        self.wait(ticket)
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
         """Whoever asked waits no longer. False if the answer is already on its way and will be in the inbox."""
@@ -257,7 +346,7 @@ class Runtime:
                 return True
             waiting: bool = self.engine.core.apply(CancelPull(queue, tag), self.clock())
             if waiting:
-                self._inboxes.pop(tag, None)
+                self._recipients.inboxes.pop(tag, None)
             # One whose time was up by the broker's own clock waits no longer either: then its inbox is being closed.
             return waiting
 
@@ -267,17 +356,62 @@ class Runtime:
             return
         release = Settlement(Outcome.RELEASE, "its consumer is gone", consumer=dispatch.consumer, front=True)
         with contextlib.suppress(BrokerClosed, StorageError):
-            self.submit(Settle(dispatch.queue, dispatch.lease, release))
+            self.submit_sometime(Settle(dispatch.queue, dispatch.lease, release))
             self._timer.nudge(0)
+
+    def submit_sometime(self, command: Command) -> Pending:
+        """As `submit`, for what must be done though nobody waits for it: if it cannot be kept now, when it can."""
+        try:
+            return self.submit(command)
+        except StorageError as error:
+            if not error.passing:
+                raise
+            with self.lock:
+                self._owed.append(command)
+            return Pending(None, 0)
+
+    def _owe(self, command: Command, refusal: StorageError) -> Pending:
+        """Those who leave cannot come again: what cannot be kept now is done when it can. Others are refused."""
+        if type(command) is not Unsubscribe or not refusal.passing:
+            raise refusal
+        self._owed.append(command)
+        return Pending(None, 0)
+
+    def leave(self, queue: str, consumer: str) -> None:
+        """A consumer was told that it could not subscribe."""
+        with contextlib.suppress(RemudaError):
+            self.submit(Unsubscribe(queue, consumer))
+
+    def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
+        """Nobody is left to take what a pull brought, or will bring: they are gone, or were told that it failed."""
+        found: Dispatch | None = pending.result
+        if found is not None and found.lease is not None:
+            release = Settlement(Outcome.RELEASE, "it was not handed out", consumer=found.consumer, front=True)
+            with contextlib.suppress(BrokerClosed, StorageError):
+                self.submit_sometime(Settle(found.queue, found.lease, release))
+        elif found is None and inbox is not None:
+            self.cancel_pull(command.queue, command.tag)
+            inbox.divert(self.give_back)
+
+    def check_stalled(self) -> None:
+        """Whoever found nothing is told when nothing can come."""
+        if self._stalled is not None:
+            raise stalls.refusal(self._stalled)
 
     def track(self, lease: int, runs: int) -> Callable[[int], None]:
         """What is to be told of each message of a delivery that its consumer begins with."""
         return self.engine.attempts.track(lease, runs).begin
 
-    def hand_over(self, dispatch: Dispatch) -> Dispatch | None:
-        """A delivery leaves the inbox. None if it is over; without what has expired meanwhile."""
+    def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
+        """A delivery leaves its inbox. None if it is over; without what has expired meanwhile.
+
+        If that cannot be kept now it comes first again, for whoever asks next.
+        """
         if dispatch.lease is None:
             return dispatch
+        if self._stalled is not None:
+            inbox.put_back(dispatch)
+            raise stalls.refusal(self._stalled)
         with self.lock:
             queue = self.engine.core.queues.get(dispatch.queue)
             lease = queue.leases.get(dispatch.lease) if queue is not None else None
@@ -288,12 +422,21 @@ class Runtime:
                     return dispatch if queue is not None and dispatch.shared and dispatch.deadline > now else None
                 if lease.deadline > now and not queue.options.message_timeout:
                     return dispatch
-        pending = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
-        self.wait(pending.ticket)
+        try:
+            pending = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
+        except StorageError:
+            inbox.put_back(dispatch)
+            raise
         runs: list[tuple[int, int]] = pending.result
-        if not runs:
-            return None
-        return dispatch if runs == dispatch.runs else _without(dispatch, runs)
+        taken = None if not runs else dispatch if runs == dispatch.runs else dispatch.only(runs)
+        try:
+            self.wait(pending.ticket)
+        except StorageError:
+            if taken is not None:
+                # For the queue it is handed over, and perhaps settled: whoever asks next gets it as it is.
+                inbox.put_back(msgspec.structs.replace(taken, hand_over=False, shared=True))
+            raise
+        return taken
 
     def held(self, dispatch: Dispatch) -> Messages | None:
         """The messages of a delivery, if they are in memory."""
@@ -313,7 +456,7 @@ class Runtime:
         if fetched.missing:
             _log.error("queue %s: messages at %s cannot be read from the log", dispatch.queue, fetched.missing)
             self.submit(EndUnreadable(dispatch.queue, tuple(fetched.missing)))
-            dispatch = _without(dispatch, fetched.offsets)
+            dispatch = dispatch.only(fetched.offsets)
         return dispatch, fetched.messages
 
     # Questions
@@ -332,9 +475,7 @@ class Runtime:
 
     def waiting(self, name: str) -> list[tuple[int, int]]:
         with self._asking() as core:
-            queue = core.registry.queue(name)
-            runs = [(first, count) for _, _, level in queue.ready.levels() for first, count, _ in level.runs()]
-            return runs + [(piece.first, piece.count) for piece in queue.delayed]
+            return core.waiting(name)
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
         with self._asking() as core:
@@ -374,38 +515,63 @@ class Runtime:
                 raise BrokerClosed(self._closed_text)
             yield self.engine.core
 
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What was cut or lost when the log was opened."""
+        return self.engine.report
+
+    def checkpoint(self) -> None:
+        self.upkeep.checkpoint()
+
+    def collect(self) -> Removed:
+        self.upkeep.checkpoint()
+        self.upkeep.seal()
+        return self.upkeep.collect()
+
     # Waiting and writing
+
+    def kept(self, ticket: int) -> Future[None]:
+        """The same as `wait`, for those who cannot wait: a thread does it for them."""
+        if self._committer is None:
+            with self.lock:
+                if self._closed:
+                    raise BrokerClosed(self._closed_text)
+                self._committer = self._committer or Committer(self.wait)
+        return self._committer.kept(ticket)
 
     def wait(self, ticket: int) -> None:
         """Return when everything up to this ticket is kept."""
         if ticket:
             self._group.wait(ticket)
 
+    @property
+    def last_ticket(self) -> int:
+        """Once this is kept, everything that happened so far is."""
+        return self._ticket
+
+    @property
+    def reached(self) -> int:
+        """The ticket up to which everything is kept."""
+        return self._group.reached
+
     def tick(self) -> int:
         """Do what time demands; gives when it next will."""
+        if self._stalled is not None:
+            # What could not be written comes first, or it would grow and grow.
+            self.wait(self._ticket)
         with self.lock:
             if self._closed:
                 return NEVER
-            self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
-            self._holder = threading.get_ident()
-            try:
-                now = self.clock()
-                self.engine.core.tick(now)
+            self._probe()
+            with self._changing():
+                self.engine.core.tick(self.clock())
                 ticket = self._record() or self._deferred
-                if self._sync_at <= now:
-                    self._must_sync = True
-                    self._ticket += 1
-                    ticket = self._ticket
-            except RemudaError:
-                raise
-            except BaseException as error:
-                self._give_up(error)
-                raise
-            finally:
-                self._holder = None
         self.wait(ticket)
+        if self._owed:
+            self._pay()
         with self.lock:
-            return min(self.engine.core.next_wake(), self._sync_at)
+            wake = self.engine.core.next_wake()
+            return wake if self.trouble is None else min(wake, self.clock() + _PROBE)
 
     def sync(self) -> None:
         """Force to disk what has been written."""
@@ -417,13 +583,15 @@ class Runtime:
 
     def flush(self) -> None:
         """Have everything that happened so far in the log, for those who read it there."""
-        self._check_caller()
-        with self.lock:
-            if self._closed:
-                raise BrokerClosed(self._closed_text)
+        with self._asking():
             self._ticket += 1
             ticket = self._ticket
-        self.wait(ticket)
+        try:
+            self.wait(ticket)
+        except StorageError as error:
+            # What cannot be kept for now did not happen yet, and what did can be read all the same.
+            if not error.passing:
+                raise
 
     def close(self) -> None:
         """End everything in order and let the directory go. What was confirmed is kept, also after a failed write.
@@ -440,7 +608,7 @@ class Runtime:
             if self._closed:
                 return
             self._closed = True
-        self._release_all(None)
+        self._recipients.release_all(None)
         self._timer.stop()
         self.upkeep.stop()
         try:
@@ -450,26 +618,20 @@ class Runtime:
             self.engine.close()
             self._claim.release()
             self.notices.close()
+            if self._committer is not None:
+                self._committer.close()
 
     def _settle_down(self) -> None:
         """Put back what consumers hold, and make the next start quick."""
         with self.lock:
-            now = self.clock()
-            core = self.engine.core
+            core, now = self.engine.core, self.clock()
             core.registry.closing = True
-            self._holder = threading.get_ident()
-            try:
+            with self._changing():
                 for queue in list(core.queues.values()):
-                    for consumer in list(queue.consumers):
-                        core.apply(Unsubscribe(queue.name, consumer), now)
+                    for name, consumer in list(queue.consumers.items()):
+                        if consumer.tag not in self.visitors:
+                            core.apply(Unsubscribe(queue.name, name), now)
                 self._record()
-            except RemudaError:
-                raise
-            except BaseException as error:
-                self._give_up(error)
-                raise
-            finally:
-                self._holder = None
             ticket = self._ticket
         self.wait(ticket)
         with self.lock:
@@ -484,6 +646,23 @@ class Runtime:
 
     # Inside
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Whoever holds the lock changes the queues."""
+        self._holder = threading.get_ident()
+        try:
+            yield
+        except RemudaError:
+            # The core refuses with its own errors before it changes anything.
+            raise
+        except BaseException as error:
+            # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
+            # written from it, and the log tells what is true.
+            self._give_up(error)
+            raise
+        finally:
+            self._holder = None
+
     def _check_caller(self) -> None:
         if self._holder == threading.get_ident():
             raise RemudaError("an extension cannot call the broker that is calling it; do it from another thread")
@@ -491,17 +670,53 @@ class Runtime:
     def _close_subscription(self, command: Unsubscribe) -> None:
         queue = self.engine.core.queues.get(command.queue)
         consumer = queue.consumers.get(command.consumer) if queue is not None else None
-        inbox = self._inboxes.pop(consumer.tag, None) if consumer is not None else None
+        inbox = self._recipients.inboxes.pop(consumer.tag, None) if consumer is not None else None
         if inbox is not None:
             inbox.close()
 
-    def _answer_bytes(self, core: Core, command: Settle) -> int:
-        """More than the events of an answer can take: two rows for each run, with the reason."""
-        queue, settlement = core.queues.get(command.queue), command.settlement
-        lease = queue.leases.get(command.lease) if queue is not None else None
-        runs = command.runs if command.runs is not None else lease.runs if lease is not None else []
-        text = len(settlement.reason or "") + len(settlement.detail or "") + len(command.queue)
-        return 4096 + 2 * max(len(runs), 1) * (64 + 4 * (text + len(settlement.consumer or "")))
+    def _note_trouble(self, error: StorageError) -> None:
+        """Something was refused because it could not be kept; the timer tries when that is over."""
+        if self.trouble is None:
+            _log.error("not everything can be kept: %s", error)
+        self.trouble = error
+        self._timer.nudge(self.clock() + _PROBE)
+
+    def _stall(self, error: StorageError) -> None:
+        """Nothing can be kept for now. Everything is refused until what waits is written."""
+        if self._stalled is None:
+            _log.error("nothing can be kept, and all is refused until it can: %s", error)
+        self._stalled = self.trouble = error
+        self._timer.nudge(self.clock() + _PROBE)
+
+    def _go_on(self) -> None:
+        _log.info("the broker goes on: what waited to be kept is written")
+        self._stalled = None
+
+    def _probe(self) -> None:
+        """Look whether time may pass, and whether what was refused would now be taken."""
+        log = self.engine.log
+        try:
+            log.reserve(_SMALL_RECORD, use_spare=True)
+        except StorageError as error:
+            if error.passing:
+                self._stall(error)
+            else:
+                self._fail(error)
+            raise
+        if self._stalled is not None:
+            self._go_on()
+        if self.trouble is not None:
+            with contextlib.suppress(StorageError):
+                log.reserve(_SMALL_RECORD)
+                self.trouble = None
+
+    def _pay(self) -> None:
+        """Do what is owed to those who left while nothing could be kept."""
+        with self.lock:
+            owed, self._owed = self._owed, []
+        for command in owed:
+            with contextlib.suppress(RemudaError):
+                self.wait(self.submit_sometime(command).ticket)
 
     def _give_up(self, error: BaseException) -> None:
         _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
@@ -511,17 +726,7 @@ class Runtime:
     def _fail(self, error: BaseException) -> None:
         """Nothing can be kept any more, and everyone who waits is told so."""
         self._group.fail(error)
-        self._release_all(self._group.stopped())
-
-    def _release_all(self, failure: Exception | None) -> None:
-        inboxes = list(self._inboxes.values())
-        self._inboxes.clear()
-        for inbox in inboxes:
-            inbox.close(failure)
-        confirmations, self._confirmations = self._confirmations, {}
-        closed = BrokerClosed("the broker was closed; the message is kept and its fate is not known yet")
-        for future in confirmations.values():
-            _resolve(future, failure or closed)
+        self._recipients.release_all(self._group.stopped())
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
         """As `_record`, for one record that concerns nobody but who caused it."""
@@ -529,6 +734,7 @@ class Runtime:
         ticket = self._ticket = self._ticket + 1
         syncs = durable and self._syncs
         alone = not (syncs or self._must_sync or self._outbox or self.extensions.synchronizer) and self._group.idle
+        size, kept = 0, False
         try:
             size = engine.log.append_now(record) if alone else 0
             kept = size > 0
@@ -536,8 +742,10 @@ class Runtime:
                 size = engine.log.append(record)
                 kept = alone and engine.log.write_now()
         except BaseException as error:
-            self._fail(error)
-            raise
+            if not passes(error):
+                self._fail(error)
+                raise
+            size = size or engine.log.pending_bytes  # whoever waits for it tries again
         if kept:
             self._deferred = 0
             self._group.note(ticket)
@@ -548,8 +756,8 @@ class Runtime:
                 self._unreplicated.append(record)
         if type(record) is Appended:
             engine.store(record, size)
-        soonest = engine.core.registry.soonest
-        if soonest < self._timer.planned:
+        wakes = engine.core.registry.wakes
+        if wakes and wakes[0][0] < self._timer.planned:
             self._timer.nudge(engine.core.next_wake())
         return ticket
 
@@ -585,12 +793,7 @@ class Runtime:
         self._ticket += 1
         if not defer and self._write_alone(effects):
             return 0
-        if effects.durable and self._syncs:
-            if defer:
-                # Nobody waits for it, so it need not be synced before others hear what comes of it.
-                self._sync_at = min(self._sync_at, self.clock() + _DEFERMENT)
-            else:
-                self._must_sync = True
+        self._must_sync = self._must_sync or (effects.durable and self._syncs)
         self._outbox.append(effects)
         if self.extensions.synchronizer is not None:
             self._unreplicated += effects.records
@@ -612,6 +815,8 @@ class Runtime:
             if not self.engine.log.write_now():
                 return False
         except BaseException as error:
+            if passes(error):
+                return False  # whoever waits for it tries again
             self._fail(error)
             raise
         self._deferred = 0
@@ -627,81 +832,39 @@ class Runtime:
             outbox, self._outbox = self._outbox, []
             records, self._unreplicated = self._unreplicated, []
             must_sync, self._must_sync = self._must_sync, False
-            if must_sync:
-                self._sync_at = NEVER
             self._deferred = 0
         try:
-            batch.write()
+            if self.fence is not None:
+                self.fence()
+            batch.write(final=self._closed)
             if must_sync:
-                batch.sync()
+                batch.sync(final=self._closed)
             if records and self.extensions.synchronizer is not None:
                 self.extensions.synchronizer.replicate(records)
         except BaseException as error:
-            self._fail(error)
-            raise
-        for effects in outbox:
-            self._let_out(effects)
-        return ticket
-
-    def _let_out(self, effects: Effects) -> None:
-        for dispatch in effects.dispatches:
-            inbox = self._inboxes.get(dispatch.tag)
-            if inbox is not None:
-                inbox.put(dispatch)
-        for tag in effects.closed:
+            if self._closed or not (isinstance(error, StorageError) and error.passing):
+                self._fail(error)
+                raise
             with self.lock:
-                inbox = self._inboxes.pop(tag, None)
-            if inbox is not None:
-                inbox.close()
-        for confirmation in effects.confirmations:
-            self._confirm(confirmation)
-        if effects.notices:
-            self.notices.post(effects.notices)
+                self.engine.log.take_back(batch)
+                self._outbox[:0] = outbox
+                self._unreplicated[:0] = records
+                self._must_sync = self._must_sync or must_sync
+                self._stall(error)
+            raise stalls.unconfirmed(error) from error
+        if self._stalled is not None:
+            self._go_on()
+        for effects in outbox:
+            self._recipients.let_out(effects)
+        return ticket
 
     def forget_pull(self, tag: int) -> None:
         """The answer to a pull was taken."""
-        self._inboxes.pop(tag, None)
+        self._recipients.inboxes.pop(tag, None)
 
     def forget_inbox(self, tag: int) -> None:
         """Its consumer left and keeps what it was handed; what still lies there goes back."""
-        inbox = self._inboxes.pop(tag, None)
+        inbox = self._recipients.inboxes.pop(tag, None)
         if inbox is not None:
             inbox.divert(self.give_back)
             inbox.close()
-
-    def _confirm(self, confirmation: Confirmation) -> None:
-        future = self._confirmations.pop(confirmation.watch, None)
-        if future is None:
-            return
-        if confirmation.reason is None:
-            _resolve(future)
-        else:
-            text = (
-                f"the message was taken in but ended without success: {confirmation.reason}. It is kept with its reason"
-            )
-            _resolve(future, DeliveryFailed(text, confirmation.reason))
-
-
-def _resolve(future: Future[None], error: Exception | None = None) -> None:
-    """Settle what a producer waits for, unless closing, or the producer itself, was quicker."""
-    with contextlib.suppress(InvalidStateError):
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-
-def _without(dispatch: Dispatch, found: Sequence[tuple[int, int]]) -> Dispatch:
-    """The delivery of only those runs that were found."""
-    past = {
-        offset: (attempt, bool(dispatch.redelivered) and dispatch.redelivered[at])
-        for at, (attempt, (first, count)) in enumerate(zip(dispatch.attempts, dispatch.runs, strict=True))
-        for offset in range(first, first + count)
-    }
-    runs = [(offset, 1) for first, count in found for offset in range(first, first + count)]
-    return msgspec.structs.replace(
-        dispatch,
-        runs=runs,
-        attempts=[past[offset][0] for offset, _ in runs],
-        redelivered=tuple(past[offset][1] for offset, _ in runs),
-    )

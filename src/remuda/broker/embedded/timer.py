@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from remuda.broker.options import Sync
 from remuda.core.ready import NEVER
+from remuda.log.tail import passes
 from remuda.model.durations import SECOND
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.runtime import Runtime
 
 _log = logging.getLogger("remuda.broker")
+_BREATH: Final = 0.001
 
 
 class Timer:
@@ -58,13 +61,18 @@ class Timer:
                 self.planned = NEVER
             try:
                 if next_sync <= self._runtime.clock():
+                    next_sync = self._runtime.clock() + interval  # first, so that one that fails is no hot loop
                     self._runtime.sync()
-                    next_sync = self._runtime.clock() + interval
-                self.nudge(self._runtime.tick())
+                wake = self._runtime.tick()
+                self.nudge(wake)
+                if wake <= self._runtime.clock():
+                    # There is more than one slice to do, and a lock that is taken again at once lets nobody in between.
+                    time.sleep(_BREATH)
             except Exception as error:
                 if self._runtime.failure is not None:
                     _log.error("the broker's timer stopped: %s", error)
                     return
-                # As when the disk is full: what is due stays due.
-                _log.error("the broker's timer failed and will try again: %s", error)
-                self.planned = self._runtime.clock() + SECOND
+                # As when the disk is full, which was reported: what is due stays due.
+                if not passes(error):
+                    _log.error("the broker's timer failed and will try again: %s", error)
+                    self.planned = self._runtime.clock() + SECOND

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remuda.core import snapshot
+from remuda.core.snapshot import FrozenCore
+from remuda.log.scrub import Scrub
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
-from remuda.model.errors import RemudaError
+from remuda.model.errors import RemudaError, StorageError
 from remuda.model.filters import MessageFilter
 from remuda.model.results import Removed
 from remuda.model.state import PARKED
@@ -20,11 +23,26 @@ from remuda.model.state import PARKED
 if TYPE_CHECKING:
     from remuda.broker.embedded.intake import Intake
     from remuda.broker.embedded.runtime import Runtime
+    from remuda.lake.publishing import Publisher
+    from remuda.spark.progress import Archived
 
 _log = logging.getLogger("remuda.upkeep")
 _PAUSE: Final = 0.5
+_SCRUB_FIRST: Final = 4 << 20
+"""Bytes of sealed files that are held against their checksums before the broker is there, and at each turn after."""
+_SCRUB: Final = 16 << 20
+_PUBLISH_PATIENCE: Final = 2.0
+"""Seconds that the broker waits for another process which publishes the same tables."""
+_FIRST_DELAY: Final = 1.0
+_LONGEST_DELAY: Final = 30.0
+"""How long, in seconds, a duty that failed is left alone: twice as long each time."""
 _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
+
+
+_RECORDS_TO_PLAY: Final = 4000
+_SNAPSHOT_BYTES_PER_RECORD: Final = 50
+"""How much of a snapshot is loaded in the time in which a record is played."""
 
 
 class Upkeep:
@@ -35,33 +53,47 @@ class Upkeep:
         self._volatile = volatile
         self.troubles: dict[str, str] = {}
         """Duties that failed when they were last tried, with the reason."""
+        self._postponed: dict[str, tuple[float, float]] = {}
+        """Until when a duty that failed is left alone, and for how long that is."""
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
         self._snapshot_bytes = 0
         self._next_collect = runtime.clock() + runtime.options.collect_interval
         self._intake: Intake | None = None
+        self._scrubbing = Scrub(runtime.engine.log)
+        self._publisher: Publisher | None = None
+        self._tables_due = bool(runtime.options.lake)
+        """Whether files may have come or gone since the tables were published; also at the start, after a crash."""
 
     def start(self) -> None:
+        self._scrub(_SCRUB_FIRST)
         self.thread.start()
 
     def stop(self) -> None:
         self._stop.set()
         if self.thread is not threading.current_thread():
             self.thread.join()
+        self._try("lakehouse tables", self._publish_tables)
 
     def checkpoint(self) -> None:
         """Make the next restart begin here."""
         runtime = self._runtime
         with self._turn:
             with runtime.lock:
-                mark, state = runtime.engine.log.mark(), snapshot.save(runtime.engine.core)
-            runtime.sync()
-            runtime.engine.log.write_checkpoint(mark, state)
-            self._snapshot_bytes = len(state)
+                mark, frozen = runtime.engine.freeze()
+            try:
+                runtime.sync()
+                self._snapshot_bytes = runtime.engine.log.write_checkpoint(mark, frozen.encode())
+            finally:
+                frozen.thaw()
 
     def seal(self) -> None:
-        """Turn full tail segments into Parquet, or let them go where nothing outlives the process."""
+        """Turn full tail segments into Parquet, or let them go where nothing outlives the process. Those that cannot be
+        now are tried again."""
+        self._try("sealing", self._seal)
+
+    def _seal(self) -> None:
         with self._turn:
             if self._volatile:
                 from remuda.log.collect import drop_settled
@@ -70,11 +102,18 @@ class Upkeep:
                 return
             from remuda.log.seal import seal  # which loads Arrow, and most processes never get here
 
-            for sealed in seal(self._runtime.engine.log):
+            done = seal(self._runtime.engine.log)
+            self._tables_due = self._tables_due or bool(done and self._runtime.options.lake)
+            for sealed in done:
                 if sealed.failure is not None:
-                    _log.error("%s could not be sealed and will be tried again: %s", sealed.segment, sealed.failure)
+                    raise StorageError(f"{sealed.segment} could not be sealed: {sealed.failure}")
                 for damage in sealed.damages:
                     _log.error("while sealing: %s", damage.describe())
+                if sealed.set_aside is not None:
+                    _log.error(
+                        "%s was sealed without what could not be read of it; it is kept as %s. Restore it from a copy, "
+                        "or remove it", sealed.segment, sealed.set_aside,
+                    )  # fmt: skip
 
     def collect(self) -> Removed:
         """Let go what has outlived its retention."""
@@ -96,10 +135,18 @@ class Upkeep:
             self.seal()
         from remuda.log.collect import collect
 
+        archived = self._archived()
         with self._turn:
-            gone = collect(runtime.engine.log, _Kept(runtime, options.success_retention))
+            kept = _Kept(runtime, options.success_retention, archived)
+            gone = collect(runtime.engine.log, kept, None if archived is None else archived.position)
+        if gone.messages or gone.events:
+            self._tables_due = bool(options.lake)
         for failure in gone.failures:
             _log.error("retention could not look through a file: %s", failure)
+        if gone.failures:
+            self.troubles["retention of files"] = "; ".join(gone.failures)
+        else:
+            self.troubles.pop("retention of files", None)
         removed = Removed(forgotten, gone.messages, gone.events, gone.bytes_freed)
         if forgotten or gone.messages or gone.events:
             _log.info(
@@ -108,24 +155,80 @@ class Upkeep:
             )  # fmt: skip
         return removed
 
+    def _archived(self) -> Archived | None:
+        """How far the archive has come that the collector must not pass."""
+        lake = self._runtime.options.collect_after_archive
+        if lake is None:
+            return None
+        from remuda.spark.progress import archived
+
+        reached = archived(lake)
+        _log.info("retention goes no farther than the archive: offset %d, position %d", *reached)
+        return reached
+
     def _run(self) -> None:
         while not self._stop.wait(_PAUSE):
-            for duty in (self._take_in, self._checkpoint_when_due, self._collect_when_due):
-                self._try(duty)
+            self._try_if_due("intake", self._take_in)
+            self._try_if_due("checkpoint", self._checkpoint_when_due)
+            if "sealing" in self.troubles:
+                self._try_if_due("sealing", self._seal)
+            self._try_if_due("retention", self._collect_when_due)
+            self._try_if_due("lakehouse tables", self._publish_tables)
+            self._try_if_due("checksums", self._look_for_damage)
 
-    def _try(self, duty: Callable[[], None]) -> None:
+    def _try_if_due(self, name: str, duty: Callable[[], None]) -> None:
+        if name not in self._postponed or time.monotonic() >= self._postponed[name][0]:
+            self._try(name, duty)
+
+    def _try(self, name: str, duty: Callable[[], None]) -> None:
         """One duty that fails costs a report; the others go on."""
-        name = duty.__name__.strip("_").replace("_", " ")
         try:
             duty()
             self.troubles.pop(name, None)
+            self._postponed.pop(name, None)
         except Exception as error:
-            if self._stop.is_set():
+            if self._stop.is_set() and duty != self._publish_tables:
                 return
+            _, delay = self._postponed.get(name, (0.0, 0.0))
+            delay = min(max(2 * delay, _FIRST_DELAY), _LONGEST_DELAY)
+            self._postponed[name] = time.monotonic() + delay, delay
             if self.troubles.get(name) != str(error):
                 known = isinstance(error, RemudaError)
-                _log.error("upkeep: %s failed and will be tried again: %s", name, error, exc_info=not known)
+                _log.error("%s failed and will be tried again: %s", name, error, exc_info=not known)
             self.troubles[name] = str(error)
+
+    def _look_for_damage(self) -> None:
+        self._scrub(_SCRUB)
+
+    def _scrub(self, budget: int) -> None:
+        """Hold sealed files against their checksums. What is damaged is reported as what was found at the start is."""
+        if self._scrubbing.done:
+            return
+        report = self._runtime.engine.report
+        known = {damage.file for damage in report.damages}
+        found = [damage for damage in self._scrubbing.run(budget) if damage.file not in known]
+        report.damages = (*report.damages, *found)
+        for damage in found:
+            _log.error("a sealed file is damaged: %s. Restore it from a copy", damage.describe())
+
+    def _publish_tables(self) -> None:
+        """Bring the lakehouse tables up to the files that are sealed now."""
+        if not self._tables_due:
+            return
+        self._tables_due = False
+        try:
+            if self._publisher is None:
+                from remuda.lake.publishing import Publisher  # which loads Arrow, and most brokers have no tables
+
+                root = self._runtime.engine.log.disk.path("")
+                assert root is not None
+                self._publisher = Publisher(Path(root).absolute(), self._runtime.options.lake)
+            told = self._publisher.publish(patience=_PUBLISH_PATIENCE)
+        except BaseException:
+            self._tables_due = True
+            raise
+        for name in sorted({name for one in told for name in one.damaged}):
+            _log.error("%s is damaged and is not in the lakehouse tables; restore it from a copy", name)
 
     def _take_in(self) -> None:
         if self._intake is None:
@@ -139,7 +242,10 @@ class Upkeep:
 
     def _checkpoint_when_due(self) -> None:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
-        if self._runtime.engine.log.bytes_since_checkpoint >= due:
+        log = self._runtime.engine.log
+        # Whoever takes over from this process plays what came since: that must not take long.
+        records = _RECORDS_TO_PLAY + self._snapshot_bytes // _SNAPSHOT_BYTES_PER_RECORD
+        if log.bytes_since_checkpoint >= due or (self._runtime.visited and log.records_since_checkpoint >= records):
             self.checkpoint()
             self.seal()
 
@@ -153,12 +259,17 @@ class Upkeep:
 class _Kept:
     """Says which messages must stay: those that a queue may need, and those settled too lately."""
 
-    def __init__(self, runtime: Runtime, retention: int) -> None:
+    def __init__(self, runtime: Runtime, retention: int, archived: Archived | None = None) -> None:
         with runtime.lock:
             core = runtime.engine.core
-            live = sorted(run for queue in core.queues.values() for run in queue.live())
+            frozen = FrozenCore(core)
+            end = core.recorder.next_offset
             self._recent = core.recorder.settled_since(runtime.clock() - retention)
-        self._runs = _merged(live)
+        try:
+            unarchived = [] if archived is None else [(archived.offset, max(end - archived.offset, 0))]
+            self._runs = _merged(sorted([*frozen.live(), *unarchived]))
+        finally:
+            frozen.thaw()
         self._starts = [first for first, _ in self._runs]
 
     def __call__(self, first: int, last: int) -> list[tuple[int, int]]:

@@ -123,7 +123,9 @@ class QueueCollector(Collector):
         return list(_families())
 
     def collect(self) -> Iterator[Metric]:
-        messages, entered = _families()
+        messages, entered, problems = _families()
+        for part in self._bus.health().get("problems", {}):
+            problems.add_metric([part], 1)
         for info in self._bus.broker.queues():
             for place, number in _places(info).items():
                 messages.add_metric([info.name, place], number)
@@ -131,12 +133,14 @@ class QueueCollector(Collector):
                 entered.add_metric([info.name, state.name.lower()], number)
         yield messages
         yield entered
+        yield problems
 
 
-def _families() -> tuple[GaugeMetricFamily, CounterMetricFamily]:
+def _families() -> tuple[GaugeMetricFamily, CounterMetricFamily, GaugeMetricFamily]:
     return (
         GaugeMetricFamily("remuda_queue_messages", "Messages in a queue", labels=["queue", "state"]),
         CounterMetricFamily("remuda_queue_entered", "Messages that ever entered a state", labels=["queue", "state"]),
+        GaugeMetricFamily("remuda_problem", "Parts that do not work; health tells why", labels=["part"]),
     )
 
 

@@ -36,7 +36,11 @@ class Database:
         with storage_errors(path):
             if not create and not path.exists():
                 raise IndexUnusable(f"there is no search index {str(path)!r}")
-            self.connection = sqlite3.connect(path, timeout=_WAIT, isolation_level=None, check_same_thread=False)
+            # One that was removed just now must not be made anew, with nothing in it.
+            place = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+            self.connection = sqlite3.connect(
+                place, timeout=_WAIT, isolation_level=None, check_same_thread=False, uri=True
+            )
             try:
                 self._prepare(create)
             except BaseException:

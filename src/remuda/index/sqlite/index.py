@@ -144,11 +144,10 @@ class SqliteIndex:
                 self._reader.close()  # another process has built a new one
                 self._reader = None
             if self._reader is None:
-                number = self._newest_complete()
-                if number is None:
-                    yield None
-                    return
-                self._reader = Database(self._path(number))
+                self._reader = self._open_newest()
+            if self._reader is None:
+                yield None
+                return
             run = self._reader.connection.execute
             run("BEGIN")
             try:
@@ -161,10 +160,8 @@ class SqliteIndex:
         if self._writer is not None and not self._writer.path.exists():
             self._close_writer()
         if self._writer is None:
-            number = self._newest_complete()
-            if number is not None:
-                self._writer = Database(self._path(number))
-            elif required:
+            self._writer = self._open_newest()
+            if self._writer is None and required:
                 raise IndexUnusable(f"there is no search index in {str(self._folder)!r}; build it: remuda index build")
         return self._writer  # type: ignore[return-value]
 
@@ -173,22 +170,47 @@ class SqliteIndex:
         if not database.path.exists():
             raise IndexMoved("another process has built the index anew")
 
-    def _newest_complete(self) -> int | None:
-        return next((number for number in sorted(self._builds(), reverse=True) if self._is_complete(number)), None)
+    def _open_newest(self) -> Database | None:
+        """The newest build that is complete; None where there is none.
+
+        Another process may finish a build meanwhile and remove those before it: then there is a newer one to be found.
+        """
+        while True:
+            builds = sorted(self._builds(), reverse=True)
+            for number in builds:
+                found = self._open_complete(number)
+                if found is not None:
+                    return found
+            if all(self._path(number).exists() for number in builds):
+                return None
+
+    def _open_complete(self, number: int) -> Database | None:
+        """A build; None if it is not complete, or is gone."""
+        path = self._path(number)
+        database = None
+        try:
+            database = Database(path)
+            with storage_errors(path):
+                complete = bool(database.meta(_COMPLETE))
+            # The file goes before its log: if it is still there, all of it was there when it was read first.
+            if complete and path.exists():
+                found, database = database, None
+                return found
+        except NothingInIt:
+            pass
+        except IndexUnusable:
+            if path.exists():
+                raise
+        finally:
+            if database is not None:
+                database.close()
+        return None
 
     def _is_complete(self, number: int) -> bool:
-        try:
-            database = Database(self._path(number))
-        except NothingInIt:
-            return False
-        except IndexUnusable:
-            if not self._path(number).exists():
-                return False
-            raise
-        try:
-            return bool(database.meta(_COMPLETE))
-        finally:
-            database.close()
+        found = self._open_complete(number)
+        if found is not None:
+            found.close()
+        return found is not None
 
     def _builds(self) -> list[int]:
         try:

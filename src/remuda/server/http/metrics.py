@@ -25,7 +25,7 @@ class _Queues(Collector):
             "remuda_queue_entered", "Messages that ever entered a state", labels=["queue", "state"]
         )
         try:
-            infos = self._service.infos()
+            infos = self._service.broker.infos()
         except RemudaError:
             up.add_metric([], 0)
             yield up
@@ -45,7 +45,10 @@ class _Queues(Collector):
             consumers.add_metric([info.name], len(info.consumers))
             for state, number in info.counts.items():
                 entered.add_metric([info.name, state.name.lower()], number)
-        yield from (up, messages, consumers, entered)
+        problems = GaugeMetricFamily("remuda_problem", "Parts that do not work; health tells why", labels=["part"])
+        for part in self._service.health().get("problems", {}):
+            problems.add_metric([part], 1)
+        yield from (up, messages, consumers, entered, problems)
 
 
 def response(service: MessagingService) -> Response:

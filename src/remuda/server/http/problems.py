@@ -23,8 +23,9 @@ from remuda.model.errors import (
     QueueNotAccepting,
     Refused,
     RemudaError,
+    TooManyFiles,
 )
-from remuda.server.http.service import Unavailable
+from remuda.server.http.following import Unavailable
 
 
 class Problem(Exception):
@@ -62,6 +63,7 @@ _STATUSES: Final[tuple[tuple[type[RemudaError], int, str], ...]] = (
     (DeliveryFailed, 409, "Delivery failed"),
     (CommitTimeout, 504, "No confirmation in time"),
     (DiskFull, 507, "Disk full"),
+    (TooManyFiles, 503, "Too many open files"),
     (Unavailable, 503, "Broker unavailable"),
 )
 

@@ -6,20 +6,22 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, DoubleType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.utils import is_remote
 
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption, NotFound
+from remuda.spark.checkpoints import check_checkpoint, is_begun, last_batch, offsets
 from remuda.spark.lake import LakeTable
 from remuda.spark.options import check_names, truth, whole_number
 from remuda.spark.pipelines.archive import (
@@ -38,8 +40,9 @@ from remuda.spark.pipelines.mending import mend
 from remuda.spark.pipelines.metrics import fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
-from remuda.spark.port import directory
+from remuda.spark.port import directory, shown
 from remuda.spark.sink import query_id
+from remuda.spark.stream import check_log
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
 
 CHECKPOINTS: Final = "_checkpoints"
@@ -47,6 +50,8 @@ FILES: Final = "_files"
 """Checkpoints of those who follow a directory of files instead of the log."""
 DEFAULT_WINDOW: Final = "1 minute"
 _HISTORY_PARTS: Final = 32
+_STARTS: Final = 4
+_TOO_BUSY: Final = "Python worker failed to connect back"
 _FOLLOWING: Final = ("maxRows", "failOnDataLoss")
 """Options of all who follow the log."""
 
@@ -73,6 +78,9 @@ def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """log → lake, parted by date and queue"""
 
     def begin(table: str, shape: Callable[[DataFrame], DataFrame], target: LakeTable) -> StreamingQuery:
+        if not is_begun(checkpoint_of(place.lake, "archive", table)) and target.manifest().version and not is_remote():
+            raise _lost(target)
+
         def add(rows: DataFrame, app: str, batch: int) -> None:
             _check_sole(target, app)
             target.append(shape(rows), app=app, batch=batch)
@@ -81,10 +89,8 @@ def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
     return _finish(
         place,
-        [
-            begin(MESSAGES, archived_messages, messages_table(place.lake)),
-            begin(EVENTS, archived_events, events_table(place.lake)),
-        ],
+        partial(begin, MESSAGES, archived_messages, messages_table(place.lake)),
+        partial(begin, EVENTS, archived_events, events_table(place.lake)),
     )
 
 
@@ -96,7 +102,7 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
 
     mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
-    return _finish(place, [_follow(spark, place, "lifecycle", LIFECYCLE, merge)])
+    return _finish(place, partial(_follow, spark, place, "lifecycle", LIFECYCLE, merge))
 
 
 def latest(old: DataFrame | None, new: DataFrame) -> DataFrame:
@@ -115,7 +121,7 @@ def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         _merge(target, _in_parts(rows), "part", lambda old, new: _in_parts(history(new, old)), app, batch)
 
     columns = "offset bigint, created timestamp, object string, key string, digest binary"
-    return _finish(place, [_follow(spark, place, "history", MESSAGES, merge, columns)])
+    return _finish(place, partial(_follow, spark, place, "history", MESSAGES, merge, columns))
 
 
 def _in_parts(rows: DataFrame) -> DataFrame:
@@ -147,7 +153,7 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         target.vacuum()
 
     job = target.root.name
-    return _finish(place, [_follow(spark, place, job, LIFECYCLE, retell, "created timestamp")])
+    return _finish(place, partial(_follow, spark, place, job, LIFECYCLE, retell, "created timestamp"))
 
 
 def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -181,10 +187,10 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     _once_only(place, "replay")
     where = _needed(place, "replay", "where")
     table = messages_table(place.lake)
-    if not table.manifest().version and not checkpoint_of(place.lake, "archive", MESSAGES).exists():
+    if not table.manifest().version and not is_begun(checkpoint_of(place.lake, "archive", MESSAGES)):
         raise NotFound(
             f"there is no archive in the lake {place.lake!r}; nothing was replayed. Check the path, or make one: "
-            f"remuda pipeline run archive {place.url} --lake {place.lake}"
+            f"remuda pipeline run archive {shown(place.url)} --lake {place.lake}"
         )
     _publish_once(replayed(table.read(spark).where(where), place.options.get("to")), place)
     return []
@@ -311,8 +317,12 @@ def _follow(
     if (rows := whole_number(place.options, "maxRows", least=1)) is not None:
         stream = stream.option("maxRowsPerTrigger", rows)
     stream = stream.option("failOnDataLoss", truth(place.options, "failOnDataLoss", default=True))
-    checkpoint = str(checkpoint_of(place.lake, job, table))
-    return _start(stream.load(place.url), f"{job}-{table}", checkpoint, take, continuous=place.continuous)
+    checkpoint = checkpoint_of(place.lake, job, table)
+    if not is_remote():  # else it is the server's to look at
+        check_checkpoint(checkpoint)
+        if (done := last_batch(checkpoint)) is not None:
+            check_log(place.url, table, offsets(checkpoint, done))
+    return _start(stream.load(place.url), f"{job}-{table}", str(checkpoint), take, continuous=place.continuous)
 
 
 def _start(stream: DataFrame, name: str, checkpoint: str, take: Take, *, continuous: bool) -> StreamingQuery:
@@ -375,17 +385,36 @@ def _check_sole(table: LakeTable, app: str) -> None:
     """Rows that are only ever added must all come from one query, or they would be there twice."""
     newest = table.manifest()
     if newest.version and newest.last_batch(app) is None:
-        raise Conflict(
-            f"table {table.root.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
-            "the beginning; nothing was written. Restore the checkpoint, or choose another lake"
-        )
+        raise _lost(table)
 
 
-def _finish(place: Place, queries: list[StreamingQuery]) -> list[StreamingQuery]:
+def _lost(table: LakeTable) -> Conflict:
+    return Conflict(
+        f"table {table.root.name!r} was filled by a query whose checkpoint is gone, and would be filled again from "
+        "the beginning; nothing was written. Restore the checkpoint, or choose another lake"
+    )
+
+
+def _finish(place: Place, *begins: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
+    """Start queries, and wait for them where they come to an end."""
+    queries = [begin() for begin in begins]
     if not place.continuous:
-        for query in queries:
-            query.awaitTermination()
+        for begin, query in zip(begins, queries, strict=True):
+            _await(query, begin)
     return queries
+
+
+def _await(query: StreamingQuery, begin: Callable[[], StreamingQuery]) -> None:
+    """Spark gives the Python of a query ten seconds to start, which are too few on a busy machine. What a query has
+    done is in its checkpoint, so it is begun again."""
+    for left in reversed(range(_STARTS)):
+        try:
+            query.awaitTermination()
+            return
+        except StreamingQueryException as error:
+            if not left or _TOO_BUSY not in str(error):
+                raise
+        query = begin()
 
 
 def _publish_once(rows: DataFrame, place: Place) -> None:

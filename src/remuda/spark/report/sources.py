@@ -15,7 +15,7 @@ from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.port import directory, open_log
 from remuda.spark.reading import select
 from remuda.spark.selection import Selection
-from remuda.spark.tables import LIFECYCLE, LIFECYCLE_SCHEMA
+from remuda.spark.tables import EVENTS, LIFECYCLE, LIFECYCLE_SCHEMA, MESSAGES
 
 FEW: Final = 50_000
 """So many messages and events are told here before Spark's workers would have begun to."""
@@ -46,6 +46,10 @@ class LogLives:
         self._url = url
         self._log = open_log(url)
         self._messages, self._events = self._log.cut()
+        self._rows = {
+            MESSAGES: self._log.rows(MESSAGES, 0, self._messages),
+            EVENTS: self._log.rows(EVENTS, 0, self._events),
+        }
 
     @property
     def empty(self) -> bool:
@@ -53,10 +57,10 @@ class LogLives:
 
     @property
     def many(self) -> bool:
-        return self._messages > MANY
+        return self._rows[MESSAGES] > MANY
 
     def frame(self, spark: SparkSession, selection: Selection) -> DataFrame:
-        if max(self._messages, self._events) > FEW:
+        if max(self._rows.values()) > FEW:
             times = {"since": selection.since, "until": selection.until}
             given = {name: time for name, time in times.items() if time is not None}
             return read(spark, self._url, LIFECYCLE, failOnDataLoss=False, **given)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from remuda.model.urls import parse_url
 from remuda.spark.report.figures import Report
 from remuda.spark.report.windows import moment
 from remuda.spark.report.words import clock, listed
@@ -34,7 +35,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        return self.lake or self.url or ""
+        return self.lake or (str(parse_url(self.url)) if self.url else "")
 
     def selection(self) -> str:
         """What was asked for, in words."""

@@ -1,0 +1,212 @@
+"""The same work through whole libraries: a bus, actors, subscribers. Each gives the seconds that its work took, since
+some take a while to get ready."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from benchmarks.rabbitmq.sides import WINDOW
+from remuda import Bus, Context
+
+Timed = Callable[[str, str, bytes, int], float]
+"""Of a URL, a queue, a body and a count to seconds."""
+
+_BATCH: Final = 500
+_PATIENCE: Final = 120
+
+
+class _Counter:
+    """Tells when so many have come."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.done = threading.Event()
+        self._guard = threading.Lock()
+
+    def __call__(self, came: int = 1) -> None:
+        with self._guard:
+            self._left -= came
+            if self._left <= 0:
+                self.done.set()
+
+
+def _bus(url: str, queue: str, handle: Callable[[Context], None]) -> Bus:
+    bus = Bus(f"{url}?queue_type=classic&log=no")
+    bus.subscribe(queue, queue=queue)(handle)
+    assert bus.broker
+    return bus
+
+
+def remuda_publish(url: str, queue: str, body: bytes, count: int) -> float:
+    def never(context: Context) -> None: ...
+
+    with _bus(url, queue, never) as bus:
+        began = time.perf_counter()
+        for start in range(0, count, _BATCH):
+            bus.publish_many(queue, [body] * min(_BATCH, count - start))
+        return time.perf_counter() - began
+
+
+def remuda_consume(url: str, queue: str, body: bytes, count: int) -> float:
+    counter = _Counter(count)
+
+    def handle(context: Context) -> None:
+        counter()
+
+    with _bus(url, queue, handle) as bus:
+        for start in range(0, count, _BATCH):
+            bus.publish_many(queue, [body] * min(_BATCH, count - start))
+        began = time.perf_counter()
+        bus.start()
+        assert counter.done.wait(_PATIENCE)
+        return time.perf_counter() - began
+
+
+def remuda_end_to_end(url: str, queue: str, body: bytes, count: int) -> float:
+    counter = _Counter(count)
+
+    def handle(context: Context) -> None:
+        counter()
+
+    with _bus(url, queue, handle) as bus:
+        bus.start()
+        began = time.perf_counter()
+        for start in range(0, count, _BATCH):
+            bus.publish_many(queue, [body] * min(_BATCH, count - start))
+        assert counter.done.wait(_PATIENCE)
+        return time.perf_counter() - began
+
+
+def kombu_publish(url: str, queue: str, body: bytes, count: int) -> float:
+    import kombu
+
+    with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
+        producer = connection.Producer()
+        began = time.perf_counter()
+        for _ in range(count):
+            producer.publish(body, exchange="", routing_key=queue, delivery_mode=2)
+        return time.perf_counter() - began
+
+
+def kombu_consume(url: str, queue: str, body: bytes, count: int) -> float:
+    import kombu
+
+    kombu_publish(url, queue, body, count)
+    seen = 0
+
+    def receive(content: Any, message: Any) -> None:
+        nonlocal seen
+        seen += 1
+        message.ack()
+
+    with kombu.Connection(url) as connection:
+        source = kombu.Queue(queue, no_declare=True)
+        began = time.perf_counter()
+        with connection.Consumer(source, callbacks=[receive], prefetch_count=WINDOW, accept=None):
+            while seen < count:
+                connection.drain_events(timeout=_PATIENCE)
+        return time.perf_counter() - began
+
+
+def faststream_publish(url: str, queue: str, body: bytes, count: int) -> float:
+    from faststream.rabbit import RabbitBroker
+
+    async def main() -> float:
+        async with RabbitBroker(url, logger=None) as broker:
+            await broker.start()
+            began = time.perf_counter()
+            for start in range(0, count, WINDOW):
+                many = min(WINDOW, count - start)
+                await asyncio.gather(*(broker.publish(body, queue, persist=True) for _ in range(many)))
+            return time.perf_counter() - began
+
+    return asyncio.run(main())
+
+
+def _faststream(url: str, queue: str, body: bytes, count: int, *, filled: bool) -> float:
+    from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
+
+    async def main() -> float:
+        broker = RabbitBroker(url, logger=None, default_channel=Channel(prefetch_count=WINDOW))
+        seen, done = 0, asyncio.Event()
+
+        @broker.subscriber(RabbitQueue(queue, declare=False))
+        async def receive(message: bytes) -> None:
+            nonlocal seen
+            seen += 1
+            if seen >= count:
+                done.set()
+
+        async with broker:
+            await broker.connect()
+            if not filled:
+                await broker.start()
+            began = time.perf_counter()
+            for start in range(0, count, WINDOW):
+                many = min(WINDOW, count - start)
+                await asyncio.gather(*(broker.publish(body, queue, persist=True) for _ in range(many)))
+            if filled:
+                began = time.perf_counter()
+                await broker.start()
+            await asyncio.wait_for(done.wait(), _PATIENCE)
+            return time.perf_counter() - began
+
+    return asyncio.run(main())
+
+
+def faststream_consume(url: str, queue: str, body: bytes, count: int) -> float:
+    return _faststream(url, queue, body, count, filled=True)
+
+
+def faststream_end_to_end(url: str, queue: str, body: bytes, count: int) -> float:
+    return _faststream(url, queue, body, count, filled=False)
+
+
+def _dramatiq(url: str, queue: str, body: bytes, count: int, *, work: bool, filled: bool) -> float:
+    import dramatiq
+    from dramatiq.brokers.rabbitmq import RabbitmqBroker
+
+    broker = RabbitmqBroker(url=url, confirm_delivery=True, middleware=[])
+    counter = _Counter(count)
+
+    @dramatiq.actor(broker=broker, queue_name=f"{queue}-dramatiq")
+    def receive(text: str) -> None:
+        counter()
+
+    text = body.decode()
+    worker = dramatiq.Worker(broker, worker_threads=2, worker_timeout=100)
+    try:
+        if work and not filled:
+            worker.start()
+        began = time.perf_counter()
+        for _ in range(count):
+            receive.send(text)
+        if not work:
+            return time.perf_counter() - began
+        if filled:
+            began = time.perf_counter()
+            worker.start()
+        assert counter.done.wait(_PATIENCE)
+        return time.perf_counter() - began
+    finally:
+        if work:
+            worker.stop()
+        for suffix in ("", ".DQ", ".XQ"):
+            broker.channel.queue_delete(f"{queue}-dramatiq{suffix}")
+        broker.close()
+
+
+def dramatiq_publish(url: str, queue: str, body: bytes, count: int) -> float:
+    return _dramatiq(url, queue, body, count, work=False, filled=False)
+
+
+def dramatiq_consume(url: str, queue: str, body: bytes, count: int) -> float:
+    return _dramatiq(url, queue, body, count, work=True, filled=True)
+
+
+def dramatiq_end_to_end(url: str, queue: str, body: bytes, count: int) -> float:
+    return _dramatiq(url, queue, body, count, work=True, filled=False)

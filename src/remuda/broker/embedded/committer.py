@@ -1,0 +1,57 @@
+"""Waiting for the disk on behalf of coroutines."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from remuda.model.errors import BrokerClosed
+
+
+class Committer:
+    """Waits for the disk on behalf of coroutines: all that are waiting share one commit."""
+
+    def __init__(self, wait: Callable[[int], None]) -> None:
+        self._wait = wait
+        self._asked: list[tuple[int, Future[None]]] = []
+        self._ready = threading.Condition(threading.Lock())
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="remuda-committer", daemon=True)
+        self._thread.start()
+
+    def kept(self, ticket: int) -> Future[None]:
+        future: Future[None] = Future()
+        with self._ready:
+            if self._closed:
+                raise BrokerClosed("the broker is closed; open it again to go on")
+            self._asked.append((ticket, future))
+            self._ready.notify()
+        return future
+
+    def close(self) -> None:
+        with self._ready:
+            self._closed = True
+            self._ready.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._ready:
+                self._ready.wait_for(lambda: self._asked or self._closed)
+                asked, self._asked = self._asked, []
+                if not asked:
+                    return
+            failure: Exception | None = None
+            try:
+                self._wait(max(ticket for ticket, _ in asked))
+            except Exception as error:
+                failure = error
+            for _, future in asked:
+                if not future.set_running_or_notify_cancel():
+                    continue
+                if failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(failure)

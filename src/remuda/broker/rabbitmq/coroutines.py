@@ -1,0 +1,314 @@
+"""The broker on RabbitMQ for coroutines: what is done all the time never waits in a thread, what is rare does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from remuda.broker import checks
+from remuda.broker.checks import Options, Publishable
+from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
+from remuda.broker.rabbitmq.fetcher import LINGER, Arrival, Fetcher
+from remuda.broker.spectator import Spectator
+from remuda.model.commands import Pull, Subscribe
+from remuda.model.document import Document
+from remuda.model.durations import SECOND, Duration
+from remuda.model.filters import MessageFilter
+from remuda.model.notices import Notice
+from remuda.model.options import QueueOptions, Status
+from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.settlement import Settlement
+from remuda.model.texts import read_count, read_flag
+
+if TYPE_CHECKING:
+    from remuda.broker.rabbitmq.threads import RabbitBroker
+
+
+class AsyncRabbitBroker:
+    """The asyncio port, on the same broker that threads use."""
+
+    def __init__(self, threads: RabbitBroker) -> None:
+        self._threads = threads
+        self.runtime = threads.runtime
+
+    # Publishing
+
+    async def publish(
+        self,
+        messages: Publishable,
+        *,
+        queue: str | None = None,
+        unbound: str | None = None,
+        options: Options = None,
+        timeout: Duration | None = None,
+        raise_refusals: bool = True,
+    ) -> Receipt:
+        read_flag("raise_refusals", raise_refusals)
+        runtime = self.runtime
+        runtime.check_open()
+        command = checks.publish(messages, queue, unbound, None, options, timeout)
+        publishing = runtime.publishing
+        differs: dict[str, Differences] = {}
+        if command.options is not None or publishing.missing(command):
+            differs = await asyncio.to_thread(runtime.ensure_all, publishing.needed(command), command.options)
+            await asyncio.to_thread(publishing.prepare, command)
+        # A cancelled caller stops waiting; what it asked for is kept all the same.
+        receipt = await asyncio.shield(asyncio.wrap_future(publishing.submit(command, differs)))
+        if receipt.refusals and raise_refusals:
+            checks.report_refusals(receipt)
+        return receipt
+
+    async def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
+        return await asyncio.to_thread(self._threads.route, router, messages, timeout=timeout)
+
+    # Consuming
+
+    async def subscribe(
+        self,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        batch: int = 1,
+        credit: int | None = None,
+        group: str | None = None,
+        options: Options = None,
+    ) -> AsyncRabbitSubscription:
+        command = checks.subscribe(0, queue, consumer, batch, credit, group, options)
+        fetcher, differs = await asyncio.to_thread(self._threads.begin, command)
+        return AsyncRabbitSubscription(self, command, fetcher, differs)
+
+    async def channel(
+        self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
+    ) -> AsyncRabbitSubscription:
+        return await self.subscribe(name, consumer=name, batch=batch, options=checks.channel_options(topics, options))
+
+    async def pull(
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        consumer: str | None = None,
+        newest: bool = False,
+        clear_after: str = "none",
+        timeout: Duration = 0,
+    ) -> AsyncDelivery | None:
+        command = checks.pull(0, queue, consumer, count, newest, clear_after, timeout)
+        if not command.wait or command.clear_after != "none":
+            found = await asyncio.to_thread(self._threads.fetch, command)
+        else:
+            found = await self._fetch(command)
+        return None if found is None else AsyncDelivery(*found, self._settle)
+
+    async def _fetch(self, command: Pull) -> tuple[Any, Any] | None:
+        self._threads.check_pull(command)
+        runtime = self.runtime
+        runtime.check_open()
+        if not runtime.topology.knows(command.queue):
+            await asyncio.to_thread(runtime.ensure, command.queue, None, Status.NOT_INITIALIZED)
+        fetcher = runtime.fetcher(command.queue)
+        with runtime.waiting_pull(command.queue):
+            return await self._fetch_from(fetcher, command)
+
+    async def _fetch_from(self, fetcher: Fetcher, command: Pull) -> tuple[Any, Any] | None:
+        runtime = self.runtime
+        deadline = time.monotonic() + command.wait / SECOND
+        while True:
+            if runtime.is_giving(command.queue):
+                arrived = await self._await(fetcher, command.count, deadline)
+            else:
+                arrived = []
+                await asyncio.sleep(min(max(deadline - time.monotonic(), 0), 0.05))
+            if arrived:
+                assert fetcher.channel is not None
+                found = runtime.consuming.hand_out(command.queue, command.consumer, fetcher.channel, fetcher, arrived)
+                if found is not None:
+                    return found
+            elif fetcher.closed:
+                return None
+            if time.monotonic() >= deadline:
+                return None
+
+    async def _await(self, fetcher: Fetcher, count: int, deadline: float | None) -> Arrival:
+        future = fetcher.ask(count)
+        try:
+            if fetcher.must_start and fetcher.fixed is None:
+                await asyncio.to_thread(self.runtime.start, fetcher)
+            return await self._result(fetcher, future, deadline)
+        except BaseException:
+            # Nobody is left to take what was, or will be, sent.
+            if not fetcher.withdraw(future):
+                self._threads._return(fetcher, future.result(5))
+            raise
+
+    async def _result(self, fetcher: Fetcher, future: Future[Arrival], deadline: float | None) -> Arrival:
+        waiting = asyncio.wrap_future(future)
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        await asyncio.wait({waiting}, timeout=left)
+        if not waiting.done() and fetcher.withdraw(future):
+            waiting.cancel()
+            return []
+        return await waiting
+
+    async def renew(self, delivery: AsyncDelivery) -> bool:
+        checks.check_delivery(delivery)
+        return self._threads.renew_lease(delivery)
+
+    # Administering
+
+    async def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
+        return await asyncio.to_thread(self.runtime.declare, checks.declare_queue(name, options, more))
+
+    async def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
+        return await asyncio.to_thread(self.runtime.configure, checks.configure_queue(name, changes, who))
+
+    async def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None:
+        await asyncio.to_thread(self.runtime.set_status, checks.set_status(name, status, who))
+
+    async def remove_queue(self, name: str, *, who: str | None = None) -> None:
+        await asyncio.to_thread(self._threads.remove_queue, name, who=who)
+
+    async def queue(self, name: str) -> QueueInfo:
+        return await asyncio.to_thread(self._threads.queue, name)
+
+    async def queues(self) -> list[QueueInfo]:
+        return await asyncio.to_thread(self._threads.queues)
+
+    async def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
+        await asyncio.to_thread(self._threads.create_router, name, kind, bindings)
+
+    async def bind(self, router: str, binding: Binding) -> None:
+        await asyncio.to_thread(self._threads.bind, router, binding)
+
+    async def unbind(self, router: str, binding: Binding) -> None:
+        await asyncio.to_thread(self._threads.unbind, router, binding)
+
+    async def remove_router(self, name: str) -> None:
+        await asyncio.to_thread(self._threads.remove_router, name)
+
+    async def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
+        return self._threads.routers()
+
+    # Operating
+
+    async def clear(
+        self,
+        name: str,
+        lanes: str = "all",
+        *,
+        offsets: Iterable[tuple[int, int]] | None = None,
+        reason: str | None = None,
+        who: str | None = None,
+    ) -> int:
+        return await asyncio.to_thread(self._threads.clear, name, lanes, offsets=offsets, reason=reason, who=who)
+
+    async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
+        return await asyncio.to_thread(self._threads.parked, name, chosen, limit)
+
+    async def waiting(self, name: str) -> list[tuple[int, int]]:
+        return await asyncio.to_thread(self._threads.waiting, name)
+
+    async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        return await asyncio.to_thread(self._threads.reprocess, name, chosen, who=who)
+
+    async def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        return await asyncio.to_thread(self._threads.forget, name, chosen, who=who)
+
+    async def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        return await asyncio.to_thread(self._threads.move, name, to, chosen, who=who)
+
+    # Observing
+
+    async def message(self, message: str | int) -> Document:
+        return await asyncio.to_thread(self._threads.message, message)
+
+    async def spectate(self) -> Spectator:
+        """The log to read. It reads over the network, so iterate it in a thread: `asyncio.to_thread`."""
+        return await asyncio.to_thread(self._threads.spectate)
+
+    async def on_notice(self, handler: Callable[[Notice], None]) -> None:
+        self._threads.on_notice(handler)
+
+    async def off_notice(self, handler: Callable[[Notice], None]) -> None:
+        self._threads.off_notice(handler)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.runtime.close)
+
+    async def __aenter__(self) -> AsyncRabbitBroker:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # Inside
+
+    async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
+        if delivery.lease is None:
+            return 0
+        self.runtime.check_open()
+        work = self.runtime.consuming.settle(delivery.lease, settlement, runs)
+        if isinstance(work, int):
+            return work
+        done = await asyncio.to_thread(work)
+        if not wait:
+            return len(delivery) if runs is None else sum(count for _, count in runs)
+        return await asyncio.wrap_future(done)
+
+
+class AsyncRabbitSubscription:
+    """A consumer's deliveries, for a coroutine."""
+
+    def __init__(self, broker: AsyncRabbitBroker, command: Subscribe, fetcher: Fetcher, differs: Differences) -> None:
+        self._broker = broker
+        self._fetcher = fetcher
+        self._batch = command.batch
+        self.queue = command.queue
+        self.consumer = command.consumer
+        self.differs = differs
+
+    async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
+        """The next delivery; None when the time is up or the subscription is closed."""
+        wait = checks.wait_seconds(timeout)
+        deadline = None if wait is None else time.monotonic() + wait
+        fetcher, broker = self._fetcher, self._broker
+        while not fetcher.closed:
+            arrived = await broker._await(fetcher, self._batch, deadline)
+            if arrived and len(arrived) < self._batch and not fetcher.closed:
+                try:
+                    await asyncio.sleep(LINGER)
+                except asyncio.CancelledError:
+                    broker._threads._return(fetcher, arrived)
+                    raise
+                arrived = arrived + fetcher.take(self._batch - len(arrived))
+            if arrived:
+                assert fetcher.channel is not None
+                consuming = broker.runtime.consuming
+                found = consuming.hand_out(self.queue, self.consumer, fetcher.channel, fetcher, arrived)
+                if found is not None:
+                    return AsyncDelivery(*found, broker._settle)
+            elif deadline is not None and time.monotonic() >= deadline:
+                return None
+        return None
+
+    async def set_credit(self, credit: int) -> None:
+        """How many unanswered messages this consumer may hold from now on."""
+        self._fetcher.fixed = read_count("credit", credit, 1)
+        await asyncio.to_thread(self._broker.runtime.start, self._fetcher)
+
+    async def __aiter__(self) -> AsyncIterator[AsyncDelivery]:
+        while (delivery := await self.receive()) is not None:
+            yield delivery
+
+    async def close(self) -> None:
+        if not self._broker.runtime.closed:
+            await asyncio.to_thread(self._broker.runtime.unsubscribe, self._fetcher)
+
+    async def __aenter__(self) -> AsyncRabbitSubscription:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

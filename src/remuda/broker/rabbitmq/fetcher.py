@@ -1,0 +1,266 @@
+"""Deliveries of one queue to this process: a consumer whose prefetch follows what is asked for, so that memory is
+bounded by it and nothing is fetched for nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+import msgspec
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.connection import Connection
+from remuda.amqp.consumer import Consumer
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import AmqpError
+
+MOST: Final = 4096
+"""Unanswered messages of one queue in this process, at most, however many are asked for."""
+IDLE: Final = 1.0
+"""Seconds without a request after which the queue is left alone."""
+
+FRONT: Final = -1
+"""As a delivery's count of messages: it was put back here, before all others."""
+GATHER: Final = 0.001
+"""How long a pull of several waits for those right behind the first, in seconds."""
+LINGER: Final = 0.005
+"""How long a consumer of batches waits for the rest of one, in seconds."""
+
+Arrival = list[Delivery]
+
+
+class _Request:
+    __slots__ = ("count", "future")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.future: Future[Arrival] = Future()
+
+
+class Fetcher:
+    """Takes deliveries in the connection's thread and gives them to whoever asked first.
+
+    Its lock is never held while the connection is asked for anything: the connection calls back in here.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        *,
+        prefetch: int | None = None,
+        exclusive: bool = False,
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.queue = queue
+        self.fixed = prefetch
+        self.exclusive = exclusive
+        self.channel: Channel | None = None
+        self.closed = False
+        self.paused = False
+        self.failure: AmqpError | None = None
+        self._connection = connection
+        self._on_gone = on_gone
+        self._consumer: Consumer | None = None
+        self._prefetch = 0
+        self._held: deque[Delivery] = deque()
+        self._requests: deque[_Request] = deque()
+        self._guard = threading.Lock()
+        self._adjusting = threading.Lock()
+        self._last_asked = self._looked = time.monotonic()
+        self._peak = 0
+        self.in_hand = 0
+        """Deliveries given out and not yet answered."""
+
+    # For those who want deliveries
+
+    def ask(self, count: int) -> Future[Arrival]:
+        """Deliveries, as soon as there are any; none when the fetcher is closed. `start` must follow."""
+        request = _Request(count)
+        with self._guard:
+            self._last_asked = time.monotonic()
+            if self.closed:
+                request.future.set_result([])
+                return request.future
+            self._requests.append(request)
+            self._peak = max(self._peak, self._wanted())
+        self._serve()
+        return request.future
+
+    def withdraw(self, future: Future[Arrival]) -> bool:
+        """Ask no longer; False if it was answered meanwhile."""
+        with self._guard:
+            for request in self._requests:
+                if request.future is future:
+                    self._requests.remove(request)
+                    return True
+        return False
+
+    def take(self, count: int) -> Arrival:
+        """What is here already."""
+        with self._guard:
+            return self._taken(count)
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    @property
+    def must_start(self) -> bool:
+        """Whether the broker has to be asked, which takes a while."""
+        return not self.closed and not self.paused and (self._consumer is None or self._needed() > self._prefetch)
+
+    def start(self) -> None:
+        """Have RabbitMQ send as many as are asked for. Waits for it."""
+        with self._adjusting:
+            needed = self._needed()
+            if self.closed or self.paused or (self._consumer is not None and needed <= self._prefetch):
+                return
+            if self.channel is None:
+                self.channel = self._connection.channel()
+            before, self._consumer = self._consumer, None
+            if before is not None:
+                self.channel.cancel(before)
+                self._collect(before)
+            self.channel.set_prefetch(needed)
+            consumer = self.channel.consume(self.queue, exclusive=self.exclusive)
+            self._prefetch, self._consumer, self.failure = needed, consumer, None
+        consumer.listen(lambda: self._collect(consumer))
+
+    def put_in_front(self, deliveries: Sequence[Delivery]) -> bool:
+        """Give these out before all others; False if there is nobody to give them to any more."""
+        with self._guard:
+            if self.closed or self.paused:
+                return False
+            marked = [msgspec.structs.replace(delivery, message_count=FRONT) for delivery in deliveries]
+            self._held.extendleft(reversed(marked))
+        self._serve()
+        return True
+
+    def open_channel(self) -> Channel:
+        with self._adjusting:
+            if self.channel is None:
+                self.channel = self._connection.channel()
+            return self.channel
+
+    def burst(self, count: int) -> Arrival:
+        """Have so many sent that are known to wait, and no more. Waits for them."""
+        with self._adjusting:
+            assert self.channel is not None
+            self.channel.set_prefetch(min(count, MOST))
+            consumer = self.channel.consume(self.queue)
+            taken: Arrival = []
+            while len(taken) < count and (arrived := consumer.get(count - len(taken), timeout=0.5)):
+                taken += arrived
+                if len(taken) >= MOST:
+                    break
+            self.channel.cancel(consumer)
+            self._prefetch = 0
+            taken += consumer.take()
+        self.given(len(taken))
+        return taken
+
+    def given(self, count: int) -> None:
+        with self._guard:
+            self.in_hand += count
+
+    def answered(self, count: int) -> None:
+        with self._guard:
+            self.in_hand = max(self.in_hand - count, 0)
+
+    # For the broker's upkeep
+
+    def rest(self) -> Arrival:
+        """After a while without requests, or with few: fetch no longer, or less. Gives what was fetched for nobody."""
+        now = time.monotonic()
+        if self.fixed is not None or now - self._looked < IDLE:
+            return []
+        self._looked = now
+        with self._guard:
+            idle = not self._requests and now - self._last_asked >= IDLE
+            few = len(self._held) > 4 * self._peak
+            peak, self._peak = self._peak, self._wanted()
+        if (self._consumer is None and not self._held) or not (idle or few):
+            return []
+        given_back = self._stop()
+        self._prefetch = peak
+        return given_back
+
+    def pause(self) -> Arrival:
+        """Consume nothing for now. Gives what was fetched and not given out."""
+        self.paused = True
+        return self._stop()
+
+    def resume(self) -> bool:
+        """Whether consuming has to begin again."""
+        was, self.paused = self.paused, False
+        return was and (self.fixed is not None or bool(self._requests))
+
+    def close(self) -> Arrival:
+        """End. Gives what was fetched and not given out."""
+        with self._guard:
+            self.closed = True
+            requests, self._requests = list(self._requests), deque()
+        for request in requests:
+            if not request.future.done():
+                request.future.set_result([])
+        return self._stop()
+
+    def _stop(self) -> Arrival:
+        with self._adjusting:
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None and self.channel is not None:
+                with contextlib.suppress(AmqpError):  # the connection is lost, and with it all it had sent
+                    self.channel.cancel(consumer)
+                self._collect(consumer)
+            with self._guard:
+                return self._taken(len(self._held), for_nobody=True)
+
+    # Inside
+
+    def _needed(self) -> int:
+        if self.fixed is not None:
+            return self.fixed
+        with self._guard:
+            wanted = self._wanted()
+        return min(max(self._prefetch, 1 << max(wanted - 1, 0).bit_length()), MOST)
+
+    def _wanted(self) -> int:
+        return sum(request.count for request in self._requests) + self.in_hand
+
+    def _collect(self, consumer: Consumer) -> None:
+        """Called from the connection's thread when deliveries came or the consumer ended."""
+        arrived = consumer.take()
+        with self._guard:
+            self._held.extend(arrived)
+        if arrived:
+            self._serve()
+        if consumer.ended is not None and self._consumer is consumer:
+            self._consumer = None
+            self.failure = consumer.ended
+            self._on_gone()
+
+    def _serve(self) -> None:
+        ready: list[tuple[_Request, Arrival]] = []
+        with self._guard:
+            while self._requests and (batch := self._taken(self._requests[0].count)):
+                ready.append((self._requests.popleft(), batch))
+        for request, batch in ready:
+            request.future.set_result(batch)
+
+    def _taken(self, count: int, *, for_nobody: bool = False) -> Arrival:
+        """With the lock held. What was sent before the connection was lost is RabbitMQ's again."""
+        epoch = self.channel.epoch if self.channel is not None else -1
+        batch: Arrival = []
+        while self._held and len(batch) < count:
+            delivery = self._held.popleft()
+            if delivery.epoch == epoch:
+                batch.append(delivery)
+        if not for_nobody:
+            self.in_hand += len(batch)
+        return batch

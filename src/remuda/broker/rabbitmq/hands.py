@@ -1,0 +1,125 @@
+"""Deliveries in consumers' hands: each guarded by a lease, until it is answered or its time is up."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from remuda.amqp.channel import Channel
+from remuda.broker.rabbitmq.codec import Incoming
+from remuda.broker.rabbitmq.fetcher import Fetcher
+
+_LEASES: Final = itertools.count(1)
+
+
+class Hand:
+    """What one consumer holds of one delivery."""
+
+    __slots__ = ("channel", "consumer", "deadline", "fetched", "fetcher", "held", "lease", "queue")
+
+    def __init__(
+        self, queue: str, consumer: str, channel: Channel, fetcher: Fetcher | None, items: Sequence[Incoming],
+        fetched: int, deadline: int,
+    ) -> None:  # fmt: skip
+        self.lease = next(_LEASES)
+        self.queue = queue
+        self.consumer = consumer
+        self.channel = channel
+        self.fetcher = fetcher
+        self.fetched = fetched
+        self.deadline = deadline
+        self.held: dict[int, list[Incoming]] = {}
+        for item in items:
+            self.held.setdefault(item.number, []).append(item)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.held.values()))
+
+
+class Hands:
+    """All deliveries of this process that wait for an answer."""
+
+    def __init__(self) -> None:
+        self.late = 0
+        """Answers that came too late or for the second time."""
+        self._by_lease: dict[int, Hand] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._guard = threading.Lock()
+
+    def add(self, hand: Hand) -> None:
+        with self._guard:
+            self._by_lease[hand.lease] = hand
+            heapq.heappush(self._deadlines, (hand.deadline, hand.lease))
+
+    def take(self, lease: int, runs: Iterable[tuple[int, int]] | None) -> tuple[Hand, list[Incoming]] | None:
+        """What an answer is for. Nobody else can answer for it afterwards; None if nothing is left to answer for."""
+        with self._guard:
+            hand = self._by_lease.get(lease)
+            if hand is None:
+                self.late += 1
+                return None
+            if runs is None:
+                items = [item for group in hand.held.values() for item in group]
+                hand.held = {}
+            else:
+                numbers = [number for first, count in runs for number in range(first, first + count)]
+                items = [item for number in numbers for item in hand.held.pop(number, ())]
+            if not hand.held:
+                del self._by_lease[lease]
+            if not items:
+                self.late += 1
+                return None
+        epoch = hand.channel.epoch
+        current = [item for item in items if item.delivery.epoch == epoch]
+        if hand.fetcher is not None:
+            hand.fetcher.answered(len(items))
+        # What a lost connection took with it is RabbitMQ's again, and comes again.
+        return (hand, current) if current else None
+
+    def renew(self, lease: int, deadline: int) -> bool:
+        with self._guard:
+            hand = self._by_lease.get(lease)
+            if hand is None:
+                return False
+            hand.deadline = deadline
+            heapq.heappush(self._deadlines, (deadline, lease))
+            return True
+
+    def overdue(self, now: int) -> list[int]:
+        """Leases whose time is up."""
+        due = []
+        with self._guard:
+            while self._deadlines and self._deadlines[0][0] <= now:
+                _, lease = heapq.heappop(self._deadlines)
+                hand = self._by_lease.get(lease)
+                if hand is not None and hand.deadline <= now:
+                    due.append(lease)
+        return due
+
+    @property
+    def next_deadline(self) -> int | None:
+        with self._guard:
+            while self._deadlines and self._deadlines[0][1] not in self._by_lease:
+                heapq.heappop(self._deadlines)
+            return self._deadlines[0][0] if self._deadlines else None
+
+    def of(self, queue: str) -> int:
+        """How many messages of a queue are in hands."""
+        with self._guard:
+            return sum(hand.size for hand in self._by_lease.values() if hand.queue == queue)
+
+    def held_through(self, fetcher: Fetcher) -> list[int]:
+        with self._guard:
+            return [lease for lease, hand in self._by_lease.items() if hand.fetcher is fetcher]
+
+    def drop(self, queue: str) -> list[Incoming]:
+        """A queue is gone, and with it what was held of it."""
+        with self._guard:
+            gone = [hand for hand in self._by_lease.values() if hand.queue == queue]
+            for hand in gone:
+                del self._by_lease[hand.lease]
+        return [item for hand in gone for group in hand.held.values() for item in group]

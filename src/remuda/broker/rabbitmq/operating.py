@@ -1,0 +1,268 @@
+"""What operators do with messages: look at dead letters, send them back, let them go, clear and move a queue.
+
+RabbitMQ shows a queue's messages only to consumers. So an operator consumes all of them, takes out those that are
+meant, and gives the others back; it costs what reading the whole queue costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.confirms import Outgoing
+from remuda.amqp.delivery import Delivery
+from remuda.broker.rabbitmq import codec, settling
+from remuda.broker.rabbitmq.codec import Incoming
+from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.rabbitmq.settling import Plan
+from remuda.broker.rabbitmq.support import DEAD
+from remuda.model.commands import Clear, Forget, Move, RemoveQueue, Reprocess
+from remuda.model.document import Consumption, Document, QueueView
+from remuda.model.errors import Unsupported
+from remuda.model.filters import MessageFilter
+from remuda.model.options import Status
+from remuda.model.records import Event
+from remuda.model.results import ParkedMessage
+from remuda.model.state import PARKED, State, check_move
+
+_SILENCE: Final = 2.0
+_REMEMBERED: Final = 10_000
+_AT_ONCE: Final = 1000
+
+
+class Operating:
+    """An operator's work on one broker."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._seen: OrderedDict[int, Document] = OrderedDict()
+
+    def parked(self, queue: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
+        """Dead letters, the newest first. Those found are remembered, so that they can be asked for by number."""
+        definition = self._runtime.definition(queue)
+        if not definition.parks:
+            return []
+        found: list[tuple[ParkedMessage, Incoming]] = []
+
+        def look(items: list[Incoming], channel: Channel) -> None:
+            for item in items:
+                state, reason, when = codec.state_of(item)
+                if _fits(chosen, item, state, reason, when):
+                    found.append((ParkedMessage(item.number, state, reason, when), item))
+
+        self._sift(queue + DEAD, look)
+        found.reverse()
+        found.sort(key=lambda pair: -pair[0].time)
+        for one, item in found[:limit]:
+            self._seen[one.offset] = _document(queue, one, item)
+            self._seen.move_to_end(one.offset)
+        while len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return [one for one, _ in found[:limit]]
+
+    def remembered(self, number: int) -> Document | None:
+        return self._seen.get(number)
+
+    def reprocess(self, command: Reprocess) -> int:
+        for state in command.filter.states:
+            if state is not State.RETRY:
+                check_move(state, State.QUEUED)
+        return self._out_of_parking(command.queue, command.filter, command.queue, command.who)
+
+    def forget(self, command: Forget) -> int:
+        return self._out_of_parking(command.queue, command.filter, None, command.who)
+
+    def move(self, command: Move) -> int:
+        self._runtime.definition(command.queue)
+        self._runtime.ensure(command.to)
+        count = 0
+        if command.filter.states & PARKED:
+            count += self._out_of_parking(command.queue, command.filter, command.to, command.who)
+        if State.QUEUED in command.filter.states:
+            count += self._drain(
+                command.queue,
+                lambda item: _fits(command.filter, item, State.QUEUED, "", item.message.created),
+                lambda plan, item, now: _send_on(plan, command.queue, command.to, item, now, command.who),
+            )
+        return count
+
+    def clear(self, command: Clear) -> int:
+        def wanted(item: Incoming) -> bool:
+            if command.offsets is not None and not _within(item.number, command.offsets):
+                return False
+            return command.lanes == "all" or (item.message.priority > 0) == (command.lanes == "priority")
+
+        def end(plan: Plan, item: Incoming, now: int) -> None:
+            settling.end_message(plan, command.queue, item, State.DEAD, command.reason, now, who=command.who)
+
+        self._runtime.check_open()
+        self._runtime.definition(command.queue)
+        return self._drain(command.queue, wanted, end)
+
+    def remove(self, command: RemoveQueue) -> None:
+        """Remove a queue, after what waits in it has been told of as ended."""
+        known, events = self._runtime.definition(command.queue), []
+
+        def end(items: list[Incoming], channel: Channel) -> None:
+            for item in items:
+                events.append(Event(command.queue, State.DEAD, item.number, 1, reason="queue removed", who=command.who))
+            channel.ack([item.delivery for item in items])
+
+        if known.status is not Status.NOT_INITIALIZED:
+            for fetcher in self._runtime._fetchers_of(command.queue):
+                fetcher.pause()
+            self._sift(command.queue, end)
+        self._runtime.remove(command)
+        self._runtime.consuming.tell(events, self._runtime.clock())
+
+    def waiting(self, queue: str) -> list[tuple[int, int]]:
+        raise Unsupported(
+            "RabbitMQ does not show the messages that wait in a queue without delivering them; ask the event log, or "
+            "clear and move the whole queue. Nothing was changed",
+            "waiting",
+        )
+
+    # Inside
+
+    def _out_of_parking(self, queue: str, chosen: MessageFilter, to: str | None, who: str | None) -> int:
+        """Take dead letters out: to a queue as new, or for good."""
+        definition = self._runtime.definition(queue)
+        if not definition.parks:
+            return 0
+        runtime, count = self._runtime, 0
+        if to is not None:
+            runtime.ensure(to)
+
+        def sort(items: list[Incoming], channel: Channel) -> None:
+            nonlocal count
+            meant = []
+            for item in items:
+                state, reason, when = codec.state_of(item)
+                if _fits(chosen, item, state, reason, when):
+                    meant.append(item)
+            now = runtime.clock()
+            for start in range(0, len(meant), _AT_ONCE):
+                batch, plan = meant[start : start + _AT_ONCE], Plan()
+                for item in batch:
+                    if to is not None:
+                        _send_back(plan, queue, to, item, who)
+                runtime.settler.prepare(plan)
+                runtime.settler.carry_out(plan, channel, batch).result(60)
+                runtime.consuming.tell(plan.events, now)
+                count += len(batch)
+
+        self._sift(queue + DEAD, sort)
+        return count
+
+    def _drain(self, queue: str, wanted: Callable[[Incoming], bool], end: Callable[[Plan, Incoming, int], None]) -> int:
+        """Take messages that wait out of a queue; the others are written to it anew, in their order."""
+        runtime, count = self._runtime, 0
+        for fetcher in runtime._fetchers_of(queue):
+            unseen = fetcher.pause()
+            if unseen and fetcher.channel is not None:
+                given = runtime.consuming.give_back(queue, fetcher.channel, unseen)
+                if given is not None:
+                    given.result(30)
+
+        def sort(items: list[Incoming], channel: Channel) -> None:
+            nonlocal count
+            now = runtime.clock()
+            for start in range(0, len(items), _AT_ONCE):
+                batch, plan = items[start : start + _AT_ONCE], Plan()
+                for item in batch:
+                    if wanted(item):
+                        end(plan, item, now)
+                        count += 1
+                    else:
+                        properties = codec.again(item, {"attempts": item.attempt - 1}, parked=False)
+                        plan.needs.add(queue)
+                        plan.outgoing.append(Outgoing("", queue, properties, item.delivery.body))
+                runtime.settler.prepare(plan)
+                runtime.settler.carry_out(plan, channel, batch).result(60)
+                runtime.consuming.tell(plan.events, now)
+
+        try:
+            self._sift(queue, sort)
+        finally:
+            runtime._follow_status(queue)
+        return count
+
+    def _sift(self, queue: str, sort: Callable[[list[Incoming], Channel], None]) -> None:
+        """Consume what is in a queue now, have it sorted, and give back the rest."""
+        runtime = self._runtime
+        runtime.check_up()
+        seen = runtime.topology.look(queue)
+        if seen is None or not seen.message_count:
+            return
+        channel = runtime.consuming_connection.channel(prefetch=min(seen.message_count, 65535))
+        try:
+            consumer = channel.consume(queue)
+            deliveries: list[Delivery] = []
+            quiet = time.monotonic() + _SILENCE
+            most = min(seen.message_count, 65535)
+            while len(deliveries) < most and time.monotonic() < quiet:
+                arrived = consumer.get(most - len(deliveries), timeout=0.1)
+                deliveries += arrived
+                if arrived:
+                    quiet = time.monotonic() + _SILENCE
+            consumer.cancel()
+            now = runtime.clock()
+            sort([codec.decode(one, now) for one in deliveries], channel)
+            left = channel.window.unanswered
+        finally:
+            channel.close()
+        self._await_return(queue, left)
+
+    def _await_return(self, queue: str, count: int) -> None:
+        """What was given back is there again a moment later; who looks at once shall see it."""
+        deadline = time.monotonic() + _SILENCE
+        while count and time.monotonic() < deadline:
+            seen = self._runtime.topology.look(queue)
+            if seen is None or seen.message_count >= count:
+                return
+            time.sleep(0.005)
+
+
+def _send_back(plan: Plan, queue: str, to: str, item: Incoming, who: str | None) -> None:
+    changes: dict[str, Any] = {"attempts": 0, "again": False, "wait": 0, "failed": 0, "detail": None, "expires": None}
+    properties = codec.again(item, changes, parked=False)
+    if to != queue:
+        plan.events.append(Event(queue, State.DEAD, item.number, 1, reason=f"moved to {to}", who=who, to=to))
+    plan.events.append(Event(to, State.QUEUED, item.number, 1, who=who))
+    plan.outgoing.append(settling.route_to(plan, to, properties, item, 0))
+
+
+def _send_on(plan: Plan, queue: str, to: str, item: Incoming, now: int, who: str | None) -> None:
+    settling.end_message(plan, queue, item, State.DEAD, f"moved to {to}", now, to=to, who=who)
+
+
+def _fits(chosen: MessageFilter, item: Incoming, state: State, reason: str, when: int) -> bool:
+    return (
+        state in chosen.states
+        and (chosen.reason is None or chosen.reason in reason)
+        and chosen.since <= when
+        and (chosen.until is None or when < chosen.until)
+        and (chosen.offsets is None or _within(item.number, chosen.offsets))
+    )
+
+
+def _within(number: int, runs: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= number < first + count for first, count in runs)
+
+
+def _document(queue: str, parked: ParkedMessage, item: Incoming) -> Document:
+    """What the headers of a dead letter tell of its life in its queue."""
+    history: Sequence[codec.Attempt] = item.history
+    tried = tuple(Consumption(one.consumer, one.fetched) for one in history)
+    view = QueueView(
+        queue=queue, state=parked.state, queued=False, delivered=bool(history), success=False, archived=True,
+        modified=parked.time, attempts=item.meta.attempts, confirmed_count=0, consumed_by=tried,
+        consumed=history[0].fetched if history else None, processed=history[0].ended if history else None,
+        failed=parked.time, reason=parked.reason, detail=item.meta.detail,
+        duration=history[0].ended - history[0].fetched if history else None,
+    )  # fmt: skip
+    message = item.message
+    return Document(item.number, message, message.created, len(message.topics or (message.name,)), (view,))

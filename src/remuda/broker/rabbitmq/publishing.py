@@ -1,0 +1,404 @@
+"""Messages on their way in: by topic through an exchange, to a queue by name, or to wait for their time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, Final
+
+import msgspec
+
+from remuda.amqp.confirms import Outgoing
+from remuda.amqp.properties import with_headers
+from remuda.broker.embedded.notices import NoticeBoard
+from remuda.broker.options import BrokerOptions
+from remuda.broker.rabbitmq import codec
+from remuda.broker.rabbitmq.definitions import Definitions
+from remuda.broker.rabbitmq.delays import exchange_of, level_for
+from remuda.broker.rabbitmq.numbers import Ids, number_of, runs_of
+from remuda.broker.rabbitmq.records import NoRecords, RecordSink
+from remuda.broker.rabbitmq.sender import Sender, Sent
+from remuda.broker.rabbitmq.topology import CHANNELS, TOPICS, Topology, routing_keys
+from remuda.core.routing import PatternTrie
+from remuda.model.commands import Publish
+from remuda.model.errors import BrokerClosed, MessageTooLarge, NotFound, QueueFull, QueueNotAccepting, Refused
+from remuda.model.messages import Messages, cell
+from remuda.model.notices import Notice, NoticeKind
+from remuda.model.options import Status
+from remuda.model.records import Appended
+from remuda.model.results import Differences, Receipt
+from remuda.model.state import State
+from remuda.model.topics import check_topic, root
+
+ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH, Status.NOT_INITIALIZED})
+_AT_ONCE: Final = 5_000
+"""Microseconds within which a time has come."""
+
+
+class Publishing:
+    """Makes of a command what has to be sent, and of RabbitMQ's answers a receipt."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        topology: Topology,
+        definitions: Definitions,
+        ids: Ids,
+        options: BrokerOptions,
+        clock: Callable[[], int],
+        records: RecordSink,
+        notices: NoticeBoard,
+        background: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.sender = sender
+        self.topology = topology
+        self.definitions = definitions
+        self.records = records
+        self.notices = notices
+        self.background = background
+        self.clock = clock
+        self._ids = ids
+        self._options = options
+        self.counts: dict[str, dict[State, int]] = {}
+        """How often messages of a queue came into a state, as this process saw it."""
+        self._open: set[Future[Receipt]] = set()
+        self._trie: PatternTrie | None = None
+        self._watchful: frozenset[str] | None = None
+
+    def defined(self) -> None:
+        """The definitions changed: what was worked out from them is worked out anew."""
+        self._trie = self._watchful = None
+
+    def needed(self, command: Publish) -> list[str]:
+        """The queues that must be there before the messages are sent. Raises for topics that name none."""
+        if not command.messages.bodies:
+            return []
+        if command.queue is not None:
+            return [command.queue]
+        names: dict[str, None] = {}
+        if command.unbound is not None:
+            names[command.unbound] = None
+        fallback = self._options.default_queue
+        for topics in self._topics(command.messages):
+            for topic in topics:
+                if command.unbound is not None:
+                    check_topic(topic)
+                elif fallback is not None and root(topic) not in self.definitions.queues:
+                    names[fallback] = None
+                else:
+                    check_topic(topic)
+                    names[root(topic)] = None
+        return list(names)
+
+    def missing(self, command: Publish) -> bool:
+        """Whether RabbitMQ has to be asked for something first."""
+        messages = command.messages
+        return (
+            messages.due is not None
+            or messages.expires is not None
+            or not all(map(self.topology.knows, self.needed(command)))
+        )
+
+    def prepare(self, command: Publish) -> None:
+        """Make what the messages need beside their queues: places to wait, and to be parked when they expire."""
+        messages, now = command.messages, self.clock()
+        if messages.due is not None:
+            for due in set(messages.due if isinstance(messages.due, list) else [messages.due]):
+                if due is not None and due - now > _AT_ONCE:
+                    self.topology.make_level(level_for(due - now))
+        if messages.expires is not None:
+            for queue in {name for row in range(len(messages)) for name in self.queues_of(command, row)}:
+                definition = self.definitions.queues.get(queue)
+                if definition is not None:
+                    self.topology.make_parking(queue, definition)
+
+    def submit(self, command: Publish, differs: dict[str, Differences] | None = None) -> Future[Receipt]:
+        """Send. It never waits; `prepare` must have gone before."""
+        now = self.clock()
+        messages = self._stamped(command.messages, now)
+        publication = Publication(self, command, messages, now, differs or {})
+        self._open.add(publication.future)
+        publication.future.add_done_callback(self._open.discard)
+        publication.start()
+        return publication.future
+
+    def fail_rest(self) -> None:
+        """The broker is closed: nobody shall wait for ever."""
+        for future in list(self._open):
+            with contextlib.suppress(InvalidStateError):  # it was answered in this moment
+                future.set_exception(BrokerClosed("the broker was closed before the messages were confirmed"))
+
+    def queues_of(self, command: Publish, row: int) -> tuple[str, ...]:
+        """The queues that a message goes to, as far as this process knows."""
+        if command.queue is not None:
+            return (command.queue,)
+        topics = command.messages.topics_of(row)
+        found: dict[str, None] = {}
+        if command.unbound is None:
+            for topic in topics:
+                name = root(topic)
+                if name not in self.definitions.queues and self._options.default_queue is not None:
+                    name = self._options.default_queue
+                found[name] = None
+        for topic in topics:
+            found.update(self.channels.find(topic))
+        if not found and command.unbound is not None:
+            return (command.unbound,)
+        return tuple(found)
+
+    @property
+    def channels(self) -> PatternTrie:
+        trie = self._trie
+        if trie is None:
+            trie = PatternTrie()
+            for name, definition in list(self.definitions.queues.items()):
+                for key in routing_keys(definition.options):
+                    trie.add(key, name)
+            self._trie = trie
+        return trie
+
+    @property
+    def watchful(self) -> frozenset[str]:
+        """Queues that may refuse a message before RabbitMQ sees it."""
+        names = self._watchful
+        if names is None:
+            names = self._watchful = frozenset(
+                name
+                for name, definition in list(self.definitions.queues.items())
+                if definition.status not in ACCEPTING or definition.options.message_size_limit
+            )
+        return names
+
+    def objection(self, queues: tuple[str, ...], size: int) -> Refused | None:
+        """Why a queue does not take a body of this size, if it does not."""
+        for name in queues:
+            definition = self.definitions.queues.get(name)
+            if definition is None:
+                continue
+            if definition.status not in ACCEPTING:
+                return QueueNotAccepting(
+                    f"queue {name!r} is {definition.status.value} and takes no messages; the message was not stored. "
+                    "Set its status to running or only-publish to go on"
+                )
+            limit = definition.options.message_size_limit
+            if limit and size > limit:
+                return MessageTooLarge(
+                    f"a body of {size} bytes is over the message_size_limit of {limit} of queue {name!r}; the message "
+                    "was not stored"
+                )
+        return None
+
+    def outgoing(self, command: Publish, row: int, properties: bytes, body: bytes, now: int) -> list[Outgoing]:
+        """What is sent for one message."""
+        messages = command.messages
+        due = cell(messages.due, row)
+        if due is not None and due - now > _AT_ONCE:
+            exchange = exchange_of(level_for(due - now))
+            return [Outgoing(exchange, queue, properties, body) for queue in self.queues_of(command, row)]
+        if command.queue is not None:
+            return [Outgoing("", command.queue, properties, body)]
+        topics = messages.topics_of(row)
+        if command.unbound is not None:
+            return [Outgoing(CHANNELS, topics[0], _with_more(properties, topics), body)]
+        fallback = self._options.default_queue
+        if fallback is None or all(root(topic) in self.definitions.queues for topic in topics):
+            return [Outgoing(TOPICS, topics[0], _with_more(properties, topics), body)]
+        out = [Outgoing("", fallback, properties, body)]
+        by_topic = [topic for topic in topics if root(topic) in self.definitions.queues or self.channels.find(topic)]
+        if by_topic:
+            out.append(Outgoing(TOPICS, by_topic[0], _with_more(properties, tuple(by_topic)), body))
+        return out
+
+    def _stamped(self, messages: Messages, now: int) -> Messages:
+        """With ids for those that bring none, and the time."""
+        ids: range | list[str] | None = messages.ids
+        if ids is None:
+            ids = self._ids.take(len(messages), now)
+        elif isinstance(ids, list) and not all(ids):
+            fresh = iter(self._ids.take(ids.count(""), now))
+            ids = [one or str(next(fresh)) for one in ids]
+        return msgspec.structs.replace(messages, ids=ids, created=now)
+
+    def _topics(self, messages: Messages) -> list[tuple[str, ...]]:
+        if not isinstance(messages.topics, list) and not isinstance(messages.name, list):
+            return [messages.topics or (messages.name,)]
+        return list({messages.topics_of(row): None for row in range(len(messages))})
+
+
+def _with_more(properties: bytes, topics: tuple[str, ...]) -> bytes:
+    """RabbitMQ gives a queue one copy, however many of these keys lead to it, and takes the header out again."""
+    return properties if len(topics) == 1 else with_headers(properties, {"BCC": list(topics[1:])})
+
+
+class Publication:
+    """One batch on its way."""
+
+    def __init__(
+        self, parent: Publishing, command: Publish, messages: Messages, now: int, differs: dict[str, Differences]
+    ) -> None:
+        self.future: Future[Receipt] = Future()
+        self._parent = parent
+        self._command = msgspec.structs.replace(command, messages=messages)
+        self._messages = messages
+        self._now = now
+        self._differs = differs
+        self._refusals: dict[int, Refused] = {}
+        self._unroutable: set[int] = set()
+        self._rows: list[int] = []
+
+    def start(self) -> None:
+        if not self._messages.bodies:
+            self.future.set_result(Receipt(0, [], {}))
+            return
+        out = self._first_round()
+        self._send(out, self._answered)
+
+    def _first_round(self) -> list[Outgoing]:
+        parent, command, messages = self._parent, self._command, self._messages
+        properties = codec.encode(messages, self._now)
+        bodies = messages.bodies
+        topics, name = messages.topics, messages.name
+        plain = command.queue is None and command.unbound is not None and not topics and type(name) is str
+        if messages.due is None and not parent.watchful and (plain or command.queue is not None):
+            exchange, key = ("", command.queue) if command.queue is not None else (CHANNELS, name)
+            if max(map(len, bodies)) <= codec.MAX_BODY:
+                self._rows = list(range(len(bodies)))
+                return [Outgoing(exchange, key, *pair) for pair in zip(properties, bodies, strict=True)]  # type: ignore[arg-type]
+        out: list[Outgoing] = []
+        for row, body in enumerate(bodies):
+            refused: Refused | None = None
+            if len(body) > codec.MAX_BODY:
+                refused = MessageTooLarge(
+                    f"a body of {len(body)} bytes is over the {codec.MAX_BODY} that RabbitMQ takes; the message was "
+                    "not stored. Store it elsewhere and publish where it is"
+                )
+            elif parent.watchful:
+                refused = parent.objection(parent.queues_of(command, row), len(body))
+            if refused is not None:
+                self._refusals[row] = refused
+                continue
+            sent = parent.outgoing(command, row, properties[row], body, self._now)
+            out += sent
+            self._rows += [row] * len(sent)
+        return out
+
+    def _send(self, out: list[Outgoing], then: Callable[[Sent], None]) -> None:
+        def done(sent: Future[Sent]) -> None:
+            try:
+                then(sent.result())
+            except BaseException as error:
+                with contextlib.suppress(InvalidStateError):
+                    self.future.set_exception(error)
+
+        self._parent.sender.submit(out).add_done_callback(done)
+
+    def _answered(self, sent: Sent) -> None:
+        for place in sent.nacked:
+            self._refusals[self._rows[place]] = self._full(self._rows[place])
+        if not sent.returned:
+            self._finish()
+            return
+        places = sorted(sent.returned)
+        rows = [self._rows[place] for place in places]
+        came = [sent.messages[place] for place in places]
+        out = [self._for_nobody(message) for message in came]
+        if out != came:
+            self._rows = rows
+            self._send(out, self._answered)
+        else:
+            self._parent.background(lambda: self._make_again(rows, out))
+
+    def _for_nobody(self, message: Outgoing) -> Outgoing:
+        """What no channel wants goes to the queue for that, where there is one."""
+        unbound = self._command.unbound
+        if unbound is None or message.exchange != CHANNELS:
+            return message
+        return message._replace(exchange="", routing_key=unbound)
+
+    def _make_again(self, rows: list[int], out: list[Outgoing]) -> None:
+        """A queue is gone that was there: make it again, and send to it once more."""
+        parent, command = self._parent, self._command
+        try:
+            parent.topology.forget_levels()
+            parent.prepare(command)
+            for name in parent.needed(command):
+                parent.topology.remake(name)
+            self._rows = rows
+            self._send(out, self._second_answer)
+        except BaseException as error:
+            with contextlib.suppress(InvalidStateError):
+                self.future.set_exception(error)
+
+    def _second_answer(self, sent: Sent) -> None:
+        for place in sent.nacked:
+            self._refusals[self._rows[place]] = self._full(self._rows[place])
+        self._unroutable.update(self._rows[place] for place in sent.returned)
+        self._finish()
+
+    def _full(self, row: int) -> Refused:
+        queues = self._parent.queues_of(self._command, row)
+        limited = [
+            name
+            for name in queues
+            if (known := self._parent.definitions.queues.get(name)) is not None and known.options.message_limit
+        ]
+        if limited:
+            return QueueFull(
+                f"queue {limited[0]!r} holds as many messages as its message_limit allows; it did not store the message"
+                + (", others of its queues may have" if len(queues) > 1 else "")
+                + ". Consume, or make a queue with limit_exceeded=delete-oldest"
+            )
+        return Refused(
+            f"RabbitMQ refused the message for {', '.join(queues)}: a queue cannot take it now. Publish it again later"
+        )
+
+    def _finish(self) -> None:
+        messages, refusals = self._messages, self._refusals
+        assert messages.ids is not None
+        taken = [row for row in range(len(messages)) if row not in refusals] if refusals else range(len(messages))
+        if self._unroutable and self._command.queue is not None:
+            self.future.set_exception(
+                NotFound(f"RabbitMQ has no queue {self._command.queue!r} any more; the message was not stored")
+            )
+            return
+        first = number_of(messages.id(taken[0])) if taken else 0
+        self._tell(taken)
+        places = {row: place for place, row in enumerate(taken)} if self._unroutable else {}
+        self.future.set_result(
+            Receipt(
+                first,
+                messages.ids,
+                refusals,
+                differs=self._differs,
+                unroutable=tuple(sorted(places[row] for row in self._unroutable if row in places)),
+            )
+        )
+
+    def _tell(self, taken: Any) -> None:
+        parent, messages = self._parent, self._messages
+        if not taken:
+            return
+        recording = not isinstance(parent.records, NoRecords)
+        if not recording and not parent.notices.wanted:
+            return
+        kept = messages if len(taken) == len(messages) else messages.take(taken)
+        command = msgspec.structs.replace(self._command, messages=kept)
+        queues = [parent.queues_of(command, row) for row in range(len(kept))]
+        for names in queues:
+            for name in names:
+                counts = parent.counts.setdefault(name, {})
+                counts[State.QUEUED] = counts.get(State.QUEUED, 0) + 1
+        if recording:
+            same = queues[0] if queues.count(queues[0]) == len(queues) else queues
+            parent.records.append([Appended(number_of(kept.id(0)), self._now, kept, same)])
+        if parent.notices.wanted:
+            by_queue: dict[str, list[int]] = {}
+            for row, names in enumerate(queues):
+                for name in names:
+                    by_queue.setdefault(name, []).append(number_of(kept.id(row)))
+            parent.notices.post(
+                Notice(NoticeKind.PRODUCED, name, self._now, first, count)
+                for name, numbers in by_queue.items()
+                for first, count in runs_of(numbers)
+            )

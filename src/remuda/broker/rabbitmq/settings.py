@@ -1,0 +1,55 @@
+"""What the URL of a RabbitMQ says beyond where it is."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from remuda.amqp.options import ConnectionOptions, parse_url
+from remuda.broker.rabbitmq.support import QueueKind
+from remuda.log.streams.numbers import STREAM
+from remuda.model.errors import InvalidOption
+from remuda.model.options import read_enum
+
+OPEN: Final = 20.0
+"""Seconds within which a first connection must come about."""
+
+
+class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where RabbitMQ is, and which kind of queue to make."""
+
+    connection: ConnectionOptions
+    queue_type: QueueKind = QueueKind.QUORUM
+    uses_existing: bool = False
+    """Whether queues that somebody else declared otherwise are used as they are."""
+    log: str | None = STREAM
+    """The stream that is the event log; None keeps none."""
+
+    @classmethod
+    def read(cls, url: str) -> RabbitSettings:
+        """From `amqp://user:password@host1,host2/vhost?queue_type=classic`; other options are the connection's."""
+        place, _, query = url.partition("?")
+        own: dict[str, str] = {}
+        others: list[tuple[str, str]] = []
+        for name, text in parse_qsl(query, keep_blank_values=True):
+            if name in ("queue_type", "log", "existing"):
+                own[name] = text
+            else:
+                others.append((name, text))
+        connection = parse_url(place + (f"?{urlencode(others)}" if others else ""))
+        if connection.attempts is not None:
+            raise InvalidOption(
+                "attempts in the URL would end the broker when RabbitMQ is away for a while; leave it out"
+            )
+        kind = read_enum("queue_type in the broker's URL", own.get("queue_type", QueueKind.QUORUM), QueueKind)
+        if own.get("existing", "refuse") not in ("use", "refuse"):
+            raise InvalidOption(f"existing in the broker's URL must be use or refuse, not {own['existing']!r}")
+        log = own.get("log", STREAM)
+        return cls(
+            connection=connection,
+            queue_type=kind,
+            uses_existing=own.get("existing") == "use",
+            log=None if log == "no" else log,
+        )

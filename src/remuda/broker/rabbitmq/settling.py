@@ -1,0 +1,252 @@
+"""What an answer means on RabbitMQ: a message that goes on is first published anew, confirmed, and only then
+acknowledged where it was. A crash in between leaves it twice, never not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.confirms import Outgoing
+from remuda.broker.rabbitmq import codec
+from remuda.broker.rabbitmq.codec import Attempt, Incoming
+from remuda.broker.rabbitmq.definitions import QueueDefinition
+from remuda.broker.rabbitmq.delays import exchange_of, level_for
+from remuda.broker.rabbitmq.fetcher import Fetcher
+from remuda.broker.rabbitmq.hands import Hand
+from remuda.broker.rabbitmq.sender import Sender, Sent
+from remuda.broker.rabbitmq.support import DEAD, QueueKind
+from remuda.broker.rabbitmq.topology import Topology
+from remuda.model.errors import Refused
+from remuda.model.options import PutBack, QueueOptions
+from remuda.model.records import Event
+from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import State
+
+
+class Plan:
+    """What has to be published before some deliveries may be acknowledged, and what is then to be told."""
+
+    def __init__(self) -> None:
+        self.outgoing: list[Outgoing] = []
+        self.needs: set[str] = set()
+        """Queues that must be there."""
+        self.parks: set[str] = set()
+        """Queues that must have a place for dead letters."""
+        self.levels: set[int] = set()
+        self.fronted: list[tuple[Incoming, int]] = []
+        """Messages that go before all others, with the attempts that count so far."""
+        self.events: list[Event] = []
+
+
+def plan(hand: Hand, items: Sequence[Incoming], answer: Settlement, definition: QueueDefinition, now: int) -> Plan:
+    """From an answer to what has to be done."""
+    made = Plan()
+    for item in items:
+        _decide(made, hand, item, answer, definition.options, now)
+    return made
+
+
+def _decide(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, options: QueueOptions, now: int) -> None:
+    queue, reason = hand.queue, answer.reason
+    last = bool(options.delivery_limit) and item.attempt > options.delivery_limit
+
+    def end(state: State, why: str, to: str | None) -> None:
+        end_message(plan, queue, item, state, why, now, to=to, answer=answer, fetched=hand.fetched)
+
+    match answer.outcome:
+        case Outcome.ACK:
+            plan.events.append(Event(queue, State.SUCCESS, item.number, 1, answer.consumer))
+            plan.events.append(Event(queue, State.COMPLETED, item.number, 1))
+        case Outcome.NACK if options.put_back is PutBack.NO and answer.front is None:
+            end(State.DEAD, reason or "negative answer", options.dead_letter_queue)
+        case Outcome.NACK | Outcome.RETRY if last and answer.counted is not False:
+            end(State.DEAD, f"{reason or 'negative answer'}; delivery limit reached", options.dead_letter_queue)
+        case Outcome.NACK:
+            delay = options.put_back_delay if answer.delay is None else answer.delay
+            front = options.put_back is PutBack.PRIORITY if answer.front is None else answer.front
+            _retry(plan, hand, item, answer, delay, front, now)
+        case Outcome.RETRY:
+            _retry(plan, hand, item, answer, answer.delay or 0, bool(answer.front), now)
+        case Outcome.RELEASE:
+            attempts = item.attempt if answer.counted else item.attempt - 1
+            back = Event(queue, State.QUEUED, item.number, 1, answer.consumer, attempts, reason or "not now")
+            if answer.front and not answer.delay:
+                plan.fronted.append((item, attempts))
+            else:
+                put_back(plan, queue, item, attempts, answer.delay or 0, now)
+            plan.events.append(back)
+        case Outcome.INVALID:
+            end(State.INVALID, reason or "invalid", None)
+        case Outcome.NOT_INTERESTED:
+            end(State.NOT_INTERESTED, reason or "not interested", None)
+        case Outcome.DEAD:
+            end(State.DEAD, reason or "given up", answer.to or options.dead_letter_queue)
+
+
+def _retry(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, delay: int, front: bool, now: int) -> None:
+    queue, reason = hand.queue, answer.reason or "negative answer"
+    attempts = item.attempt - (answer.counted is False)
+    due = now + delay if delay else None
+    plan.events.append(
+        Event(queue, State.RETRY, item.number, 1, answer.consumer, attempts, reason, due, front, detail=answer.detail)
+    )
+    if due is None:
+        plan.events.append(Event(queue, State.QUEUED, item.number, 1, attempt=attempts, ahead=front))
+    if front and not delay:
+        plan.fronted.append((item, attempts))
+        return
+    failed = Attempt(answer.consumer or "", hand.fetched, now, reason)
+    put_back(plan, queue, item, attempts, delay, now, failed)
+
+
+def put_back(
+    plan: Plan, queue: str, item: Incoming, attempts: int, delay: int, now: int, failed: Attempt | None = None
+) -> None:
+    """To the end of the queue, now or after a delay."""
+    history = codec.with_history(item, failed) if failed is not None else None
+    changes = {"attempts": attempts, "again": True, "wait": now + delay if delay else 0}
+    properties = codec.again(item, changes, history, parked=False)
+    plan.outgoing.append(route_to(plan, queue, properties, item, delay))
+
+
+def route_to(plan: Plan, queue: str, properties: bytes, item: Incoming, delay: int) -> Outgoing:
+    plan.needs.add(queue)
+    if not delay:
+        return Outgoing("", queue, properties, item.delivery.body)
+    level = level_for(delay)
+    plan.levels.add(level)
+    return Outgoing(exchange_of(level), queue, properties, item.delivery.body)
+
+
+def end_message(
+    plan: Plan, queue: str, item: Incoming, state: State, reason: str, now: int, *, to: str | None = None,
+    answer: Settlement | None = None, fetched: int = 0, who: str | None = None,
+) -> None:  # fmt: skip
+    """Park a message with its reason and history, or send it on to another queue as new."""
+    consumer = answer.consumer if answer is not None else None
+    detail = answer.detail if answer is not None else None
+    headers = {codec.REASON: reason, codec.STATE: state.value}
+    if fetched:
+        headers |= codec.with_history(item, Attempt(consumer or "", fetched, now, reason))
+    plan.events.append(
+        Event(
+            queue,
+            state,
+            item.number,
+            1,
+            consumer,
+            item.attempt,
+            reason,
+            who=who or (answer.who if answer else None),
+            detail=detail,
+            to=to,
+        )
+    )
+    if to is not None:
+        changes: dict[str, Any] = {"attempts": 0, "again": False, "wait": 0}
+        properties = codec.again(item, changes, headers, parked=False)
+        plan.events.append(Event(to, State.QUEUED, item.number, 1, reason=f"from {queue}"))
+        plan.outgoing.append(route_to(plan, to, properties, item, 0))
+        return
+    changes = {"attempts": item.attempt, "failed": now, "who": who, "detail": _short(detail), "consumer": consumer}
+    plan.parks.add(queue)
+    plan.outgoing.append(Outgoing("", queue + DEAD, codec.again(item, changes, headers), item.delivery.body))
+
+
+def _short(detail: str | None) -> str | None:
+    """A traceback, as much of it as goes into a header."""
+    return detail if detail is None or len(detail) < 20_000 else detail[:10_000] + "\n…\n" + detail[-10_000:]
+
+
+class Settler:
+    """Carries plans out."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        topology: Topology,
+        ensure: Callable[[str], QueueDefinition],
+    ) -> None:
+        self._sender = sender
+        self._topology = topology
+        self._ensure = ensure
+
+    def is_ready(self, plan: Plan) -> bool:
+        """Whether everything that a plan needs is there, as far as is known."""
+        topology = self._topology
+        return (
+            all(map(topology.knows, plan.needs))
+            and all(topology.knows(queue + DEAD) for queue in plan.parks)
+            and all(map(topology.has_level, plan.levels))
+        )
+
+    def prepare(self, plan: Plan) -> None:
+        """Make what a plan needs. Waits for RabbitMQ."""
+        for queue in plan.needs | plan.parks:
+            definition = self._ensure(queue)
+            if queue in plan.parks:
+                self._topology.make_parking(queue, definition)
+        for level in plan.levels:
+            self._topology.make_level(level)
+
+    def carry_out(
+        self, plan: Plan, channel: Channel, items: Sequence[Incoming], fetcher: Fetcher | None = None
+    ) -> Future[int]:
+        """Publish, then acknowledge; how many were settled. It never waits: `prepare` must have gone before."""
+        settled: Future[int] = Future()
+        fronted = {id(item) for item, _ in plan.fronted}
+        self._put_in_front(plan, channel, fetcher)
+        acked = [item.delivery for item in items if id(item) not in fronted]
+        if not plan.outgoing:
+            settled.set_result(channel.ack(acked) + len(plan.fronted))
+            return settled
+
+        def confirmed(sent: Future[Sent]) -> None:
+            try:
+                result = sent.result()
+                refused = result.nacked | result.returned.keys()
+                if refused:
+                    self._refused(plan, channel, acked, result, settled)
+                    return
+                settled.set_result(channel.ack(acked) + len(plan.fronted))
+            except BaseException as error:
+                settled.set_exception(error)
+
+        self._sender.submit(plan.outgoing).add_done_callback(confirmed)
+        return settled
+
+    def _put_in_front(self, plan: Plan, channel: Channel, fetcher: Fetcher | None) -> None:
+        """What shall come next stays here, before all that was fetched: a quorum queue takes messages back to their
+        place by and by, and others could overtake them. Where nobody consumes any more they are returned after all."""
+        again = [
+            msgspec.structs.replace(
+                item.delivery,
+                redelivered=True,
+                raw_properties=codec.again(item, {"attempts": attempts, "again": True}, parked=False),
+            )
+            for item, attempts in plan.fronted
+        ]
+        stays = fetcher is not None and self._topology.kind is QueueKind.QUORUM
+        if again and not (stays and fetcher is not None and fetcher.put_in_front(again)):
+            for delivery in again:
+                channel.nack(delivery)
+
+    def _refused(self, plan: Plan, channel: Channel, acked: list[Any], sent: Sent, settled: Future[int]) -> None:
+        """Some were not taken: they go back to where they are. Queues that were gone are made again the next time."""
+        refused = sent.nacked | sent.returned.keys()
+        channel.ack([delivery for place, delivery in enumerate(acked) if place not in refused])
+        for place in refused:
+            channel.nack(acked[place])
+        for place in sent.returned:
+            self._topology.forget(plan.outgoing[place].routing_key)
+        first = plan.outgoing[min(refused)]
+        settled.set_exception(
+            Refused(
+                f"RabbitMQ did not take {len(refused)} messages for {first.routing_key!r}: the queue is full or gone; "
+                "they are back in their queue and will be delivered again"
+            )
+        )

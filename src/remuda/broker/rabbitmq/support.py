@@ -1,0 +1,128 @@
+"""What a queue's options become on RabbitMQ: native arguments, work of the bus, or a refusal that names the option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from remuda.model.errors import Unsupported
+from remuda.model.message import MAX_PRIORITY
+from remuda.model.options import (
+    AutoDestroy,
+    CommitWhen,
+    LimitExceeded,
+    Persistence,
+    QueueOptions,
+    QueueType,
+)
+
+DEAD: Final = ".dead"
+"""Behind a queue's name: the queue in which its dead letters wait for an operator."""
+
+FIXED: Final = ("message_timeout", "expired_queue", "message_limit", "limit_exceeded", "auto_destroy", "persistence")
+"""Options that are arguments of the queue, which RabbitMQ does not let anybody change."""
+
+UNUSED: Final = 60_000
+"""Milliseconds without a consumer after which RabbitMQ lets a queue go that ends with its last consumer."""
+_MS: Final = 1000
+
+
+class QueueKind(StrEnum):
+    """Which of RabbitMQ's queues a queue is."""
+
+    QUORUM = "quorum"
+    CLASSIC = "classic"
+
+
+class Native(msgspec.Struct, frozen=True):
+    """How a queue is declared."""
+
+    kind: QueueKind
+    arguments: dict[str, Any]
+
+
+def refuse(options: QueueOptions) -> None:
+    """Raise `Unsupported` for what RabbitMQ has no equal of."""
+    if options.type is QueueType.PUSH:
+        raise _unsupported("type", "push", "give each consumer a channel of its own: broker.channel(name, topics)")
+    if options.commit_when in (CommitWhen.SENT, CommitWhen.ACKNOWLEDGED):
+        raise _unsupported("commit_when", options.commit_when, "a producer that waits for an answer uses bus.call")
+    if options.delay_between_messages:
+        raise _unsupported("delay_between_messages", "other than 0", "RabbitMQ does not pace a queue")
+    if options.unique_ids:
+        raise _unsupported("unique_ids", "true", "publish with id= and use an inbox on the consumer's side")
+    if options.confirmations != 1:
+        raise _unsupported("confirmations", "other than 1", "each queue's message is answered once")
+    if options.auto_destroy in (AutoDestroy.NO_MESSAGES, AutoDestroy.EMPTY):
+        raise _unsupported("auto_destroy", options.auto_destroy, "no-consumers is possible")
+    evicts = bool(options.message_limit) and options.limit_exceeded is LimitExceeded.DELETE_OLDEST
+    if options.expired_queue is not None and evicts:
+        instead = "a queue of RabbitMQ has one place for what expired and what was evicted"
+        raise _unsupported("expired_queue", "together with limit_exceeded=delete-oldest", instead)
+
+
+def refuse_change(before: QueueOptions, after: QueueOptions) -> None:
+    """Raise `Unsupported` for a change that would need another queue."""
+    refuse(after)
+    for name in FIXED:
+        if getattr(before, name) != getattr(after, name):
+            raise Unsupported(
+                f"RabbitMQ fixes {name} when a queue is made; make another queue and move the messages to it. "
+                "Nothing was changed",
+                name,
+            )
+
+
+def native(queue: str, options: QueueOptions, preferred: QueueKind, version: tuple[int, ...]) -> Native:
+    """What to declare for a queue."""
+    kind = QueueKind.CLASSIC if options.persistence is Persistence.MEMORY else preferred
+    arguments: dict[str, Any] = {"x-queue-type": kind.value}
+    quorum = kind is QueueKind.QUORUM
+    evicts = bool(options.message_limit) and options.limit_exceeded is LimitExceeded.DELETE_OLDEST
+    if quorum:
+        # Since 4.0 a quorum queue drops what came back 20 times. How often is the bus's business.
+        if version >= (4,):
+            arguments["x-delivery-limit"] = -1
+    elif options.persistence is Persistence.PERSISTENT:
+        arguments["x-max-priority"] = MAX_PRIORITY
+    if options.message_limit:
+        arguments["x-max-length"] = options.message_limit
+    if quorum or options.message_limit:
+        arguments["x-overflow"] = "drop-head" if evicts else "reject-publish"
+    if options.message_timeout:
+        arguments["x-message-ttl"] = -(-options.message_timeout // _MS)
+    if options.persistence is Persistence.PERSISTENT:
+        arguments["x-dead-letter-exchange"] = ""
+        arguments["x-dead-letter-routing-key"] = options.expired_queue or options.dead_letter_queue or queue + DEAD
+        if quorum and not evicts:
+            arguments["x-dead-letter-strategy"] = "at-least-once"
+    if options.auto_destroy is AutoDestroy.NO_CONSUMERS:
+        arguments["x-expires"] = UNUSED
+    return Native(kind, arguments)
+
+
+def parking(kind: QueueKind, version: tuple[int, ...]) -> dict[str, Any]:
+    """The arguments of a queue for dead letters."""
+    arguments: dict[str, Any] = {"x-queue-type": kind.value}
+    if kind is QueueKind.QUORUM and version >= (4,):
+        arguments["x-delivery-limit"] = -1
+    return arguments
+
+
+def parks_natively(options: QueueOptions) -> bool:
+    """Whether RabbitMQ itself may park messages of this queue, so that the place must be there from the beginning."""
+    return bool(options.message_timeout or options.message_limit) and options.persistence is Persistence.PERSISTENT
+
+
+def version_of(server_properties: Mapping[str, Any]) -> tuple[int, ...]:
+    """The server's version; an unknown one counts as the oldest that has what is needed."""
+    text = str(server_properties.get("version", ""))
+    parts = text.split("-")[0].split(".")
+    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else (3, 10)
+
+
+def _unsupported(option: str, value: str, instead: str) -> Unsupported:
+    return Unsupported(f"RabbitMQ has no equal of {option}={value}; {instead}. Nothing was changed", option)

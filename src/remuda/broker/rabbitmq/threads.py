@@ -1,0 +1,411 @@
+"""The broker on RabbitMQ for threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+from remuda.amqp.errors import ChannelClosed
+from remuda.broker import checks
+from remuda.broker.checks import Options, Publishable
+from remuda.broker.delivery import BaseDelivery, Delivery, Runs
+from remuda.broker.rabbitmq.documents import document_of
+from remuda.broker.rabbitmq.fetcher import GATHER, LINGER, Arrival, Fetcher
+from remuda.broker.rabbitmq.operating import Operating
+from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.spectator import Spectator
+from remuda.model.commands import Pull, Subscribe
+from remuda.model.document import Document
+from remuda.model.durations import SECOND, Duration
+from remuda.model.errors import ConsumersFull, Unsupported
+from remuda.model.filters import MessageFilter
+from remuda.model.notices import Notice
+from remuda.model.options import QueueOptions, Status
+from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
+from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.settlement import Settlement
+from remuda.model.texts import read_count, read_flag, read_name
+
+if TYPE_CHECKING:
+    from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
+
+_ACCESS_REFUSED: Final = 403
+
+
+class RabbitBroker:
+    """The port for threads, on a `Runtime`. Safe to use from any thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.operating = Operating(runtime)
+        self._aio: AsyncRabbitBroker | None = None
+
+    @property
+    def aio(self) -> AsyncRabbitBroker:
+        """The same broker for coroutines."""
+        if self._aio is None:
+            from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
+
+            self._aio = AsyncRabbitBroker(self)
+        return self._aio
+
+    # Publishing
+
+    def publish(
+        self,
+        messages: Publishable,
+        *,
+        queue: str | None = None,
+        unbound: str | None = None,
+        options: Options = None,
+        timeout: Duration | None = None,
+        raise_refusals: bool = True,
+    ) -> Receipt:
+        read_flag("raise_refusals", raise_refusals)
+        runtime = self.runtime
+        runtime.check_open()
+        command = checks.publish(messages, queue, unbound, None, options, timeout)
+        publishing = runtime.publishing
+        differs: dict[str, Differences] = {}
+        if command.options is not None or publishing.missing(command):
+            differs = runtime.ensure_all(publishing.needed(command), command.options)
+            publishing.prepare(command)
+        receipt = publishing.submit(command, differs).result()
+        if receipt.refusals and raise_refusals:
+            checks.report_refusals(receipt)
+        return receipt
+
+    def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
+        raise no_routers()
+
+    # Consuming
+
+    def subscribe(
+        self,
+        queue: str,
+        *,
+        consumer: str | None = None,
+        batch: int = 1,
+        credit: int | None = None,
+        group: str | None = None,
+        options: Options = None,
+    ) -> RabbitSubscription:
+        command = checks.subscribe(0, queue, consumer, batch, credit, group, options)
+        fetcher, differs = self.begin(command)
+        return RabbitSubscription(self, command, fetcher, differs)
+
+    def begin(self, command: Subscribe) -> tuple[Fetcher, Differences]:
+        """A consumer of a queue, which is made if need be."""
+        runtime = self.runtime
+        if command.group is not None:
+            raise Unsupported(
+                "RabbitMQ counts what each consumer holds by itself, so consumers cannot share one credit; leave "
+                "group= out. Nothing was changed",
+                "group",
+            )
+        existed = command.queue in runtime.definitions.queues
+        typed = command.options is not None and "type" in command.options
+        known = runtime.ensure(command.queue, command.options, Status.RUNNING if typed else Status.NOT_INITIALIZED)
+        limit = known.options.client_limit
+        seen = runtime.topology.look(command.queue) if limit > 1 else None
+        if seen is not None and seen.consumer_count >= limit:
+            raise _full(command.queue, seen.consumer_count)
+        credit = max(command.credit, command.batch)
+        if known.options.acknowledge != "wait":
+            credit = max(credit, 1000)
+        fetcher = runtime.subscribe(command.queue, command.consumer, credit, exclusive=limit == 1)
+        try:
+            if runtime.is_giving(command.queue):
+                runtime.start(fetcher)
+            else:
+                fetcher.pause()
+        except ChannelClosed as closed:
+            runtime.unsubscribe(fetcher)
+            raise (_full(command.queue, 1) if closed.code == _ACCESS_REFUSED else closed) from None
+        except BaseException:
+            runtime.unsubscribe(fetcher)
+            raise
+        runtime.announce(command.queue, command.consumer)
+        named = command.options or {}
+        standing = known.options
+        differs = {
+            name: (value, getattr(standing, name)) for name, value in named.items() if value != getattr(standing, name)
+        }
+        return fetcher, differs if existed else {}
+
+    def channel(
+        self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
+    ) -> RabbitSubscription:
+        return self.subscribe(name, consumer=name, batch=batch, options=checks.channel_options(topics, options))
+
+    def pull(
+        self,
+        queue: str,
+        count: int = 1,
+        *,
+        consumer: str | None = None,
+        newest: bool = False,
+        clear_after: str = "none",
+        timeout: Duration = 0,
+    ) -> Delivery | None:
+        command = checks.pull(0, queue, consumer, count, newest, clear_after, timeout)
+        found = self.fetch(command)
+        return None if found is None else Delivery(*found, self._settle)
+
+    def fetch(self, command: Pull) -> tuple[Any, Any] | None:
+        """What a pull gives; waits as long as it asks."""
+        self.check_pull(command)
+        runtime = self.runtime
+        runtime.ensure(command.queue, status=Status.NOT_INITIALIZED)
+        fetcher = runtime.fetcher(command.queue)
+        if not command.wait:
+            found = self._fetch(command, fetcher)
+        else:
+            with runtime.waiting_pull(command.queue):
+                found = self._fetch(command, fetcher)
+        if command.clear_after != "none":
+            self.operating.clear(checks.clear(command.queue, command.clear_after, None, None, None))
+        return found
+
+    def _fetch(self, command: Pull, fetcher: Fetcher) -> tuple[Any, Any] | None:
+        runtime = self.runtime
+        deadline = time.monotonic() + command.wait / SECOND
+        found = None
+        while True:
+            if not runtime.is_giving(command.queue):
+                arrived: Arrival = []
+            elif not command.wait:
+                arrived = self._get(fetcher, command.count)
+            else:
+                arrived = self._await(fetcher, command.count, deadline)
+            if arrived:
+                assert fetcher.channel is not None
+                found = runtime.consuming.hand_out(command.queue, command.consumer, fetcher.channel, fetcher, arrived)
+            left = deadline - time.monotonic()
+            if found is not None or (left <= 0 and not (arrived and not command.wait)):
+                break
+            if fetcher.closed:
+                return None
+            if not arrived:
+                time.sleep(min(max(left, 0), 0.02))
+        return found
+
+    def check_pull(self, command: Pull) -> None:
+        if command.newest:
+            raise Unsupported("RabbitMQ gives the oldest message of a queue first, never the newest", "newest")
+
+    def renew(self, delivery: Delivery) -> bool:
+        checks.check_delivery(delivery)
+        return self.renew_lease(delivery)
+
+    def renew_lease(self, delivery: BaseDelivery[Any]) -> bool:
+        runtime = self.runtime
+        known = runtime.definitions.queues.get(delivery.queue)
+        if delivery.lease is None or known is None:
+            return False
+        return runtime.consuming.hands.renew(delivery.lease, runtime.clock() + known.options.acknowledge_timeout)
+
+    # Administering
+
+    def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
+        return self.runtime.declare(checks.declare_queue(name, options, more))
+
+    def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
+        return self.runtime.configure(checks.configure_queue(name, changes, who))
+
+    def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None:
+        self.runtime.set_status(checks.set_status(name, status, who))
+
+    def remove_queue(self, name: str, *, who: str | None = None) -> None:
+        self.operating.remove(checks.remove_queue(name, who))
+
+    def queue(self, name: str) -> QueueInfo:
+        return self.runtime.info(read_name("queue", name))
+
+    def queues(self) -> list[QueueInfo]:
+        return self.runtime.infos()
+
+    def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
+        checks.declare_exchange(name, kind, bindings)
+        raise no_routers()
+
+    def bind(self, router: str, binding: Binding) -> None:
+        raise no_routers()
+
+    def unbind(self, router: str, binding: Binding) -> None:
+        raise no_routers()
+
+    def remove_router(self, name: str) -> None:
+        raise no_routers()
+
+    def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
+        return {}
+
+    # Operating
+
+    def clear(
+        self,
+        name: str,
+        lanes: str = "all",
+        *,
+        offsets: Iterable[tuple[int, int]] | None = None,
+        reason: str | None = None,
+        who: str | None = None,
+    ) -> int:
+        return self.operating.clear(checks.clear(name, lanes, offsets, reason, who))
+
+    def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
+        wanted = checks.message_filter(chosen)
+        return self.operating.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
+
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        return self.operating.waiting(read_name("queue", name))
+
+    def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        return self.operating.reprocess(checks.reprocess(name, chosen, who))
+
+    def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        return self.operating.forget(checks.forget(name, chosen, who))
+
+    def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
+        return self.operating.move(checks.move(name, to, chosen, who))
+
+    # Observing
+
+    def message(self, message: str | int) -> Document:
+        return document_of(self.runtime, self.operating, message)
+
+    def spectate(self) -> Spectator:
+        return Spectator(self.runtime.log(), self.runtime.records.flush)
+
+    def on_notice(self, handler: Callable[[Notice], None]) -> None:
+        self.runtime.notices.add(handler)
+
+    def off_notice(self, handler: Callable[[Notice], None]) -> None:
+        self.runtime.notices.remove(handler)
+
+    def close(self) -> None:
+        self.runtime.close()
+
+    def __enter__(self) -> RabbitBroker:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # Inside
+
+    def settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None) -> Future[int] | int:
+        """Answer; what is not done at once is a future. Waits only where RabbitMQ must make something first."""
+        if delivery.lease is None:
+            return 0
+        self.runtime.check_open()
+        work = self.runtime.consuming.settle(delivery.lease, settlement, runs)
+        return work if isinstance(work, int) else work()
+
+    def _settle(self, delivery: BaseDelivery[int], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
+        done = self.settle(delivery, settlement, runs)
+        if isinstance(done, int):
+            return done
+        if not wait:
+            return len(delivery) if runs is None else sum(count for _, count in runs)
+        return done.result()
+
+    def _await(self, fetcher: Fetcher, count: int, deadline: float) -> Arrival:
+        future = fetcher.ask(count)
+        try:
+            if fetcher.must_start:
+                self.runtime.start(fetcher)
+            arrived = future.result(max(deadline - time.monotonic(), 0))
+            if len(arrived) < count and arrived:
+                time.sleep(GATHER)
+                arrived += fetcher.take(count - len(arrived))
+            return arrived
+        except concurrent.futures.TimeoutError:
+            return [] if fetcher.withdraw(future) else future.result(5)
+        except BaseException:
+            if not fetcher.withdraw(future):
+                self._return(fetcher, future.result(5))
+            raise
+
+    def _return(self, fetcher: Fetcher, arrived: Arrival) -> None:
+        """Nobody is left to take what was sent."""
+        fetcher.answered(len(arrived))
+        if arrived and fetcher.channel is not None:
+            self.runtime.consuming.give_back(fetcher.queue, fetcher.channel, arrived)
+
+    def _get(self, fetcher: Fetcher, count: int) -> Arrival:
+        """What is there now, one by one, in the queue's order."""
+        return self.runtime.get(fetcher, count)
+
+
+def _full(queue: str, count: int) -> ConsumersFull:
+    return ConsumersFull(
+        f"queue {queue!r} has {count} consumers, its client_limit; close one of them or raise the limit"
+    )
+
+
+def no_routers() -> Unsupported:
+    return Unsupported(
+        "routers are RabbitMQ's exchanges here: declare and bind them with any of its tools. Nothing was changed",
+        "routers",
+    )
+
+
+class RabbitSubscription:
+    """A consumer's deliveries, for a thread."""
+
+    def __init__(self, broker: RabbitBroker, command: Subscribe, fetcher: Fetcher, differs: Differences) -> None:
+        self._broker = broker
+        self._fetcher = fetcher
+        self._batch = command.batch
+        self.queue = command.queue
+        self.consumer = command.consumer
+        self.differs = differs
+
+    def receive(self, timeout: Duration | None = None) -> Delivery | None:
+        """The next delivery; None when the time is up or the subscription is closed."""
+        wait = checks.wait_seconds(timeout)
+        deadline = None if wait is None else time.monotonic() + wait
+        fetcher = self._fetcher
+        while not fetcher.closed:
+            future = fetcher.ask(self._batch)
+            try:
+                arrived = future.result(None if deadline is None else max(deadline - time.monotonic(), 0))
+            except concurrent.futures.TimeoutError:
+                if fetcher.withdraw(future):
+                    return None
+                arrived = future.result(5)
+            if len(arrived) < self._batch and arrived and not fetcher.closed:
+                time.sleep(LINGER)
+                arrived = arrived + fetcher.take(self._batch - len(arrived))
+            if not arrived:
+                continue
+            assert fetcher.channel is not None
+            consuming = self._broker.runtime.consuming
+            found = consuming.hand_out(self.queue, self.consumer, fetcher.channel, fetcher, arrived)
+            if found is not None:
+                return Delivery(*found, self._broker._settle)
+        return None
+
+    def set_credit(self, credit: int) -> None:
+        """How many unanswered messages this consumer may hold from now on."""
+        self._fetcher.fixed = read_count("credit", credit, 1)
+        self._broker.runtime.start(self._fetcher)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        while (delivery := self.receive()) is not None:
+            yield delivery
+
+    def close(self) -> None:
+        if not self._broker.runtime.closed:
+            self._broker.runtime.unsubscribe(self._fetcher)
+
+    def __enter__(self) -> RabbitSubscription:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,68 @@
+"""Commands from another machine, checked as at the door: whoever sends them may be anybody with a password."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from remuda.broker import checks
+from remuda.model.commands import (
+    Bind,
+    DeclareExchange,
+    Forget,
+    Move,
+    Publish,
+    Pull,
+    Reprocess,
+    Settle,
+    Subscribe,
+    Unbind,
+)
+from remuda.model.options import QueueOptions
+from remuda.model.texts import read_count, read_name, read_optional_text
+
+_NAMES: Final = ("queue", "unbound", "exchange", "consumer", "to", "group")
+_HIGHEST: Final = 1 << 62
+
+
+def checked(command: Any) -> Any:
+    """The same command, or an error that names what is wrong with it."""
+    for name in _NAMES:
+        value = getattr(command, name, None)
+        if value is not None:
+            read_name(name, value)
+    options = getattr(command, "options", None)
+    if options:
+        QueueOptions().with_values(options)
+        for name, value in options.items():
+            if type(value) is int and not 0 <= value < _HIGHEST:
+                read_count(name, value, 0)
+            if isinstance(value, tuple):
+                for topic in value:
+                    read_name(f"each of {name}", topic)
+    read_optional_text("who", getattr(command, "who", None))
+    match command:
+        case Publish():
+            # Producers are known by their session, and only the broker itself takes from its spool.
+            return command
+        case Subscribe():
+            read_count("batch", command.batch, 1)
+            read_count("credit", command.credit, 1)
+        case Pull():
+            return msgspec.structs.replace(
+                checks.pull(
+                    command.tag, command.queue, command.consumer, command.count, command.newest, command.clear_after, 0
+                ),
+                wait=read_count("timeout", command.wait, 0),
+            )
+        case Settle():
+            answer = checks.checked_settlement(command.settlement, command.settlement.consumer or "")
+            return msgspec.structs.replace(command, settlement=answer)
+        case Reprocess() | Forget() | Move():
+            return msgspec.structs.replace(command, filter=checks.message_filter(command.filter))
+        case DeclareExchange():
+            checks.declare_exchange(command.exchange, command.kind, command.bindings)
+        case Bind() | Unbind():
+            checks.binding(command.exchange, command.binding)
+    return command

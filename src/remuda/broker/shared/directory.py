@@ -1,0 +1,346 @@
+"""A directory that any number of processes have open: this one's part in it, which may change from guest to host."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from remuda.broker.embedded.clock import Clock
+from remuda.broker.embedded.extensions import Extensions
+from remuda.broker.embedded.forks import closed_after_fork
+from remuda.broker.embedded.runtime import Runtime
+from remuda.broker.embedded.uninterrupted import Uninterrupted
+from remuda.broker.options import BrokerOptions
+from remuda.broker.shared import presence, sockets
+from remuda.broker.shared.filesystems import check_local
+from remuda.broker.shared.frames import Hello
+from remuda.broker.shared.guest import PATIENCE, Guest
+from remuda.broker.shared.host import Connection, Host, Listener, known_options
+from remuda.broker.shared.presence import Presence
+from remuda.broker.shared.role import Role
+from remuda.log.directory import SOCKET, DirectoryDisk
+from remuda.model.errors import DirectoryInUse, HostNotResponding, RemudaError, StorageError, Unsupported
+
+if TYPE_CHECKING:
+    import socket
+
+    from remuda.broker.embedded.attempts import AttemptMarks, Survivors
+    from remuda.log.eventlog import EventLog
+
+_log = logging.getLogger("remuda.shared")
+_FIRST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.05
+_OWN: Final = frozenset({"worker", "shared", "group", "force_network"})
+"""Options that need not be alike."""
+_SURE: Final = 6
+"""How often in a row the lock file must say that its holder does not share before that is believed: a new holder writes
+it a moment after it got the lock."""
+_FENCE: Final = 0.25
+"""Seconds after which a host that has not written looks whether the directory is still its own."""
+
+
+class SharedDirectory(Role):
+    """A backend for faces: the engine while this process hosts, else a guest's connection."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        options: BrokerOptions | None = None,
+        extensions: Extensions | None = None,
+        clock: Clock | None = None,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.path = Path(os.path.abspath(path))
+        self._options = options or BrokerOptions()
+        self._extensions = extensions
+        self._clock = clock
+        self._group = self._options.group
+        self._patience = patience
+        check_local(self.path, force=self._options.force_network)
+        self._prepare()
+        try:
+            self._open()
+            closed_after_fork(self)
+        except BaseException:
+            self._closing.begin()
+            raise
+
+    def _prepare(self) -> None:
+        self.closed = False
+        self.runtime: Runtime | None = None
+        """The engine, while this process is the host."""
+        self.guest: Guest | None = None
+        self._host: Host | None = None
+        self._presence: Presence | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._changing = threading.Lock()
+        self._closing = Uninterrupted(self._close)
+
+    # Which part we have
+
+    def _open(self) -> None:
+        deadline = time.monotonic() + self._patience
+        pause, alone = _FIRST_PAUSE, 0
+        while True:
+            if self._try_to_host():
+                return
+            guest = self.guest or self._new_guest()
+            try:
+                guest.connect()
+                break
+            except OSError as error:
+                holder = DirectoryDisk(self.path, create=False).holder()
+                alone = alone + 1 if holder.pid and not holder.shares else 0
+                if alone > _SURE:
+                    raise DirectoryInUse(
+                        f"directory {str(self.path)!r} is open in process {holder.pid}, which does not share it; "
+                        "nothing was changed. Stop that process, or open the directory there without shared=False"
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise HostNotResponding(
+                        f"{self.describe(holder.pid)} does not answer: {error}. Nothing was changed"
+                    ) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._use(guest)
+        self._thread = threading.Thread(target=self._follow, name="remuda-guest", daemon=True)
+        self._thread.start()
+
+    def _try_to_host(self, guest: Guest | None = None) -> bool:
+        """Become the host, if nobody is."""
+        disk = DirectoryDisk(self.path, group=self._group, shared=True)
+        try:
+            runtime = Runtime(
+                disk,
+                self._options,
+                self._extensions,
+                self._clock,
+                survey=self._survey,
+                tags=None if guest is None else guest.tags,
+            )
+        except DirectoryInUse:
+            return False
+        try:
+            runtime.fence = _Fence(disk)
+            host = Host(runtime, disk.epoch)
+            gate = _DirectoryGate(self.path, group=self._group)
+            listening = sockets.listen(self.path, group=self._group)
+            host.listen(Listener(listening, gate, local=True))
+            if guest is not None:
+                guest.hand_to(runtime)
+            if self._presence is not None:
+                host.note_attached(self._presence.token)
+                self._presence.leave()
+            host.start()
+        except BaseException:
+            runtime.close()
+            raise
+        with self._changing:
+            self.runtime, self._host = runtime, host
+            self._use(runtime)
+        return True
+
+    def _survey(self) -> Survivors:
+        return presence.survey(self.path)
+
+    def _new_guest(self) -> Guest:
+        if self._extensions is not None and self._extensions != Extensions():
+            raise Unsupported(
+                f"directory {str(self.path)!r} is open in another process, and the broker's parts run there: "
+                "extensions cannot be given here. Open the directory in this process first, or with shared=False",
+                "extensions",
+            )
+        way = _DirectoryWay(self)
+        guest = self.guest = Guest(way, patience=self._patience)
+        self._presence = Presence(self.path, guest.token, group=self._group)
+        self._presence.enter()
+        return guest
+
+    def _follow(self) -> None:
+        """A guest's life: listen to the host, and when it ends, find the next or become it."""
+        guest = self.guest
+        assert guest is not None
+        self._compare_options(guest)
+        while not self._stop.is_set():
+            guest.listen()
+            pause = _FIRST_PAUSE
+            while not self._stop.is_set():
+                try:
+                    if self._try_to_host(guest):
+                        _log.info("this process has %s now", self.path)
+                        return
+                    guest.connect()
+                    break
+                except OSError:
+                    pass
+                except RemudaError as error:
+                    # As when the disk is full: somebody else may still succeed, or this process a little later.
+                    _log.error("%s has no host, and this process cannot be it: %s", self.path, error)
+                    pause = _LONGEST_PAUSE
+                if self._stop.wait(pause):
+                    return
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _compare_options(self, guest: Guest) -> None:
+        """Who opened the directory first set its rules; others are told where theirs differ."""
+        assert guest.welcome is not None
+        ours, theirs = known_options(self._options), guest.welcome.options
+        differing = sorted(
+            name
+            for name in {*ours, *theirs}
+            if name not in _OWN and name in ours and ours.get(name) != theirs.get(name)
+        )
+        if differing:
+            _log.warning(
+                "%s is open in process %d with other options; those stand: %s",
+                self.path, guest.pid, ", ".join(f"{name}={theirs.get(name, 'as usual')}" for name in differing),
+            )  # fmt: skip
+
+    @property
+    def hosts(self) -> bool:
+        """Whether this process has the directory."""
+        return self.runtime is not None
+
+    def __getattr__(self, name: str) -> Any:
+        """The engine's own parts, for who looks after it: only a host has them."""
+        runtime = self.__dict__.get("runtime")
+        if name.startswith("__") or runtime is None:
+            raise AttributeError(name)
+        return getattr(runtime, name)
+
+    # The end
+
+    def close(self) -> None:
+        """Let go of the directory. What waits for this process goes on in another, if there is one."""
+        runtime = self.runtime
+        threads = () if runtime is None else (runtime._timer.thread, runtime.upkeep.thread, runtime.notices.thread)
+        if threading.current_thread() in threads:
+            self._close()
+            return
+        self._closing.wait()
+
+    def _close(self) -> None:
+        self._stop.set()
+        guest, thread = self.guest, self._thread
+        if guest is not None and self.runtime is None:
+            guest.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(10)
+        with self._changing:
+            if self.closed:
+                return
+            self.closed = True
+            host, runtime = self._host, self.runtime
+        try:
+            if host is not None:
+                host.stop()
+                with contextlib.suppress(OSError):
+                    os.unlink(self.path / SOCKET)
+        finally:
+            if runtime is not None:
+                runtime.close()
+            if self._presence is not None:
+                self._presence.leave()
+
+    def disown(self) -> None:
+        """In a fork: the parent's part is the parent's; this process gets its own when it first needs one."""
+        if self._host is not None:
+            self._host.disown()
+        if self.guest is not None:
+            self.guest.disown()
+        if self._presence is not None:
+            self._presence.disown()
+        if self.runtime is not None:
+            self.runtime.disown()
+        was_closed = self.closed
+        self._prepare()
+        if was_closed:
+            self.closed = True
+            return
+        self._open_when_needed(self._open)
+        closed_after_fork(self)
+
+    def describe(self, pid: int) -> str:
+        return (
+            f"process {pid or '(unknown)'}, which has directory {str(self.path)!r}. If it is frozen, "
+            f"`remuda takeover {self.path}` ends it and lets another process go on; it"
+        )
+
+
+class _Fence:
+    """Looks now and then whether the directory is still this process's own."""
+
+    def __init__(self, disk: DirectoryDisk) -> None:
+        self._disk = disk
+        self._looked = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > _FENCE:
+            self._disk.check_epoch()
+            self._looked = now
+
+
+class _DirectoryWay:
+    """How a guest comes to the host of a directory."""
+
+    def __init__(self, shared: SharedDirectory) -> None:
+        self._shared = shared
+
+    def connect(self) -> socket.socket:
+        return sockets.connect(self._shared.path)
+
+    def hello(self, token: str, epoch: int) -> Hello:
+        from remuda.broker.shared.frames import VERSION
+
+        return Hello(VERSION, token, os.getpid(), epoch=epoch)
+
+    def describe(self, pid: int) -> str:
+        return self._shared.describe(pid)
+
+    def begin(self, lease: int, events: int) -> Callable[[int], None] | None:
+        own = self._shared._presence
+        return None if own is None else own.marks().track(lease, events).begin
+
+    def reader(self, guest: Guest) -> EventLog:
+        from remuda.log.reader import Reader
+
+        return Reader(DirectoryDisk(self._shared.path, create=False))
+
+
+class _DirectoryGate:
+    """Lets in processes of the same user, or of the directory's group where that is allowed."""
+
+    def __init__(self, path: Path, *, group: bool) -> None:
+        self._path = path
+        self._group = group
+
+    def admit(self, connection: Connection, hello: Hello) -> None:
+        if not hello.token.isalnum():
+            raise StorageError("a guest's token is made of letters and digits")
+        peer = sockets.peer_of(connection.peer)
+        if peer is None or peer[1] in (os.geteuid(), 0, os.stat(self._path).st_uid):
+            return
+        if self._group:  # the permissions of the socket let only its group come here
+            return
+        raise StorageError(
+            f"directory {str(self._path)!r} is open for user {os.geteuid()}, not for user {peer[1]}; nothing was "
+            "changed. Use it as its owner, or allow its group"
+        )
+
+    def lives(self, token: str) -> bool | None:
+        return presence.lives(self._path, token)
+
+    def marks(self, token: str) -> AttemptMarks | None:
+        found = presence.marks_of(self._path, token)
+        if not presence.lives(self._path, token):
+            presence.clear(self._path, token)
+        return found

@@ -1,0 +1,448 @@
+"""What guest and host say to each other: frames of a length, a kind and a msgpack. No I/O.
+
+Commands are the values that faces build; messages travel as the log's own columns. Every request has a number, under
+which its answer comes back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from remuda.core.effects import Dispatch
+from remuda.log import codec
+from remuda.model import commands as verbs
+from remuda.model import errors
+from remuda.model.commands import Command, NamedOptions, Publish
+from remuda.model.document import Document
+from remuda.model.errors import InvalidOption, Refused, RemudaError
+from remuda.model.filters import MessageFilter
+from remuda.model.messages import Messages
+from remuda.model.options import QueueOptions
+from remuda.model.records import Appended, Event
+from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
+from remuda.model.routing import Binding, ExchangeKind
+
+VERSION: Final = 1
+HEAD: Final = struct.Struct(">IB")
+MAX_FRAME: Final = (1 << 30) + (64 << 20)
+"""More than the largest batch that a broker takes."""
+
+# From a guest
+HELLO: Final = 1
+ATTACH: Final = 2
+PUBLISH: Final = 3
+COMMAND: Final = 4
+ASK: Final = 5
+BEGUN: Final = 6
+GOODBYE: Final = 7
+PING: Final = 8
+# From the host
+WELCOME: Final = 33
+RESULT: Final = 34
+FAILED: Final = 35
+DELIVERY: Final = 36
+CLOSED: Final = 37
+CONFIRMED: Final = 38
+NOTICES: Final = 39
+MOVING: Final = 40
+PONG: Final = 41
+
+
+class WireError(RemudaError):
+    """The other side said something that is no part of the protocol. The connection is closed; nothing was changed."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The first words of a guest. `token` is its own for life: under it, a host knows it again."""
+
+    version: int
+    token: str
+    pid: int
+    user: str | None = None
+    password: str | None = None
+    epoch: int = 0
+    """The newest host it has seen."""
+    far: bool = False
+    """Whether it comes from another machine: what it says is checked, and it cannot read the directory."""
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    version: int
+    pid: int
+    epoch: int
+    now: int
+    """The host's clock."""
+    options: dict[str, Any] = {}
+    local: bool = True
+    """Whether the guest can read the directory's files itself."""
+
+
+class Error(msgspec.Struct, frozen=True, array_like=True):
+    kind: str
+    text: str
+    more: str = ""
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """A delivery that a guest had in its hands when it lost its host."""
+
+    queue: str
+    lease: int
+    consumer: str
+    runs: list[tuple[int, int]]
+    pulled: bool
+
+
+class Published(msgspec.Struct, frozen=True, array_like=True):
+    """A publish, its messages as the log's columns."""
+
+    request: int
+    queue: str | None
+    unbound: str | None
+    exchange: str | None
+    options: NamedOptions
+    sequence: int
+    columns: msgspec.Raw
+
+
+class Commanded(msgspec.Struct, frozen=True, array_like=True):
+    request: int
+    verb: int
+    command: msgspec.Raw
+    waits: bool = True
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    request: int
+    question: str
+    values: msgspec.Raw
+
+
+class Answered(msgspec.Struct, frozen=True, array_like=True):
+    request: int
+    result: msgspec.Raw
+
+
+class Delivered(msgspec.Struct, frozen=True, array_like=True):
+    """A delivery with its messages. With `check` the host is asked once more before it is handed over."""
+
+    dispatch: Dispatch | None
+    check: bool = False
+    columns: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """A receipt: as `Receipt`, with ids as the log writes them."""
+
+    first: int
+    ids: list[int | str]
+    refusals: dict[int, Error]
+    unchanged: tuple[int, ...]
+    watched: bool
+    differs: dict[str, Differences]
+    unroutable: tuple[int, ...]
+    partly_refused: dict[int, Error]
+
+
+class Pages(msgspec.Struct, frozen=True, array_like=True):
+    """Part of a log: records as the log writes them, where to read on, and what was not there."""
+
+    records: list[bytes]
+    following: int | None
+    """None when there is no more now."""
+    gaps: list[tuple[int, int]] = []
+
+
+class Carried(Dispatch, frozen=True):
+    """A delivery that brought its messages along."""
+
+    messages: Messages | None = None
+    check: bool = False
+
+
+VERBS: Final[tuple[type[Any], ...]] = (
+    verbs.Subscribe,
+    verbs.SetCredit,
+    verbs.Unsubscribe,
+    verbs.Pull,
+    verbs.CancelPull,
+    verbs.HandOver,
+    verbs.Settle,
+    verbs.Renew,
+    verbs.DeclareQueue,
+    verbs.ConfigureQueue,
+    verbs.SetStatus,
+    verbs.RemoveQueue,
+    verbs.Clear,
+    verbs.Reprocess,
+    verbs.Forget,
+    verbs.Move,
+    verbs.DeclareExchange,
+    verbs.RemoveExchange,
+    verbs.Bind,
+    verbs.Unbind,
+)
+"""Commands by their number on the wire. New ones come at the end."""
+_NUMBER: Final = {verb: number for number, verb in enumerate(VERBS)}
+
+RESULTS: Final[dict[type[Any], Any]] = {
+    verbs.Subscribe: Differences,
+    verbs.SetCredit: None,
+    verbs.Unsubscribe: None,
+    verbs.CancelPull: bool,
+    verbs.HandOver: list[tuple[int, int]],
+    verbs.Settle: int,
+    verbs.Renew: bool,
+    verbs.DeclareQueue: Declared,
+    verbs.ConfigureQueue: QueueOptions,
+    verbs.SetStatus: None,
+    verbs.RemoveQueue: None,
+    verbs.Clear: int,
+    verbs.Reprocess: int,
+    verbs.Forget: int,
+    verbs.Move: int,
+    verbs.DeclareExchange: None,
+    verbs.RemoveExchange: None,
+    verbs.Bind: None,
+    verbs.Unbind: None,
+}
+
+QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "health": (tuple[()], Health),
+    "info": (tuple[str], QueueInfo),
+    "queues": (tuple[()], list[QueueInfo]),
+    "parked": (tuple[str, MessageFilter, int], list[ParkedMessage]),
+    "waiting": (tuple[str], list[tuple[int, int]]),
+    "exchanges": (tuple[()], dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]),
+    "document": (tuple[str | int], Document),
+    "flush": (tuple[()], None),
+    "checkpoint": (tuple[()], None),
+    "collect": (tuple[()], Removed),
+    "notices": (tuple[bool], None),
+    "watch": (tuple[int, int], bool),
+    "log_ends": (tuple[()], tuple[int, int, int, int]),
+    "log_offset_at": (tuple[int], int),
+    "log_position_at": (tuple[int], int),
+    "log_offset_of": (tuple[str], int | None),
+    "log_events_of": (tuple[int], list[tuple[int, Event]]),
+    "log_messages": (tuple[int, int | None], Pages),
+    "log_events": (tuple[int, int | None], Pages),
+}
+"""Questions by name: what is asked with, and what is answered."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[Any, Callable[[Any], Any]] = {}
+
+
+def decode(kind: Any, payload: Any) -> Any:
+    """The value of this type in a payload."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind).decode
+    try:
+        return decoder(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise WireError(f"a frame holds no {getattr(kind, '__name__', kind)}: {error}") from error
+
+
+def frame(kind: int, value: Any) -> bytes:
+    payload = _encode(value)
+    return HEAD.pack(len(payload), kind) + payload
+
+
+def raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(_encode(value))
+
+
+class Buffer:
+    """Bytes as they come in, and the frames in them. One that is longer than `limit` is refused before it is read."""
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        self._data = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The frames that are whole now. Those that are not taken stay, for when it is called again."""
+        if not self._data:
+            buffer: bytes | bytearray = data
+        else:
+            self._data += data
+            buffer = self._data
+        at, end = 0, len(buffer)
+        try:
+            while end - at >= HEAD.size:
+                length, kind = HEAD.unpack_from(buffer, at)
+                if length > self.limit:
+                    raise WireError(f"a frame of {length} bytes is over the limit of {self.limit}")
+                if end - at < HEAD.size + length:
+                    break
+                start = at + HEAD.size
+                at = start + length
+                yield kind, bytes(memoryview(buffer)[start:at])
+        finally:
+            if buffer is data:
+                if at < end:
+                    self._data += memoryview(data)[at:]
+            else:
+                del self._data[:at]
+
+
+# Messages, in the log's own columns
+
+
+def columns_of(messages: Messages, producer: str | None = None, sequence: int = 0) -> msgspec.Raw:
+    created = messages.created if type(messages.created) is int else 0
+    record = Appended(0, created, messages, (), None, producer, sequence)
+    return msgspec.Raw(codec.encode(record, 0, 0)[1])
+
+
+def messages_of(columns: msgspec.Raw) -> Messages:
+    try:
+        record = codec.decode(codec.MESSAGES, columns).record
+    except codec.Damaged as error:
+        raise WireError(str(error)) from error
+    assert isinstance(record, Appended)
+    messages = record.messages
+    count = len(messages.bodies)
+    for name in Messages.__struct_fields__:
+        column = getattr(messages, name)
+        if type(column) is list and len(column) != count:
+            raise WireError(f"column {name!r} has {len(column)} values for {count} bodies")
+    return messages
+
+
+# Commands
+
+
+def publish_frame(request: int, command: Publish) -> bytes:
+    columns = columns_of(command.messages, command.producer, command.sequence)
+    return frame(
+        PUBLISH,
+        Published(
+            request, command.queue, command.unbound, command.exchange, command.options, command.sequence, columns
+        ),
+    )
+
+
+def publish_of(said: Published, producer: str, *, trusted: bool) -> Publish:
+    messages = messages_of(said.columns)
+    if not trusted:
+        messages = messages.checked()
+    options = None if said.options is None else typed_options(said.options)
+    return Publish(messages, said.queue, said.unbound, said.exchange, options, None, producer, said.sequence)
+
+
+def command_frame(request: int, command: Command, *, waits: bool = True) -> bytes:
+    return frame(COMMAND, Commanded(request, _NUMBER[type(command)], raw(command), waits))
+
+
+def command_of(said: Commanded) -> Any:
+    if not 0 <= said.verb < len(VERBS):
+        raise WireError(f"there is no command number {said.verb}")
+    command = decode(VERBS[said.verb], said.command)
+    options = getattr(command, "options", None)
+    if options is not None:
+        command = msgspec.structs.replace(command, options=typed_options(options))
+    return command
+
+
+_OPTION_TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(QueueOptions)}
+
+
+def typed_options(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as `read_options` gives them, after they were on the wire."""
+    values: dict[str, Any] = {}
+    for name, value in named.items():
+        if name not in _OPTION_TYPES:
+            raise InvalidOption(f"unknown queue option {name!r}; the other side may have a newer Remuda")
+        try:
+            values[name] = msgspec.convert(value, _OPTION_TYPES[name])
+        except msgspec.ValidationError as error:
+            raise InvalidOption(f"{name}: {error}") from None
+    return values
+
+
+# Answers
+
+
+def told(receipt: Receipt) -> Told:
+    given = receipt.given
+    ids: list[Any] = [given.start, given.stop, given.step] if type(given) is range else list(given)
+    return Told(
+        receipt.first,
+        ids,
+        {row: error_of(refused) for row, refused in receipt.refusals.items()},
+        receipt.unchanged,
+        receipt.watch is not None,
+        receipt.differs,
+        receipt.unroutable,
+        {row: error_of(refused) for row, refused in receipt.partly_refused.items()},
+    )
+
+
+def receipt_of(said: Told) -> Receipt:
+    ids: Any = said.ids
+    if len(ids) == 3 and type(ids[0]) is int:
+        ids = range(*ids)
+    return Receipt(
+        said.first,
+        ids,
+        {row: _refused(error) for row, error in said.refusals.items()},
+        said.unchanged,
+        None,
+        said.differs,
+        said.unroutable,
+        {row: _refused(error) for row, error in said.partly_refused.items()},
+    )
+
+
+def delivered(dispatch: Dispatch | None, messages: Messages | None, check: bool = False) -> Delivered:
+    if dispatch is None or messages is None:
+        return Delivered(None)
+    return Delivered(dispatch, check, columns_of(messages))
+
+
+def carried(said: Delivered, tag: int | None = None) -> Carried | None:
+    sent = said.dispatch
+    if sent is None:
+        return None
+    return Carried(
+        sent.queue, sent.consumer, sent.tag if tag is None else tag, sent.lease, sent.runs, sent.attempts,
+        sent.deadline, sent.remaining, sent.redelivered, sent.hand_over, sent.shared, sent.arrivals,
+        messages_of(said.columns), said.check,
+    )  # fmt: skip
+
+
+# Errors
+
+
+def error_of(error: BaseException) -> Error:
+    if isinstance(error, RemudaError):
+        return Error(type(error).__name__, str(error), str(getattr(error, "reason", getattr(error, "feature", ""))))
+    return Error("RemudaError", f"{type(error).__name__}: {error}")
+
+
+_CLASSES: Final = {
+    name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, RemudaError)
+}
+_WITH_MORE: Final = frozenset({"DeliveryFailed", "Unsupported"})
+
+
+def raised(said: Error) -> RemudaError:
+    """The error as it was raised on the other side."""
+    kind = _CLASSES.get(said.kind, RemudaError)
+    if said.kind in _WITH_MORE:
+        return kind(said.text, said.more)
+    return RemudaError(said.text) if kind is errors.PartlyRefused else kind(said.text)
+
+
+def _refused(said: Error) -> Refused:
+    error = raised(said)
+    return error if isinstance(error, Refused) else Refused(str(error))

@@ -1,0 +1,160 @@
+"""A backend whose work another does: who that is may change, and faces need not know."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded.inbox import Inbox
+    from remuda.broker.embedded.pending import Pending
+    from remuda.broker.embedded.runtime import Runtime
+    from remuda.broker.shared.guest import Guest
+    from remuda.core.effects import Dispatch
+    from remuda.log.eventlog import EventLog
+    from remuda.log.recovery import RecoveryReport
+    from remuda.model.commands import Pull
+    from remuda.model.document import Document
+    from remuda.model.filters import MessageFilter
+    from remuda.model.messages import Messages
+    from remuda.model.notices import Notice
+    from remuda.model.results import Health, ParkedMessage, QueueInfo, Removed
+    from remuda.model.routing import Binding, ExchangeKind
+
+
+class Role:
+    """Verbs that every message needs are bound to whoever does them now, so that they cost nothing more."""
+
+    guest: Guest | None = None
+
+    def _use(self, backend: Runtime | Guest) -> None:
+        self.remote: bool = backend.remote
+        self.submit: Any = backend.submit
+        self.begin: Any = backend.begin
+        self.wait: Any = backend.wait
+        self.new_tag: Any = backend.new_tag
+        self.track: Any = backend.track
+        self._do: Any = backend
+
+    def _open_when_needed(self, opening: Callable[[], None]) -> None:
+        """In a fork: `opening` is called when somebody first asks for something."""
+        waiting = _Unopened(self, opening)
+        self._do = waiting
+        self.remote = True
+        for verb in ("submit", "begin", "wait", "new_tag", "track"):
+            setattr(self, verb, getattr(waiting, verb))
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        report: RecoveryReport = self._do.recovery
+        return report
+
+    def kept(self, ticket: int) -> Any:
+        return self._do.kept(ticket)
+
+    def cancel_pull(self, queue: str, tag: int) -> bool:
+        cancelled: bool = self._do.cancel_pull(queue, tag)
+        return cancelled
+
+    def forget_pull(self, tag: int) -> None:
+        self._do.forget_pull(tag)
+
+    def forget_inbox(self, tag: int) -> None:
+        self._do.forget_inbox(tag)
+
+    def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
+        (self._do if pending.answer is None or self.guest is None else self.guest).abandon_pull(pending, command, inbox)
+
+    def give_back(self, dispatch: Dispatch) -> None:
+        self._do.give_back(dispatch)
+
+    def asks(self, dispatch: Dispatch) -> bool:
+        asks: bool = self._do.asks(dispatch)
+        return asks
+
+    def leave(self, queue: str, consumer: str) -> None:
+        self._do.leave(queue, consumer)
+
+    def check_stalled(self) -> None:
+        self._do.check_stalled()
+
+    def health(self) -> Health:
+        health: Health = self._do.health()
+        return health
+
+    def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
+        taken: Dispatch | None = self._do.hand_over(dispatch, inbox)
+        return taken
+
+    def held(self, dispatch: Dispatch) -> Messages | None:
+        messages: Messages | None = getattr(dispatch, "messages", None) or self._do.held(dispatch)
+        return messages
+
+    def load(self, dispatch: Dispatch) -> tuple[Dispatch, Messages]:
+        loaded: tuple[Dispatch, Messages]
+        brought = getattr(dispatch, "messages", None)
+        loaded = (dispatch, brought) if brought is not None else self._do.load(dispatch)
+        return loaded
+
+    def info(self, name: str) -> QueueInfo:
+        info: QueueInfo = self._do.info(name)
+        return info
+
+    def queues(self) -> list[QueueInfo]:
+        found: list[QueueInfo] = self._do.queues()
+        return found
+
+    def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
+        found: list[ParkedMessage] = self._do.parked(name, chosen, limit)
+        return found
+
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = self._do.waiting(name)
+        return found
+
+    def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
+        found: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]] = self._do.exchanges()
+        return found
+
+    def document(self, message: str | int) -> Document:
+        found: Document = self._do.document(message)
+        return found
+
+    def reader(self) -> EventLog:
+        log: EventLog = self._do.reader()
+        return log
+
+    def flush(self) -> None:
+        self._do.flush()
+
+    def on_notice(self, handler: Callable[[Notice], None]) -> None:
+        self._do.on_notice(handler)
+
+    def off_notice(self, handler: Callable[[Notice], None]) -> None:
+        self._do.off_notice(handler)
+
+    def checkpoint(self) -> None:
+        self._do.checkpoint()
+
+    def collect(self) -> Removed:
+        removed: Removed = self._do.collect()
+        return removed
+
+
+class _Unopened:
+    """Stands in until a fork first needs its broker."""
+
+    def __init__(self, role: Role, opening: Callable[[], None]) -> None:
+        self._role = role
+        self._opening = opening
+        self._turn = threading.Lock()
+
+    def __getattr__(self, verb: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            with self._turn:
+                if self._role._do is self:
+                    self._opening()
+            return getattr(self._role._do, verb)(*args, **options)
+
+        return call

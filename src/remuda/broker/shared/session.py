@@ -1,0 +1,264 @@
+"""The host's side of one guest: what it subscribed to, what it holds, and what goes out to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.shared import frames
+from remuda.core.effects import Dispatch
+from remuda.model.commands import Abandon, Pull, Subscribe, Unsubscribe
+from remuda.model.errors import RemudaError
+from remuda.model.notices import Notice
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded.attempts import AttemptMarks
+    from remuda.broker.embedded.runtime import Runtime
+    from remuda.broker.shared.host import Gate
+
+_NOTICES: Final = 100_000
+_LEASES: Final = 10_000
+_LEFT_UNSENT: Final = 1 << 20
+"""How many bytes may wait to be sent before further deliveries are loaded."""
+
+
+class SessionInbox(Inbox):
+    """Where deliveries for one tag of a guest come in, and go straight on."""
+
+    def __init__(self, session: Session, tag: int) -> None:
+        super().__init__()
+        self._session = session
+        self.tag = tag
+        """The guest's own number for it."""
+
+    def put(self, dispatch: Dispatch) -> None:
+        self._session.deliver(self, dispatch)
+
+    def close(self, failure: Exception | None = None) -> None:
+        if not self.closed:
+            self.closed = True
+            self._session.closed(self, failure)
+
+
+class Session:
+    """One guest, over however many connections."""
+
+    def __init__(self, runtime: Runtime, token: str, wake: Callable[[Session], None]) -> None:
+        self.token = token
+        self.pid = 0
+        self.local = True
+        self.moving = False
+        """Whether the host is going: what ends here goes on with the next one."""
+        self.until: float | None = None
+        """Without a connection: when it counts as gone."""
+        self.gate: Gate | None = None
+        self._runtime = runtime
+        self._wake = wake
+        self._inboxes: dict[int, tuple[int, SessionInbox]] = {}
+        """By the guest's tag: the host's tag."""
+        self._subscriptions: dict[tuple[str, str], int] = {}
+        """By queue and consumer: the guest's tag."""
+        self._returning: set[tuple[str, str]] = set()
+        self._pulls: dict[int, str] = {}
+        """Pull requests that wait, by the guest's tag, with their queue."""
+        self._leases: dict[int, tuple[Dispatch, bool]] = {}
+        """Deliveries in the guest's hands, and whether it asked for them."""
+        self._begun: dict[int, list[tuple[int, int]]] = {}
+        self._due: deque[tuple[SessionInbox, Dispatch]] = deque()
+        self._told: deque[bytes] = deque()
+        self._notices: deque[Notice] = deque(maxlen=_NOTICES)
+        self._hears = False
+
+    # What the guest does
+
+    def subscribe(self, command: Subscribe) -> tuple[Subscribe, SessionInbox] | None:
+        """The command as the host's runtime is to have it; None if the guest is back and has it already."""
+        place = (command.queue, command.consumer)
+        known = self._subscriptions.get(place)
+        if known in self._inboxes and place in self._returning:
+            self._returning.discard(place)
+            host_tag, inbox = self._inboxes.pop(known)
+            inbox.tag = command.tag
+            self._inboxes[command.tag] = (host_tag, inbox)
+            self._subscriptions[place] = command.tag
+            return None
+        inbox = self._open(command.tag)
+        return msgspec.structs.replace(command, tag=self._inboxes[command.tag][0]), inbox
+
+    def returns(self) -> None:
+        """The guest is back over a new connection, and will say again what it subscribed to."""
+        self.until = None
+        self._returning = set(self._subscriptions)
+
+    def subscribed(self, command: Subscribe, tag: int) -> None:
+        self._subscriptions[command.queue, command.consumer] = tag
+        self._runtime.visitors.add(command.tag)
+
+    def unsubscribed(self, command: Unsubscribe) -> None:
+        place = (command.queue, command.consumer)
+        if command.keep:
+            self._leases = {
+                lease: (held, pulled or (held.queue, held.consumer) == place)
+                for lease, (held, pulled) in self._leases.items()
+            }
+        tag = self._subscriptions.pop(place, None)
+        if tag is not None:
+            self.forget(tag)
+
+    def pull(self, command: Pull) -> tuple[Pull, SessionInbox | None]:
+        inbox = self._open(command.tag) if command.wait else None
+        if inbox is None:
+            return msgspec.structs.replace(command, tag=self._runtime.new_tag()), None
+        self._pulls[command.tag] = command.queue
+        return msgspec.structs.replace(command, tag=self._inboxes[command.tag][0]), inbox
+
+    def cancel_pull(self, queue: str, tag: int) -> bool:
+        self._pulls.pop(tag, None)
+        known = self._inboxes.get(tag)
+        if known is None:
+            return False
+        waited = self._runtime.cancel_pull(queue, known[0])
+        if waited:
+            self.forget(tag)
+        return waited
+
+    def forget(self, tag: int) -> None:
+        self._pulls.pop(tag, None)
+        known = self._inboxes.pop(tag, None)
+        if known is not None:
+            self._runtime.forget_pull(known[0])
+            self._runtime.visitors.discard(known[0])
+            known[1].closed = True
+
+    def hold(self, dispatch: Dispatch, *, pulled: bool) -> None:
+        """A delivery is on its way to the guest."""
+        if dispatch.lease is None:
+            return
+        self._leases[dispatch.lease] = (dispatch, pulled)
+        if len(self._leases) > _LEASES:
+            with self._runtime.lock:
+                queues = self._runtime.engine.core.queues
+                self._leases = {
+                    lease: held
+                    for lease, held in self._leases.items()
+                    if held[0].queue in queues and lease in queues[held[0].queue].leases
+                }
+
+    def settled(self, lease: int) -> None:
+        self._leases.pop(lease, None)
+        self._begun.pop(lease, None)
+
+    def begun(self, lease: int, offset: int) -> None:
+        """The guest begins with a message: told by those who cannot mark it in a file."""
+        if lease in self._leases:
+            self._begun.setdefault(lease, []).append((offset, 1))
+
+    def hear(self, wanted: bool) -> None:
+        """Whether the guest wants notices."""
+        if wanted and not self._hears:
+            self._runtime.on_notice(self._notice)
+        elif self._hears and not wanted:
+            self._runtime.off_notice(self._notice)
+        self._hears = wanted
+
+    def end(self, marks: AttemptMarks | None) -> None:
+        """The guest is gone: what it held comes back, and only what it had begun with counts as attempted."""
+        self.moving = True
+        runtime = self._runtime
+        with contextlib.suppress(RemudaError):
+            self.hear(False)
+        begun: dict[int, list[tuple[int, int]]] = {}
+        due, self._due = self._due, deque()
+        for inbox, dispatch in due:
+            if inbox.tag in self._pulls:
+                runtime.give_back(dispatch)
+            elif dispatch.lease is not None:
+                begun[dispatch.lease] = []
+        last = 0
+        with contextlib.suppress(RemudaError):
+            for tag, queue in list(self._pulls.items()):
+                self.cancel_pull(queue, tag)
+            for lease, (held, pulled) in self._leases.items():
+                known = self._begun.get(lease)
+                if marks is not None and known is None:
+                    runs = [marks.runs(lease, first, count) for first, count in held.runs]
+                    if all(run is not None for run in runs):
+                        known = [part for run in runs for part in run or ()]
+                if pulled:
+                    last = runtime.submit(Abandon(held.queue, lease, held.consumer, known)).ticket or last
+                elif known is not None:
+                    begun[lease] = known
+            for queue, consumer in list(self._subscriptions):
+                last = runtime.submit(Unsubscribe(queue, consumer, begun)).ticket or last
+            for tag in list(self._inboxes):
+                self.forget(tag)
+            runtime.wait(last)
+
+    # What goes out to it; from any thread
+
+    def deliver(self, inbox: SessionInbox, dispatch: Dispatch) -> None:
+        self._due.append((inbox, dispatch))
+        self._wake(self)
+
+    def closed(self, inbox: SessionInbox, failure: Exception | None) -> None:
+        if self.moving or self._inboxes.get(inbox.tag, (0, None))[1] is not inbox:
+            return
+        self._inboxes.pop(inbox.tag, None)
+        self._pulls.pop(inbox.tag, None)
+        self._subscriptions = {place: tag for place, tag in self._subscriptions.items() if tag != inbox.tag}
+        error = None if failure is None else frames.error_of(failure)
+        self._told.append(frames.frame(frames.CLOSED, (inbox.tag, error)))
+        self._wake(self)
+
+    def _notice(self, notice: Notice) -> None:
+        self._notices.append(notice)
+        self._wake(self)
+
+    def outgoing(self, send: Callable[[bytes], int]) -> bool:
+        """Give what waits to `send`, which tells how many bytes it holds, as long as those are few.
+
+        Whether more waits.
+        """
+        while self._due:
+            inbox, dispatch = self._due.popleft()
+            if send(self._delivery(inbox, dispatch)) > _LEFT_UNSENT:
+                return bool(self._due)
+        while self._told:
+            send(self._told.popleft())
+        if self._notices:
+            notices: list[Notice] = []
+            while self._notices:
+                notices.append(self._notices.popleft())
+            send(frames.frame(frames.NOTICES, notices))
+        return False
+
+    def _delivery(self, inbox: SessionInbox, dispatch: Dispatch) -> bytes:
+        if self._inboxes.get(inbox.tag, (0, None))[1] is not inbox:
+            self._runtime.give_back(dispatch)  # its subscription was closed while it lay here
+            return b""
+        pulled = self._pulls.pop(inbox.tag, None) is not None
+        if pulled:
+            self.forget(inbox.tag)
+        try:
+            dispatch, messages = self._runtime.load(dispatch)
+        except RemudaError as error:
+            return frames.frame(frames.CLOSED, (inbox.tag, frames.error_of(error)))
+        self.hold(dispatch, pulled=pulled)
+        return frames.frame(
+            frames.DELIVERY, (inbox.tag, frames.delivered(dispatch, messages, self.must_check(dispatch)))
+        )
+
+    def must_check(self, dispatch: Dispatch) -> bool:
+        """Whether what is delivered may be over before the guest gets to it."""
+        queue = self._runtime.engine.core.queues.get(dispatch.queue)
+        return dispatch.hand_over or (queue is not None and bool(queue.options.message_timeout))
+
+    def _open(self, tag: int) -> SessionInbox:
+        inbox = SessionInbox(self, tag)
+        self._inboxes[tag] = (self._runtime.new_tag(), inbox)
+        return inbox

@@ -1,0 +1,83 @@
+"""The socket in a directory, whatever the length of its path, and who is at the other end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from remuda.log.directory import SOCKET
+from remuda.model.errors import StorageError
+
+_LONGEST: Final = 100
+"""Bytes of a path that every system takes as a socket's name."""
+
+
+@contextlib.contextmanager
+def short_name(directory: Path) -> Iterator[str]:
+    """A name for the socket that is short enough, for as long as it is needed."""
+    path = str(directory / SOCKET)
+    if len(os.fsencode(path)) <= _LONGEST:
+        yield path
+        return
+    if os.path.isdir("/proc/self/fd"):
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{handle}/{SOCKET}"
+        finally:
+            os.close(handle)
+        return
+    with tempfile.TemporaryDirectory(prefix="remuda-") as folder:
+        link = os.path.join(folder, "d")
+        os.symlink(os.path.abspath(directory), link)
+        yield os.path.join(link, SOCKET)
+
+
+def listen(directory: Path, *, group: bool = False) -> socket.socket:
+    """Listen in a directory. Only the holder of its lock may: it removes the socket of whoever was there before."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with short_name(directory) as name:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(directory / SOCKET)
+            listening.bind(name)
+            os.chmod(directory / SOCKET, 0o660 if group else 0o600)
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise StorageError(
+            f"no socket can be made in {str(directory)!r}: {error.strerror}; nothing was changed. Choose a directory "
+            "on a local disk, or open it with shared=False"
+        ) from error
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def connect(directory: Path) -> socket.socket:
+    """A connection to the host of a directory; raises `OSError` while there is none."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with short_name(directory) as name:
+            peer.settimeout(5)
+            peer.connect(name)
+        peer.settimeout(None)
+    except BaseException:
+        peer.close()
+        raise
+    return peer
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int, int] | None:
+    """Process, user and group at the other end; None where the system does not tell."""
+    if hasattr(socket, "SO_PEERCRED"):
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, user, group = struct.unpack("3i", data)
+        return pid, user, group
+    return None

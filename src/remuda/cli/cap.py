@@ -1,0 +1,54 @@
+"""`remuda cap`: meet .NET services that use CAP on one RabbitMQ."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Meet .NET services that use CAP on one RabbitMQ.", no_args_is_help=True)
+
+
+@app.callback()
+def options() -> None:
+    """Meet .NET services that use CAP on one RabbitMQ."""
+
+
+@app.command("bind")
+def bind(
+    url: Annotated[str, typer.Argument(metavar="URL", help="amqp://user:password@host/vhost")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group; its queue is GROUP.VERSION.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of messages; * and # as in AMQP.")],
+    version: Annotated[str, typer.Option(help="CAP's version of the service.")] = "v1",
+    queue_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="quorum or classic, if the .NET service names one.")
+    ] = None,
+) -> None:
+    """Make exchange, queue and bindings as CAP would, and lead what a bus publishes under these topics to them.
+
+    A queue that is there already is left as it is.
+    """
+    from remuda.amqp import cap
+    from remuda.amqp.connection import Connection
+    from remuda.broker.rabbitmq.settings import RabbitSettings
+    from remuda.broker.rabbitmq.support import QueueKind
+    from remuda.broker.rabbitmq.topology import CHANNELS
+    from remuda.model.options import read_enum
+    from remuda.model.texts import read_name
+
+    read_name("GROUP", group)
+    for topic in topics:
+        read_name("TOPIC", topic)
+    kind = None if queue_type is None else read_enum("--queue-type", queue_type, QueueKind).value
+    connection = Connection(RabbitSettings.read(url).connection)
+    connection.open(20)
+    try:
+        channel = connection.channel()
+        queue = cap.bind(channel, group, topics, version=version, queue_type=kind)
+        exchange = cap.exchange_name(version)
+        channel.declare_exchange(CHANNELS, "topic")
+        for topic in topics:
+            channel.bind_exchange(exchange, CHANNELS, topic)
+    finally:
+        connection.close()
+    typer.echo(f"{queue} takes {', '.join(topics)} from {exchange}, and so it does of what a bus publishes")

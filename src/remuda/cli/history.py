@@ -1,0 +1,28 @@
+"""Everything that a log tells of one message."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from remuda.log.eventlog import EventLog
+from remuda.model.document import Document, document
+from remuda.model.errors import NotFound
+from remuda.model.records import Event
+
+
+class MessageHistory(NamedTuple):
+    """A message's whole life."""
+
+    document: Document
+    routed: tuple[str, ...]
+    events: list[tuple[int, Event]]
+
+
+def message_history(log: EventLog, message: str | int) -> MessageHistory:
+    """The life of a message, by its id or its offset."""
+    offset = message if isinstance(message, int) else log.offset_of(message)
+    found = None if offset is None else log.message(offset)
+    if offset is None or found is None:
+        raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
+    events = log.events_of(offset)
+    return MessageHistory(document(offset, *found, events), found[1], events)

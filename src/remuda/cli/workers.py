@@ -1,0 +1,95 @@
+"""`remuda run --workers N`: several processes that share the work, started anew when they end by themselves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Final
+
+_POLL: Final = 0.05
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 30.0
+_STEADY: Final = 30.0
+"""Seconds after which a process counts as well started."""
+
+
+class _Worker:
+    """One place, and the process that fills it now."""
+
+    def __init__(self, number: int, arguments: Sequence[str]) -> None:
+        self.number = number
+        self._arguments = arguments
+        self._pause = _FIRST_PAUSE
+        self._again_at = 0.0
+        self._since = 0.0
+        self.done = False
+        self.process: subprocess.Popen[bytes] | None = None
+        self._start()
+
+    def _start(self) -> None:
+        # In a session of its own, so that Ctrl-C reaches this process alone, and each is asked to stop just once.
+        self.process = subprocess.Popen([sys.executable, "-m", "remuda.cli", *self._arguments], start_new_session=True)
+        self._since = time.monotonic()
+
+    def look_after(self) -> None:
+        now = time.monotonic()
+        if self.process is None:
+            if now >= self._again_at:
+                self._start()
+            return
+        code = self.process.poll()
+        if code is None or self.done:
+            return
+        if code == 0:
+            self.done = True
+            return
+        if now - self._since > _STEADY:
+            self._pause = _FIRST_PAUSE
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        print(f"worker {self.number} ended {how}; starting it anew in {self._pause:g}s", file=sys.stderr, flush=True)
+        self.process, self._again_at = None, now + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+def run_workers(arguments: Sequence[str], count: int) -> None:
+    """Run `remuda` with these arguments in several processes, until a signal comes or all have ended well."""
+    asked: list[int] = []
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, receive)
+    workers = [_Worker(number, arguments) for number in range(1, count + 1)]
+    try:
+        while not asked and not all(worker.done for worker in workers):
+            for worker in workers:
+                worker.look_after()
+            time.sleep(_POLL)
+    finally:
+        _stop(workers, asked)
+
+
+def _stop(workers: Sequence[_Worker], asked: Sequence[int]) -> None:
+    """Ask all to stop and wait; a second signal to us is passed on as theirs."""
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+    passed_on = max(len(asked), 1)
+    while any(worker.runs for worker in workers):
+        if len(asked) > passed_on:
+            passed_on = len(asked)
+            for worker in workers:
+                worker.signal(signal.SIGTERM)
+        time.sleep(0.02)

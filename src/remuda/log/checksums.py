@@ -1,0 +1,68 @@
+"""The seal of a sealed file: checksums of its row groups and of its footer, which stand before the footer.
+
+Read without Arrow, so that whoever only asks whether files are whole does not load it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from remuda.log.disk import Disk
+
+_MAGIC: Final = b"RMDS"
+_END: Final = struct.Struct("<II4s")
+"""The checksum over the list of groups and the footer, the length of the list, the magic."""
+_FOOTER_END: Final = struct.Struct("<I4s")
+
+
+class Group(msgspec.Struct, frozen=True, array_like=True):
+    """Where a row group lies, and the checksum of its bytes."""
+
+    start: int
+    end: int
+    crc: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_groups = msgspec.msgpack.Decoder(list[Group]).decode
+
+
+def encode_seal(groups: list[Group], footer: bytes) -> bytes:
+    """What stands before a footer."""
+    listed = _encode(groups)
+    return listed + _END.pack(google_crc32c.value(listed + footer), len(listed), _MAGIC)
+
+
+def read_seal(read_at: Callable[[int, int], bytes], size: int) -> list[Group]:
+    """The row groups of a file, read by `read_at(length, start)`; raises `ValueError` where its footer is damaged."""
+    try:
+        length, _ = _FOOTER_END.unpack(read_at(_FOOTER_END.size, size - _FOOTER_END.size))
+        footer_start = size - _FOOTER_END.size - length
+        footer = read_at(size - footer_start, footer_start)
+        crc, length, magic = _END.unpack(read_at(_END.size, footer_start - _END.size))
+        groups = read_at(length, footer_start - _END.size - length)
+        if magic != _MAGIC or google_crc32c.value(groups + footer) != crc:
+            raise ValueError("its footer does not match its checksum")
+        return _decode_groups(groups)
+    except (struct.error, msgspec.DecodeError) as error:
+        raise ValueError(f"its footer cannot be read: {error}") from error
+
+
+def is_whole(disk: Disk, name: str) -> bool:
+    """Whether all of a file matches its checksums."""
+
+    def read_at(length: int, start: int) -> bytes:
+        if start < 0 or length < 0:
+            raise ValueError("it is too short")
+        return disk.read(name, start, length)
+
+    try:
+        groups = read_seal(read_at, disk.size(name))
+        return all(google_crc32c.value(read_at(group.end - group.start, group.start)) == group.crc for group in groups)
+    except ValueError:
+        return False

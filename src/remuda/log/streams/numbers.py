@@ -1,0 +1,53 @@
+"""Numbers of rows in a stream, and the references by which events name their messages."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+
+from remuda.model.ids import STEP, time_of
+
+STREAM: Final = "remuda.log"
+"""The stream of a virtual host."""
+ROW_BITS: Final = 16
+ROWS: Final = 1 << ROW_BITS
+"""Rows of one kind in an entry, at most."""
+GONE: Final = -1
+"""In place of the offset of a message that is not in the stream, or not any more."""
+_HASHED: Final = 1 << 62
+_SMALL: Final = 1 << 45
+"""Below, a number was counted by somebody: a snowflake of the first hours of their era."""
+_DIGITS: Final = len(str(_HASHED)) - 1
+
+
+def first_of(entry: int) -> int:
+    """The number of an entry's first row."""
+    return entry << ROW_BITS
+
+
+def entry_of(number: int) -> int:
+    """The entry of a row."""
+    return number >> ROW_BITS
+
+
+def entry_after(number: int) -> int:
+    """The first entry all of whose rows come at `number` or later."""
+    return (number + ROWS - 1) >> ROW_BITS
+
+
+def reference(id: str) -> int:
+    """The number that stands for a message's id: a snowflake itself, of any other text a hash beyond all snowflakes."""
+    if id.isascii() and id.isdigit() and len(id) <= _DIGITS and (id[0] != "0" or id == "0"):
+        return int(id)
+    digest = blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return _HASHED | (int.from_bytes(digest, "big") & (_HASHED - 1))
+
+
+def neighbours(first: int, count: int) -> range:
+    """The references of messages whose ids were given together."""
+    return range(first, first + count * STEP, STEP)
+
+
+def time_told(reference: int) -> int | None:
+    """When a message was made (microseconds), if its id is a snowflake."""
+    return time_of(reference) if _SMALL < reference < _HASHED else None

@@ -1,0 +1,386 @@
+"""Writing records to a stream: gathered by the entry, confirmed by the broker, and each in it once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.confirms import Outgoing, Receipt
+from remuda.amqp.connection import Connection
+from remuda.amqp.errors import AmqpError, ChannelClosed
+from remuda.amqp.properties import Properties, encode_properties
+from remuda.log.codec import Damaged
+from remuda.log.streams.entries import ENTRY_BYTES, Part, decode_entry, encode_entry, encode_records
+from remuda.log.streams.numbers import ROWS, STREAM
+from remuda.log.streams.source import Place, StreamSource, check_stream, connect, read_place
+from remuda.model.durations import SECOND, Duration, micros
+from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, StorageError
+from remuda.model.records import Appended, Events
+
+_LOG: Final = logging.getLogger("remuda.log.streams")
+_WINDOW: Final = 8
+"""Batches of entries on their way. More gather meanwhile, and go out in fewer entries."""
+_BUFFER: Final = 64 << 20
+_PATIENCE: Final = 30.0
+_MARGIN: Final = 10 * SECOND
+_PROPERTIES: Final = encode_properties(Properties(content_type="application/vnd.remuda.records", delivery_mode=2))
+_NOT_FOUND: Final = 404
+_OTHERWISE: Final = 406
+_TOO_LARGE: Final = frozenset({311, 406})
+_LARGE: Final = 4 * ENTRY_BYTES
+"""Every broker takes entries up to this size."""
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the broker keeps entries. It lets go of whole segments, when it begins a new one."""
+
+    max_age: Duration | None = "15d"
+    max_bytes: int | None = None
+    segment_bytes: int = 100_000_000
+
+    def arguments(self) -> dict[str, Any]:
+        """As the stream is declared."""
+        found: dict[str, Any] = {"x-queue-type": "stream"}
+        if self.max_age is not None:
+            found["x-max-age"] = f"{max(micros(self.max_age) // SECOND, 1)}s"
+        for name, value in (("max_bytes", self.max_bytes), ("segment_bytes", self.segment_bytes)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidOption(f"{name} must be a whole number of bytes from 1 on, not {value!r}")
+        if self.max_bytes is not None:
+            found["x-max-length-bytes"] = self.max_bytes
+        found["x-stream-max-segment-size-bytes"] = self.segment_bytes
+        return found
+
+
+class _Sent(NamedTuple):
+    entries: list[tuple[int, bytes]]
+    """Sequence and body of each."""
+    records: int
+    """How many records are kept, counted from the first, once these are."""
+    receipt: Receipt | None
+
+
+class StreamWriter:
+    """Appends records to a stream from any thread. One thread of its own sends them, in the order they were given.
+
+    `append` returns at once, unless the broker takes nothing in and much has gathered. After `flush` everything is kept
+    by a majority of the stream's nodes. When the connection breaks, the writer looks which of its entries came in
+    before it sends the others again: each is in the stream once.
+    """
+
+    def __init__(
+        self,
+        where: Place,
+        *,
+        stream: str = STREAM,
+        retention: Retention | None = None,
+        linger: Duration = "5ms",
+        timeout: float = _PATIENCE,
+    ) -> None:
+        arguments = (retention or Retention()).arguments()
+        self._linger = micros(linger) / SECOND
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise InvalidOption(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        self._timeout = timeout
+        self._owned = not isinstance(where, Connection)
+        if isinstance(where, Connection):
+            self._connection, self.stream = where, check_stream(stream)
+        else:
+            options, named = read_place(where, stream)
+            self.stream = check_stream(named)
+            self._connection = connect(options)
+        self._source = StreamSource(self._connection, self.stream)
+        self._id = secrets.token_bytes(12)
+        self._sequence = 0
+        self._changed = threading.Condition()
+        self._parts: deque[Part] = deque()
+        self._size = 0
+        self._appended = self._taken = self._kept = 0
+        self._hurry = 0
+        self._sent: deque[_Sent] = deque()
+        self._closing = False
+        self._failure: BaseException | None = None
+        self._lost: str | None = None
+        try:
+            self._channel = self._declare(arguments)
+            self._begin()
+        except BaseException:
+            if self._owned:
+                self._connection.close()
+            raise
+        self._thread = threading.Thread(target=self._run, name=f"stream {self.stream}", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> StreamWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def append(self, records: Sequence[Appended | Events]) -> None:
+        """Take records over; they are kept after `flush`. Waits where 64 MiB have gathered already."""
+        for record in records:
+            if not isinstance(record, Appended | Events):
+                raise InvalidMessage(f"a record is an Appended or an Events, not {record!r}; nothing was logged")
+        parts = [part for part in encode_records(records) if part.rows]
+        if not parts:
+            return
+        size = sum(len(part.payload) for part in parts)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._over() or self._size < _BUFFER, self._timeout):
+                raise StorageError(
+                    f"the stream {self.stream!r} took nothing in for {self._timeout:g} s, and {self._size} bytes wait; "
+                    "these records were not taken over, try again later"
+                )
+            self._check()
+            self._parts += parts
+            self._size += size
+            self._appended += len(parts)
+            self._changed.notify_all()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything appended so far is kept."""
+        limit = self._timeout if timeout is None else timeout
+        with self._changed:
+            goal = self._appended
+            self._hurry = max(self._hurry, goal)
+            self._changed.notify_all()
+            done = self._changed.wait_for(lambda: self._kept >= goal or self._failure is not None, limit)
+            if self._failure is not None and self._kept < goal:
+                raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
+            if self._lost is not None:
+                lost, self._lost = self._lost, None
+                raise StorageError(
+                    f"the stream {self.stream!r} did not keep everything: {lost}; it is not in the event log, all else "
+                    "is. Raise max_message_size"
+                )
+            if not done:
+                why = "" if self._connection.up else f" ({self._connection.last_error})"
+                raise StorageError(
+                    f"the stream {self.stream!r} did not confirm within {limit:g} s{why}; the records wait here, and "
+                    "are sent as soon as it can be written"
+                )
+
+    def close(self) -> None:
+        """Send what is left, and end. May be called again."""
+        with self._changed:
+            ended, self._closing = self._closing, True
+            self._hurry = self._appended
+            self._changed.notify_all()
+        if ended:
+            return
+        try:
+            self.flush()
+        finally:
+            with self._changed:
+                self._failure = self._failure or BrokerClosed("it was closed")
+                self._changed.notify_all()
+            self._thread.join(self._timeout)
+            with contextlib.suppress(AmqpError):
+                self._channel.close()
+            if self._owned:
+                self._connection.close()
+
+    # Behind the door.
+
+    def _over(self) -> bool:
+        return self._closing or self._failure is not None
+
+    def _check(self) -> None:
+        if self._closing:
+            raise BrokerClosed("the writer of the event log was closed; open another")
+        if self._failure is not None:
+            raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
+
+    def _declare(self, arguments: dict[str, Any]) -> Channel:
+        """A channel to the stream, which is made where there is none. Who made it said how long it keeps entries."""
+        channel = self._connection.channel(confirms=True)
+        for passive in (True, False, True):
+            try:
+                channel.declare_queue(self.stream, passive=passive, arguments=None if passive else arguments)
+                return channel
+            except ChannelClosed as error:
+                if error.code not in (_NOT_FOUND, _OTHERWISE):
+                    raise
+        raise StorageError(f"the stream {self.stream!r} comes and goes; it was not written")
+
+    def _begin(self) -> None:
+        """One entry without rows: a stream that is written has a last entry, which tells readers where it ends."""
+        self._publish([self._entry([])]).wait(self._timeout)
+
+    def _entry(self, parts: Sequence[Part]) -> tuple[int, bytes]:
+        self._sequence += 1
+        return self._sequence, encode_entry(self._id, self._sequence, time.time_ns() // 1000, parts)
+
+    def _publish(self, entries: Sequence[tuple[int, bytes]]) -> Receipt:
+        messages = [Outgoing("", self.stream, _PROPERTIES, body) for _, body in entries]
+        return self._channel.publish_many(messages)
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:
+            _LOG.exception("the event log's stream is not written any more")
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _turn(self) -> bool:
+        """Send what has gathered, and note what was kept; False once nothing more is to come."""
+        with self._changed:
+            self._changed.wait_for(self._due)
+            if self._failure is not None:
+                return False
+            failed = self._reap()
+            parts = self._gathered() if not failed and len(self._sent) < _WINDOW else []
+        if failed:
+            self._recover()
+        if parts:
+            entries = [self._entry(group) for group in _filled(parts)]
+            self._send(entries, self._taken)
+        return True
+
+    def _due(self) -> bool:
+        if self._failure is not None or (self._sent and self._settled(self._sent[0])):
+            return True
+        return bool(self._parts) and len(self._sent) < _WINDOW
+
+    def _settled(self, sent: _Sent) -> bool:
+        return sent.receipt is None or sent.receipt.settled
+
+    def _reap(self) -> bool:
+        """Note what was kept; whether something was not."""
+        while self._sent and self._settled(self._sent[0]):
+            receipt = self._sent[0].receipt
+            if receipt is None or receipt.failed or receipt.error is not None:
+                return True
+            self._kept = self._sent.popleft().records
+            self._changed.notify_all()
+        return False
+
+    def _gathered(self) -> list[Part]:
+        """What goes out next. Unless someone waits for it, more may join it first."""
+        if self._linger and self._taken >= self._hurry and self._size < ENTRY_BYTES:
+            self._changed.wait_for(
+                lambda: self._taken < self._hurry or self._size >= ENTRY_BYTES or self._failure is not None,
+                self._linger,
+            )
+        parts: list[Part] = []
+        size = 0
+        while self._parts and size < _WINDOW * ENTRY_BYTES:
+            parts.append(self._parts.popleft())
+            size += len(parts[-1].payload)
+        self._size -= size
+        self._taken += len(parts)
+        self._changed.notify_all()
+        return parts
+
+    def _send(self, entries: list[tuple[int, bytes]], records: int) -> None:
+        try:
+            receipt: Receipt | None = self._publish(entries)
+        except AmqpError as error:
+            if self._connection.failure is not None:
+                raise
+            _LOG.warning("the event log waits for its stream: %s", error)
+            receipt = None
+        with self._changed:
+            self._sent.append(_Sent(entries, records, receipt))
+        if receipt is not None:
+            receipt.when_settled(self._wake)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _recover(self) -> None:
+        """Look which of the unconfirmed entries came in, and send the others again, in their order."""
+        try:
+            with self._changed:
+                waiting = list(self._sent)
+            for sent in waiting:  # the answers to what was sent after the failure tell no more than the stream does
+                if sent.receipt is not None:
+                    with contextlib.suppress(AmqpError):
+                        sent.receipt.wait(self._timeout)
+            there = self._look()
+            refused = self._refused(entry for sent in waiting for entry in sent.entries if entry[0] not in there)
+        except (AmqpError, StorageError) as error:
+            if self._connection.failure is not None:
+                raise
+            _LOG.warning("the event log waits for its stream: %s", error)
+            with self._changed:
+                self._changed.wait_for(lambda: self._failure is not None, 0.5)
+            return
+        with self._changed:
+            self._sent.clear()
+        for sent in waiting:
+            missing = [entry for entry in sent.entries if entry[0] not in there and entry[0] not in refused]
+            if missing:
+                self._send(missing, sent.records)
+            else:
+                with self._changed:
+                    settled = Receipt(())
+                    settled.settle()
+                    self._sent.append(_Sent([], sent.records, settled))
+
+    def _refused(self, entries: Iterable[tuple[int, bytes]]) -> set[int]:
+        """The sequences of large entries that the broker does not take at all: sent again, they would be in the way of
+        all that follow for ever. Of the others, those that were large are in the stream now.
+        """
+        refused: set[int] = set()
+        for sequence, body in entries:
+            if len(body) > _LARGE:
+                try:
+                    self._publish([(sequence, body)]).wait(self._timeout)
+                except ChannelClosed as error:
+                    if error.code not in _TOO_LARGE:
+                        raise
+                    _LOG.error("the event log's stream refused an entry of %d bytes: %s", len(body), error)
+                    with self._changed:
+                        self._lost = f"an entry of {len(body)} bytes is larger than the broker takes ({error.text})"
+                refused.add(sequence)
+        return refused
+
+    def _look(self) -> set[int]:
+        """The sequences of this writer's entries that are in the stream, behind which nothing old can come in."""
+        fence = self._entry([])
+        self._publish([fence]).wait(self._timeout)
+        last = self._source.last()
+        if last is None:
+            return set()
+        oldest = decode_entry(0, self._sent[0].entries[0][1]).time
+        begin = self._source.at_time(oldest - _MARGIN)
+        there: set[int] = set()
+        for number, body in self._source.entries(0 if begin is None else begin.number, last.number + 1):
+            with contextlib.suppress(Damaged):
+                entry = decode_entry(number, body)
+                if entry.writer == self._id:
+                    there.add(entry.sequence)
+        if fence[0] not in there:
+            raise StorageError("the newest entry is not to be seen yet")
+        return there
+
+
+def _filled(parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts in order, as many to an entry as it should hold."""
+    entries: list[list[Part]] = []
+    size = 0
+    rows: dict[int, int] = {}
+    for part in parts:
+        counted = rows.get(part.kind, 0) + part.rows
+        if not entries or size + len(part.payload) > ENTRY_BYTES or counted > ROWS:
+            entries.append([])
+            size, rows, counted = 0, {}, part.rows
+        entries[-1].append(part)
+        size += len(part.payload)
+        rows[part.kind] = counted
+    return entries

@@ -1,0 +1,79 @@
+"""Other processes on a directory, told what to do line by line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import remuda
+
+SOURCE = str(Path(remuda.__file__).parent.parent)
+PROGRAM = """
+import json, sys
+from remuda import Message, open_broker
+broker = open_broker(sys.argv[1], sync="os")
+held = []
+print(json.dumps("ready"), flush=True)
+for line in sys.stdin:
+    print(json.dumps(eval(line)), flush=True)
+"""
+
+
+class Other:
+    """A process that has the directory open."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+        assert self._answer() == "ready"
+
+    def does(self, expression: str) -> Any:
+        """The value of an expression there: `broker` is its broker, `held` a list."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(expression + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the other process ended"
+        return json.loads(line)
+
+
+@contextmanager
+def other(path: Path) -> Iterator[Other]:
+    """Another process that has the directory open; killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path)],
+        env={**os.environ, "PYTHONPATH": SOURCE},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Other(process)
+    finally:
+        process.kill()
+        process.wait(30)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def eventually(condition: Callable[[], Any], within: float = 30) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)

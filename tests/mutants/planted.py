@@ -1,0 +1,194 @@
+"""Bugs to plant, one change each, and the test that must find it.
+
+Each replaces a text that stands exactly once in its file, so that none is planted beside the code it was meant for.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Mutant(NamedTuple):
+    """In `file`, below `src/remuda`, `old` becomes `new`, and `test` fails."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+REAL_DISK: Final = "tests/log/test_real_disk.py::test_l2_l5_a_power_loss_at_every_system_call_loses_nothing"
+SIMULATION: Final = "tests/simulation/test_simulation.py::test_no_seed_breaks_the_contract"
+STALLS: Final = "tests/faults/test_stalls.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "an atomic write that does not sync its content",
+        "log/directory.py",
+        "                    os.fsync(handle)\n",
+        "",
+        REAL_DISK,
+    ),
+    Mutant(
+        "a rename that does not sync its folder",
+        "log/directory.py",
+        "            os.replace(self._root / source, path)\n            sync_folder(path.parent)\n",
+        "            os.replace(self._root / source, path)\n",
+        REAL_DISK,
+    ),
+    Mutant(
+        "a sync that leaves the name of the file behind",
+        "log/directory.py",
+        "                sync_folder(self._path.parent)\n",
+        "                pass\n",
+        REAL_DISK,
+    ),
+    Mutant(
+        "a failed sync that is tried again as if nothing had happened",
+        "log/directory.py",
+        "            raise _unusable(self._path.name, error) from error\n        if not",
+        "            raise _storage_error(self._path.name, error) from error\n        if not",
+        "tests/faults/test_disks.py::test_l7_a_sync_without_room_is_the_end",
+    ),
+    Mutant(
+        "a directory that two processes may lock",
+        "log/directory.py",
+        "            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))\n",
+        "            pass\n",
+        "tests/faults/test_directories.py::test_l7_the_lock_cannot_be_got_round_by_removing_a_file",
+    ),
+    Mutant(
+        "a frame whose checksum is not looked at",
+        "log/frames.py",
+        "    if checksum(number, kind, payload) != crc:\n",
+        "    if checksum(number, kind, payload) != crc and not payload:\n",
+        "tests/log/test_frames.py",
+    ),
+    Mutant(
+        "a new segment that may outlive the one before it",
+        "log/tail.py",
+        "                if at and synced_before:\n",
+        "                if False:\n",
+        "tests/log/test_log.py::test_l2_a_segment_is_on_the_disk_before_the_next_one_is_begun",
+    ),
+    Mutant(
+        "a batch that is written behind what came after it",
+        "log/log.py",
+        "        self._pending[:0] = batch.unwritten\n",
+        "        self._pending += batch.unwritten\n",
+        "tests/log/test_log.py::test_l7_what_could_not_be_written_is_written_later_before_what_came_since",
+    ),
+    Mutant(
+        "a small write that is forgotten when there was no room for it",
+        "log/log.py",
+        "            self._pending.append(Part(segment, [data]))\n",
+        "",
+        f"{STALLS}::test_l7_a_pull_that_cannot_be_kept_puts_back_what_it_took",
+    ),
+    Mutant(
+        "a checkpoint that stands for records not yet on the disk",
+        "broker/embedded/upkeep.py",
+        "            runtime.sync()\n            runtime.engine.log.write_checkpoint",
+        "            runtime.engine.log.write_checkpoint",
+        SIMULATION,
+    ),
+    Mutant(
+        "sealing a segment that a restart still needs",
+        "log/log.py",
+        "        return min((mark.segment for _, mark in self._kept), default=0)\n",
+        "        return max((mark.segment for _, mark in self._kept), default=0) + 1\n",
+        "tests/log/test_seal.py::test_only_what_a_restart_does_not_need_is_sealed",
+    ),
+    Mutant(
+        "one bad segment that stops all sealing",
+        "log/seal.py",
+        "salvage=segment.failures >= _PATIENCE)",
+        "salvage=False)",
+        "tests/log/test_seal.py::test_l3_a_segment_that_cannot_be_read_costs_itself_and_not_the_others",
+    ),
+    Mutant(
+        "a spooled batch that goes before its rows are kept",
+        "broker/embedded/intake.py",
+        "            return\n        runtime.wait(pending.ticket)\n",
+        "            return\n",
+        "tests/faults/test_spool.py",
+    ),
+    Mutant(
+        "a spooled batch that goes while its rows wait for room",
+        "broker/embedded/intake.py",
+        "            self._runtime.sync()\n",
+        "            pass\n",
+        "tests/faults/test_spool.py::test_p2_a_batch_stays_while_the_disk_is_full",
+    ),
+    Mutant(
+        "a part of a batch whose checksum is not looked at",
+        "log/spool.py",
+        "_checksum(path) != int(match[1], 16):",
+        "_checksum(path) == 0:",
+        "tests/log/test_spool.py::test_p2_no_damage_goes_unnoticed",
+    ),
+    Mutant(
+        "marks of an earlier boot that are believed",
+        "broker/embedded/attempts.py",
+        'data[:_HEAD].rstrip(b"\\0") != boot:',
+        "not data[:_HEAD]:",
+        "tests/broker/test_attempts.py",
+    ),
+    Mutant(
+        "a broker that takes more while nothing can be kept",
+        "broker/embedded/runtime.py",
+        "                raise stalls.refusal(self._stalled)\n            self._holder",
+        "                pass\n            self._holder",
+        f"{STALLS}::test_l7_a_stalled_publish_is_kept_once_there_is_room",
+    ),
+    Mutant(
+        "a pull that is told None when nothing can come",
+        "broker/threads.py",
+        "            if found is None:\n                runtime.check_stalled()\n",
+        "",
+        f"{STALLS}::test_l7_a_waiting_pull_is_told_instead_of_none",
+    ),
+    Mutant(
+        "those who wait are not told of a failed write",
+        "broker/embedded/runtime.py",
+        "        self._group.fail(error)\n        self._release_all(self._group.stopped())\n",
+        "        self._group.fail(error)\n",
+        f"{STALLS}::test_l7_an_error_that_does_not_pass_is_the_end_for_everyone",
+    ),
+    Mutant(
+        "what a disk full for a while kept back is let go of",
+        "broker/embedded/runtime.py",
+        "                self._outbox[:0] = outbox\n",
+        "",
+        f"{STALLS}::test_l7_subscriptions_outlive_a_stall",
+    ),
+    Mutant(
+        "a limit that is off by one",
+        "core/admission.py",
+        "        if options.message_limit and self.size >= options.message_limit:\n",
+        "        if options.message_limit and self.size > options.message_limit:\n",
+        "tests/core/test_admission.py",
+    ),
+    Mutant(
+        "a check that does not look at the end of the log",
+        "log/check.py",
+        "            for damage in missing_before(self._disk, segments, checkpoint.mark, sealed_end(files)):\n",
+        "            for damage in ():\n",
+        "tests/faults/test_check.py::test_l9_every_kind_of_damage_is_found",
+    ),
+    Mutant(
+        "a search that does not look again when the index was replaced",
+        "index/sqlite/index.py",
+        "            if all(self._path(number).exists() for number in builds):\n",
+        "            if True:\n",
+        "tests/index/test_sqlite.py::test_a_build_that_is_replaced_while_it_is_opened_gives_way_to_the_newer",
+    ),
+)
+
+IN_EVERY_TEST_RUN: Final = (
+    "a failed sync that is tried again as if nothing had happened",
+    "a spooled batch that goes while its rows wait for room",
+    "a part of a batch whose checksum is not looked at",
+    "a limit that is off by one",
+)

@@ -1,0 +1,125 @@
+"""Three RabbitMQ nodes on loopback that are one cluster: one cookie, one epmd, ports and directories of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.rabbitmq import RabbitNode, missing
+
+TICK = 8
+"""Seconds after which a node that does not answer is taken for down."""
+
+
+class ClusterNode(RabbitNode):
+    """A node that looks for the others when it first starts."""
+
+    def join(self, nodes: list[ClusterNode], cookie: str) -> None:
+        """Called before the start."""
+        self._epmd_port = nodes[0]._epmd_port
+        self._schedulers += f" -kernel net_ticktime {TICK}"
+        path = self.directory / "home" / ".erlang.cookie"
+        path.write_text(cookie)
+        path.chmod(0o400)
+        lines = [f"cluster_formation.classic_config.nodes.{at} = {node.name}" for at, node in enumerate(nodes, 1)]
+        with (self.directory / "rabbitmq.conf").open("a") as conf:
+            conf.write("cluster_formation.peer_discovery_backend = classic_config\n" + "\n".join(lines) + "\n")
+            conf.write("cluster_formation.randomized_startup_delay_range.min = 0\n")
+            conf.write("cluster_formation.randomized_startup_delay_range.max = 1\n")
+            conf.write("cluster_partition_handling = pause_minority\n")
+
+    def pause(self) -> None:
+        """Stop the process where it is: its sockets stay open, and nothing answers."""
+        os.kill(int((self.directory / "pid").read_text()), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            os.kill(int((self.directory / "pid").read_text()), signal.SIGCONT)
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="remuda-cluster-"))
+        self.nodes: list[ClusterNode] = []
+        for name in ("one", "two", "three"):
+            (self.directory / name).mkdir()
+            self.nodes.append(ClusterNode(self.directory / name, name))
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return f"amqp://guest:guest@{hosts}/?heartbeat=4s"
+
+    def start(self) -> None:
+        cookie = secrets.token_hex(16)
+        for node in self.nodes:
+            node.join(self.nodes, cookie)
+        self._together([node.start for node in self.nodes])
+        self.nodes[0].control("await_online_nodes", str(len(self.nodes)), "--timeout", "60")
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.resume()
+        self._together([node.kill for node in self.nodes])
+        for node in self.nodes:
+            node.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def leader(self, queue: str) -> ClusterNode:
+        """The node that leads a queue."""
+        told = self._any().control("list_queues", "name", "leader", "--quiet")
+        names = dict(line.split("\t") for line in told.splitlines() if "\t" in line)
+        return next(node for node in self.nodes if node.name == names[queue])
+
+    def move_leader(self, queue: str) -> ClusterNode:
+        """Give the lead of a queue to another node, and name it."""
+        before = self.leader(queue)
+        target = next(node for node in self.nodes if node is not before)
+        self._any().control(
+            "eval",
+            f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
+            f"rabbit_quorum_queue:transfer_leadership(Q, '{target.name}').",
+        )
+        return target
+
+    def _any(self) -> ClusterNode:
+        return next(node for node in self.nodes if node.running)
+
+    @staticmethod
+    def _together(calls: list[object]) -> None:
+        failures: list[BaseException] = []
+
+        def run(call: object) -> None:
+            try:
+                call()  # type: ignore[operator]
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=run, args=[call], daemon=True) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(200)
+        if failures:
+            raise failures[0]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A running cluster. A test that ends or stops a node brings it back."""
+    missing()
+    made = Cluster()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
