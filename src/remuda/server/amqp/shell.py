@@ -396,6 +396,8 @@ class Wire(asyncio.Protocol):
             while True:
                 await self._arrived.wait()
                 self._arrived.clear()
+                if self.session.publishes:
+                    await asyncio.sleep(0)  # what else has arrived goes to the broker with it
                 while self._backlog:
                     events = self._backlog.popleft()
                     if len(events) < _GATHERED:

@@ -1,0 +1,1 @@
+"""The AMQP server beside RabbitMQ: the same clients, the same disk."""

@@ -1,0 +1,180 @@
+"""The server's rows: `server/<transient|durable|synced>/<1-1|2-2>/<100B|1KiB>` and `server/sync-share`.
+
+The same clients, in processes of their own, drive Remuda and RabbitMQ in turn, with confirms, manual acknowledgements
+and a prefetch of 1000. Measured are messages per second from the first publish to the last acknowledgement, and the CPU
+time that the server needs for each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.effort import Effort
+from benchmarks.results import Result, rate_result
+from benchmarks.scratch import scratch
+from remuda.amqp.connection import Connection
+from tests.servers.rabbitmq import RabbitNode, end_node
+
+_CLIENT: Final = (sys.executable, "-m", "benchmarks.server.client")
+_ROOT: Final = Path(__file__).parents[2]
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PER_SECOND: Final = 40_000
+_WINDOW: Final = 1000
+_SIZES: Final = {"100B": 100, "1KiB": 1024}
+_PAIRS: Final = {"1-1": 1, "2-2": 2}
+_numbers = itertools.count(1)
+
+
+class Target(NamedTuple):
+    """A running server."""
+
+    url: str
+    pid: int
+
+
+class Round(NamedTuple):
+    rate: float
+    cpu: float
+    """Microseconds of the server for each message."""
+
+
+@contextmanager
+def remuda(sync: str, syncs: list[int] | None = None) -> Iterator[Target]:
+    """Our server in a process of its own; at its end it adds how often it synced."""
+    with scratch() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.server.served", str(folder / "data"), sync],
+            stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_environment(),
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            yield Target(f"{process.stdout.readline().strip()}/", process.pid)
+            process.terminate()
+            told = process.communicate(timeout=60)[0]
+            if syncs is not None:
+                syncs.append(int(told.split()[-1]))
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+@contextmanager
+def rabbitmq() -> Iterator[Target]:
+    node = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-bench-")), "server", one_scheduler=False)
+    try:
+        node.start()
+        yield Target(node.url, int((node.directory / "pid").read_text()))
+    finally:
+        end_node(node)
+
+
+def measure(
+    target: Target, *, pairs: int, size: int, count: int, durable: bool, kind: str, window: int = _WINDOW
+) -> Round:
+    """Let `pairs` of publishers and consumers, each with a queue, move `count` messages in all."""
+    each = count // pairs
+    names = [f"bench-{os.getpid()}-{next(_numbers)}" for _ in range(pairs)]
+    with Connection(target.url) as connection:
+        channel = connection.channel()
+        for name in names:
+            channel.declare_queue(name, durable=durable, arguments={"x-queue-type": kind})
+        clients = [
+            subprocess.Popen(
+                [*_CLIENT, work, target.url, name, str(each), str(size), str(window)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_environment(),
+            )
+            for name in names
+            for work in ("publish", "consume")
+        ]  # fmt: skip
+        try:
+            for client in clients:
+                assert client.stdout is not None
+                assert client.stdout.readline() == "ready\n"
+            worked, began = _cpu(target.pid), time.perf_counter()
+            for client in clients:
+                assert client.stdin is not None
+                client.stdin.write("\n")
+                client.stdin.flush()
+            for client in clients:
+                assert client.wait(300) == 0
+            seconds = time.perf_counter() - began
+            cpu = (_cpu(target.pid) - worked) / (each * pairs) * 1e6
+        finally:
+            for client in clients:
+                if client.poll() is None:
+                    client.kill()
+                client.communicate()
+        for name in names:
+            channel.delete_queue(name)
+    return Round(each * pairs / seconds, cpu)
+
+
+def row(name: str, effort: Effort) -> Result:
+    """One row: Remuda, and RabbitMQ with classic queues or, where messages are synced, with quorum queues too."""
+    _, mode, pairs, size = name.split("/")
+    count = max(2000, round(_PER_SECOND * effort.seconds))
+    shape = {"pairs": _PAIRS[pairs], "size": _SIZES[size], "count": count}
+    rounds: dict[str, list[Round]] = {"remuda": [], "classic": []}
+    with remuda("always" if mode == "synced" else "os") as ours, rabbitmq() as theirs:
+        for _ in range(effort.rounds):
+            durable = mode != "transient"
+            rounds["remuda"].append(measure(ours, **shape, durable=durable, kind="classic"))
+            rounds["classic"].append(measure(theirs, **shape, durable=durable, kind="classic"))
+            if mode == "synced":
+                rounds.setdefault("quorum", []).append(measure(theirs, **shape, durable=True, kind="quorum"))
+    rates = {side: statistics.median(one.rate for one in found) for side, found in rounds.items()}
+    settings = {
+        "window": _WINDOW, "prefetch": 1000,
+        "server_us_per_message": {
+            side: round(statistics.median(one.cpu for one in found), 1) for side, found in rounds.items()
+        },
+    }  # fmt: skip
+    return rate_result(name, rates.pop("remuda"), dict(rates), None, settings)
+
+
+def sync_share(effort: Effort) -> Result:
+    """Messages for each sync, as a share of the window that the publisher keeps open; the worse of two windows."""
+    shares = {}
+    for window in (100, 1000):
+        syncs: list[int] = []
+        count = max(40 * window, round(_PER_SECOND * effort.seconds / 4))
+        with remuda("always", syncs) as ours:
+            measure(ours, pairs=1, size=100, count=count, durable=True, kind="classic", window=window)
+        shares[window] = count / syncs[0] / window
+    settings = {"share_by_window": {str(window): round(share, 2) for window, share in shares.items()}}
+    return Result(name="server/sync-share", unit="share", remuda=round(min(shares.values()), 2), settings=settings)
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
+
+
+SERVER_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
+    **{
+        name: partial(row, name)
+        for name in (
+            f"server/{mode}/{pairs}/{size}"
+            for mode in ("transient", "durable", "synced")
+            for pairs in _PAIRS
+            for size in _SIZES
+        )
+    },
+    "server/sync-share": sync_share,
+}
