@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 from benchmarks.rabbitmq.sides import WINDOW
@@ -82,8 +83,7 @@ def remuda_end_to_end(url: str, queue: str, body: bytes, count: int) -> float:
 
 
 def kombu_publish(url: str, queue: str, body: bytes, count: int) -> float:
-    import kombu
-
+    kombu: Any = import_module("kombu")  # which has no types
     with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
         producer = connection.Producer()
         began = time.perf_counter()
@@ -93,8 +93,7 @@ def kombu_publish(url: str, queue: str, body: bytes, count: int) -> float:
 
 
 def kombu_consume(url: str, queue: str, body: bytes, count: int) -> float:
-    import kombu
-
+    kombu: Any = import_module("kombu")  # which has no types
     kombu_publish(url, queue, body, count)
     seen = 0
 
@@ -134,7 +133,7 @@ def _faststream(url: str, queue: str, body: bytes, count: int, *, filled: bool) 
         broker = RabbitBroker(url, logger=None, default_channel=Channel(prefetch_count=WINDOW))
         seen, done = 0, asyncio.Event()
 
-        @broker.subscriber(RabbitQueue(queue, passive=True))
+        @broker.subscriber(RabbitQueue(queue, declare=False))
         async def receive(message: bytes) -> None:
             nonlocal seen
             seen += 1
