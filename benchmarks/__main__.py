@@ -27,6 +27,7 @@ from benchmarks.musts import findings
 from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
 from benchmarks.rabbitmq.rows import RABBITMQ_ROWS
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
+from benchmarks.shared.rows import SHARED_ROWS
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
 from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, spark_table
 from benchmarks.throughput import measure
@@ -90,6 +91,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **OUTBOX_ROWS,
         **HTTP_ROWS,
         **RABBITMQ_ROWS,
+        **SHARED_ROWS,
     }
 
 
@@ -100,7 +102,7 @@ def row_names() -> list[str]:
 def _show(results: Sequence[Result], console: Console) -> None:
     bus = [result for result in results if is_bus(result)]
     spark = [result for result in results if is_spark(result) or is_lake(result)]
-    http = [result for result in results if result.name in HTTP_ROWS]
+    http = [result for result in results if result.name in HTTP_ROWS or result.name in SHARED_ROWS]
     outbox = [result for result in results if is_outbox(result)]
     broker = [result for result in results if result not in (*bus, *spark, *http, *outbox)]
     if broker:

@@ -37,6 +37,10 @@ def _rate(least: float) -> Callable[[Result], tuple[bool, str]]:
     return lambda result: (result.remuda >= least, f"{result.remuda:,.0f}/s")
 
 
+def _within(most: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: (result.remuda < most, f"{result.remuda:,.0f} ms")
+
+
 def _of_limit(least: float) -> Callable[[Result], tuple[bool, str]]:
     return lambda result: ((result.ratio_to_limit or 0) >= least, f"{result.ratio_to_limit or 0:.2f}")
 
@@ -110,6 +114,9 @@ def _lets_others_in(result: Result) -> tuple[bool, str]:
 
 
 MUSTS: Final = (
+    Must("one at a time from 4 guests: ≥ 5 times best peer", "shared/publish/one/4g", _of_best_peer(5)),
+    Must("batches of 100 from 4 guests: ≥ 0.5 of one process alone", "shared/publish/batch100/4g", _of_limit(0.5)),
+    Must("takeover after kill -9: p99 < 1 s", "shared/takeover", _within(1000)),
     Must("batches of 1000, os: ≥ 300,000 messages/s", "embedded/batch1000/1p/os/200B", _rate(300_000)),
     Must("batches of 1000, os: ≥ 0.3 of the bare loop", "embedded/batch1000/1p/os/200B", _of_limit(0.3)),
     Must("batches of 1000, always: ≥ 0.5 of the bare loop", "embedded/batch1000/1p/always/200B", _of_limit(0.5)),

@@ -58,3 +58,27 @@ def test_locks_that_hold_addresses_stay_out(lock: str) -> None:
 
 def test_ci_runs_make_test() -> None:
     assert "make test" in (ROOT / ".ci/run").read_text().splitlines()
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+@pytest.mark.parametrize("step", ["install_browser", "install_postgres"])
+@pytest.mark.parametrize("ci", [True, False])
+def test_a_server_that_cannot_be_installed_fails_in_ci_only(step: str, user: int, ci: bool, tmp_path: Path) -> None:
+    """Elsewhere its tests are skipped, and the setup says so."""
+    for name, does in {"id": f"echo {user}", "apt-get": "exit 1", "ls": "exit 1", "mkdir": "exit 0"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "postgresql-common").mkdir()
+    functions = (ROOT / "tools/setup.sh").read_text().partition("\nmake_venv\n")[0]
+    functions = functions.replace('cd "$(dirname "$0")/.."', "").replace("/etc/", f"{tmp_path}/")
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{functions}\n{step}"],
+        env={"PATH": str(tmp_path), "CI": "true" if ci else ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (1 if ci else 0), done.stderr
+    assert "not tested in a browser" in done.stderr or "SKIPPED" in done.stderr

@@ -65,6 +65,13 @@ install_with_pip() {
         $VENV_PYTHON -m pip install -qq --no-deps --no-build-isolation -e .
 }
 
+# CI skips nothing.
+fail_in_ci() {
+    if [ "${CI:-}" = true ]; then
+        exit 1
+    fi
+}
+
 # Servers that some tests need. Without them those tests are skipped and say so; CI skips nothing.
 install_rabbitmq() {
     if [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]; then
@@ -80,9 +87,7 @@ install_rabbitmq() {
     fi
     say "skipped: RabbitMQ could not be installed, so the tests on it will be skipped. As root run"
     say "    apt-get install -y --no-install-recommends rabbitmq-server openssl"
-    if [ "${CI:-}" = true ]; then
-        exit 1
-    fi
+    fail_in_ci
 }
 
 # OpenSearch for the tests of the search index. The package carries the whole server; the lock file holds its checksum.
@@ -110,9 +115,7 @@ install_opensearch() {
 
 opensearch_missing() {
     say "OpenSearch could not be installed ($1 cannot be had): its tests will be skipped."
-    if [ "${CI:-}" = true ]; then
-        exit 1
-    fi
+    fail_in_ci
 }
 
 # The dashboard is tested in a real browser. Without one those tests say so and are skipped.
@@ -123,13 +126,14 @@ install_browser() {
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         say "no Chromium here, so the dashboard is not tested in a browser; on Debian or Ubuntu run"
         say "    sudo apt-get install -y --no-install-recommends chromium"
+        fail_in_ci
         return
     fi
     say "installing chromium ..."
     export DEBIAN_FRONTEND=noninteractive
     { apt-get update -qq </dev/null &&
         apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 chromium </dev/null >/dev/null; } ||
-        say "chromium could not be installed, so the dashboard is not tested in a browser"
+        { say "chromium could not be installed, so the dashboard is not tested in a browser" && fail_in_ci; }
 }
 
 # The tests start a PostgreSQL of their own; without root, or elsewhere than on Debian, one has to be there already.
@@ -140,15 +144,16 @@ install_postgres() {
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         say "There is no PostgreSQL here: tests of the outbox on PostgreSQL will be SKIPPED. On Debian or Ubuntu run"
         say "    sudo apt-get install -y --no-install-recommends postgresql"
+        fail_in_ci
         return
     fi
     say "installing postgresql ..."
     mkdir -p /etc/postgresql-common
     [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq </dev/null
-    apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 postgresql </dev/null >/dev/null ||
-        say "PostgreSQL could not be installed: tests of the outbox on PostgreSQL will be SKIPPED"
+    { apt-get update -qq </dev/null &&
+        apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 postgresql </dev/null >/dev/null; } ||
+        { say "PostgreSQL could not be installed: tests of the outbox on PostgreSQL will be SKIPPED" && fail_in_ci; }
 }
 
 make_venv

@@ -15,7 +15,7 @@ def show(directory: str, page: Path, console: Console) -> None:
     """Print the short form and write the page; where Spark cannot run, one line says why."""
     try:
         with console.status("counting") if console.is_terminal else nullcontext():
-            report = make_report(Wish(url=directory))
+            report = make_report(Wish(url=directory), engine="spark")
         write_page(page, report)
     except RemudaError as error:
         page.unlink(missing_ok=True)

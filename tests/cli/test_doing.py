@@ -51,7 +51,7 @@ def test_clear_asks_first(remuda: Remuda, data: str, monkeypatch: pytest.MonkeyP
     import sys
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    assert "nothing was changed" in remuda("clear", data, "ship", code=1).out
+    assert "nothing was changed" in remuda("clear", data, "ship", code=1).err
     assert remuda("clear", data, "ship", "--yes", "--who", "ada").out == "2 messages cleared from ship\n"
     (ship,) = (row for row in remuda("queues", data, "--json").value if row["queue"] == "ship")
     assert (ship["depth"], ship["delayed"], ship["dead"]) == (0, 0, 2)

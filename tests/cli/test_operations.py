@@ -44,7 +44,7 @@ def test_forget_lets_dead_letters_go_with_who_did_it(
     with make(folder, "q") as bus:
         bus.publish_many("x", [1, 2])
         bus.run(until_idle=True)
-    assert "nothing was changed" in remuda("forget", "data", "q", code=1).out
+    assert "nothing was changed" in remuda("forget", "data", "q", code=1).err
     assert remuda("forget", "data", "q", "--reason", "nobody", "--yes").out == "0 dead letters of q forgotten\n"
     assert remuda("forget", "data", "q", "--yes", "--who", "ada").out == "2 dead letters of q forgotten\n"
     assert remuda("reprocess", "data", "q").out == "0 messages back in q\n"
@@ -73,7 +73,7 @@ def test_a_renamed_handlers_messages_can_be_moved_and_its_queue_removed(
     remuda("move", "data", "old", "nowhere", code=1)
     rows = {row["queue"]: row for row in remuda("queues", "data", "--json").value}
     assert (rows["old"]["depth"], rows["old"]["dead"], rows["new"]["depth"]) == (0, 0, 3)
-    assert "nothing was changed" in remuda("queues", "data", "--remove", "old", code=1).out
+    assert "nothing was changed" in remuda("queues", "data", "--remove", "old", code=1).err
     assert remuda("queues", "data", "--remove", "old", "--yes").out == "old is removed\n"
     assert "old" not in {row["queue"] for row in remuda("queues", "data", "--json").value}
 

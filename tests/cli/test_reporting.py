@@ -50,12 +50,26 @@ def test_what_cannot_be_reported_is_told_in_one_line(
 def test_without_pyspark_the_answer_is_the_line_that_installs_it(
     remuda: Remuda, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    assert (
+        remuda("report", data, "--engine", "spark", code=1).err
+        == "error: Spark is an extra: pip install 'remuda[spark]'\n"
+    )
+
+
+def test_u3_a_small_log_needs_neither_spark_nor_java(
+    remuda: Remuda, data: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    told = remuda("report", data, "--json", "--output", "page.html").value
+    assert (told["messages"], told["figures"]["succeeded"], told["inRetry"]) == (5, 1, 1)
+    assert "<svg" in Path("page.html").read_text()
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
-    assert remuda("report", data, code=1).err == "error: Spark is an extra: pip install 'remuda[spark]'\n"
+    assert "pip install 'remuda[report]'" in remuda("report", data, code=1).err
 
 
 def test_without_java_the_answer_is_one_line(data: str, folder: Path) -> None:
-    process = start(folder, "report", data, JAVA_HOME=str(folder))
+    process = start(folder, "report", data, "--engine", "spark", JAVA_HOME=str(folder))
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert told.startswith("error: JAVA_HOME")

@@ -99,3 +99,46 @@ def test_changes_are_found_where_they_matter(folder: Path) -> None:
         "package/module.py",
         "remuda.toml",
     }
+
+
+def test_u3_run_serves_the_dashboard_and_says_where(remuda: Remuda, folder: Path) -> None:
+    """On a free port if the usual one is taken; two apps may run side by side."""
+    (folder / "other.py").write_text((folder / "app.py").read_text().replace('Bus("data")', 'Bus("other")'))
+    both = [start(folder, "run", "app:bus"), start(folder, "run", "other:bus")]
+    try:
+        for process in both:
+            address = wait_for(process, "dashboard at").split("dashboard at ")[1].strip()
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                assert b"Messaging" in answer.read()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate(timeout=30)
+
+
+def test_u3_run_without_a_dashboard(remuda: Remuda, folder: Path) -> None:
+    process = start(folder, "run", "app:bus", "--no-dashboard")
+    try:
+        wait_for(process, "handles ship")
+        process.send_signal(signal.SIGTERM)
+        assert "dashboard" not in process.communicate(timeout=30)[0]
+    finally:
+        process.kill()
+    assert "give one or the other" in remuda("run", "app:bus", "--no-dashboard", "--users", "x", code=1).err
+    assert "there is no login" in remuda("run", "app:bus", "--dashboard", "0.0.0.0:0", code=1).err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "cannot listen" in remuda("run", "app:bus", "--dashboard", f":{port}", code=1).err
+
+
+def test_run_does_without_the_extra(remuda: Remuda, folder: Path) -> None:
+    (folder / "jinja2.py").write_text("raise ImportError('not here')")
+    process = start(folder, "run", "app:bus")
+    try:
+        assert 'pip install "remuda[server]"' in wait_for(process, "no dashboard")
+        wait_for(process, "handles ship")
+    finally:
+        process.kill()
+        process.communicate(timeout=30)

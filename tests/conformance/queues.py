@@ -46,6 +46,7 @@ DEFAULTS = {
     "expired_queue": None,
     "message_limit": 0,  # Q6
     "limit_exceeded": "reject-new",
+    "byte_limit": 0,
     "message_size_limit": 0,  # Q7
     "client_limit": 0,
     "delay_between_messages": 0,  # Q8
@@ -60,6 +61,8 @@ DEFAULTS = {
     "patterns": (),
     "delivery_limit": 0,
     "dead_letter_queue": None,
+    "max_priority": 31,
+    "single_active_consumer": False,
 }
 OTHERS: dict[str, Any] = {
     "acknowledge": "just-request",

@@ -119,7 +119,10 @@ class NaiveQueue:
         if copy.due is not None and copy.due > now:
             self.delayed.append(copy)
         else:
-            self.levels.setdefault((copy.priority, copy.ahead), []).append(copy)
+            level = self.levels.setdefault((copy.priority, copy.ahead), [])
+            level.append(copy)
+            if copy.ahead:
+                level.sort(key=lambda one: one.offset)
 
     def _leave(self, copy: Copy) -> None:
         for place in (*self.levels.values(), self.delayed):

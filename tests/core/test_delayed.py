@@ -15,6 +15,7 @@ from remuda.core.delayed import BEHIND, Columns, DelayedMessages, Timeline
 from remuda.core.queue import SLICE
 from remuda.core.ranges import MessageRange
 from remuda.core.ready import NEVER
+from remuda.core.strategies import RoundRobin
 from remuda.model.ids import Snowflakes
 from remuda.model.settlement import Outcome
 from remuda.model.state import State
@@ -180,3 +181,17 @@ def test_d2_retries_that_are_due_together_are_done_in_slices() -> None:
         ticks += 1
     assert ticks >= 3
     assert bench.core.info("q").waiting == count
+
+
+def test_d2_a_consumer_gets_all_that_is_due_together() -> None:
+    bench = Bench({"acknowledge": "none"}, strategy_for=lambda name, options: RoundRobin())
+    count = 2 * SLICE + 7
+    for number in range(count):
+        bench.publish(str(number), due=bench.now + 1 + number % 7)
+    bench.subscribe("c", batch=10)
+    bench.now += 1000
+    while bench.core.next_wake() <= bench.now:
+        bench.wait(0)
+    for dispatch in bench.sent:
+        bench.take(dispatch)
+    assert sum(dispatch.count for dispatch in bench.sent) == count

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from remuda import Bus, RemudaError
 from remuda.amqp.connection import Connection
 from remuda.amqp.errors import AmqpError
 from remuda.log.streams.log import StreamLog
@@ -209,3 +210,73 @@ def test_w2_paused_leader_loses_nothing(cluster: Cluster, load: Load) -> None:
         leader.resume()
     load.wait_for(10 * _BATCH)
     check(load)
+
+
+def test_b16_the_bus_goes_on_when_a_node_ends(cluster: Cluster, cluster_bus: Bus) -> None:
+    """Handlers, publishers and the event log over the cluster, while the node that leads the queue is killed."""
+    handled: Counter[int] = Counter()
+
+    @cluster_bus.subscribe("cluster.orders", queue="cluster-orders")
+    def take(number: int) -> None:
+        handled[number] += 1
+
+    kept: dict[int, str] = {}
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def publish() -> None:
+        number = 0
+        while not stop.is_set():
+            try:
+                kept[number] = cluster_bus.publish("cluster.orders", number)
+            except RemudaError:
+                time.sleep(0.2)
+            except BaseException as error:
+                errors.append(error)
+                return
+            number += 1
+
+    def go_on(more: int) -> None:
+        goal, deadline = len(handled) + more, time.monotonic() + 120
+        while len(handled) < goal:
+            assert not errors, errors
+            assert time.monotonic() < deadline, f"{len(kept)} published, {len(handled)} handled"
+            time.sleep(0.05)
+
+    cluster_bus.start()
+    publisher = threading.Thread(target=publish, daemon=True)
+    publisher.start()
+    go_on(50)
+    leader = cluster.leader("cluster-orders")
+    leader.kill()
+    try:
+        go_on(200)
+    finally:
+        leader.start()
+    go_on(50)
+    stop.set()
+    publisher.join(120)
+    assert not publisher.is_alive()
+    assert not errors, errors
+    deadline = time.monotonic() + 120
+    while not kept.keys() <= handled.keys():
+        assert time.monotonic() < deadline, f"{len(kept.keys() - handled.keys())} of {len(kept)} lost"
+        time.sleep(0.1)
+    first, last = kept[0], kept[max(kept)]
+    while any((told := cluster_bus.broker.message(id)).state is not State.COMPLETED for id in (first, last)):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.5)
+    log = StreamLog(f"{cluster.url}&log=log-bus")
+    logged = Counter(record.messages.id(row) for record in log.messages() for row in range(len(record)))
+    assert set(kept.values()) <= logged.keys()
+    assert set(logged.values()) == {1}
+    log.close()
+
+
+@pytest.fixture
+def cluster_bus(cluster: Cluster) -> Iterator[Bus]:
+    bus = Bus(f"{cluster.url}&log=log-bus")
+    try:
+        yield bus
+    finally:
+        bus.close()

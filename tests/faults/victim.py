@@ -6,6 +6,7 @@ A line is one small `write` to a pipe, so it arrives whole or not at all. Lower 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import threading
@@ -42,6 +43,7 @@ class Job(msgspec.Struct, frozen=True):
 
 def run(job: Job, pipe: Connection) -> None:
     """Work until killed."""
+    faulthandler.dump_traceback_later(100)
     broker = open_broker(job.directory, sync=job.sync, **SMALL_LOG)
     Load(job, broker, pipe.fileno()).run()
 

@@ -110,3 +110,9 @@ def test_searching_stays_linear_in_a_hostile_file() -> None:
     started = time.process_time()
     assert not any(isinstance(item, Frame) for item in scan(data, MARKER))
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 65535, 65536, 65537, 300_000])
+@pytest.mark.parametrize("content", [b"", b"x", b"\0x", b"x" * 65536, b"x" + bytes(70_000) + b"y"], ids=len)
+def test_the_rest_that_was_never_written_is_found(content: bytes, zeros: int) -> None:
+    assert frames._written(content + bytes(zeros)) == len(content)

@@ -110,7 +110,10 @@ def test_all_fields_arrive(url: str) -> None:
         connection.commit()
         with made.bus.transaction(connection):
             second = made.bus.publish_messages(
-                [Message("full.b", b"", topics=("full.b", "full.c"), timestamp=5), Message("full.d", b"x" * 100_000)]
+                [
+                    Message("full.b", b"", topics=("full.b", "full.c"), timestamp=5, wire=b"\x00\xfe"),
+                    Message("full.d", b"x" * 100_000),
+                ]
             )
         made.run()
         connection.close()
@@ -130,6 +133,33 @@ def test_all_fields_arrive(url: str) -> None:
     assert seen[0].expires is not None
     assert (seen[1].topics, seen[1].timestamp, seen[1].body) == (("full.b", "full.c"), 5, b"")
     assert seen[2].body == b"x" * 100_000
+    assert [message.wire for message in seen] == [None, b"\x00\xfe", None]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_a_foreign_protocol_brought_is_kept_exactly(batch: int, url: str) -> None:
+    """O1, M2: alone, and shared by all of a batch."""
+    with app(url) as made:
+        made.bus.broker.create_queue("foreign", patterns=["foreign"])
+        with made.connect() as connection:
+            made.bus.publish_messages([Message("foreign", b"", wire=b"\x01\x00")] * batch, transaction=connection)
+        made.outbox.relay.pump()
+        assert [message.wire for message in made.bus.broker.pull("foreign", 10) or ()] == [b"\x01\x00"] * batch
+        connection.close()
+
+
+def test_a_call_in_a_transaction_is_refused(url: str) -> None:
+    """B1, O1: its message would be sent after the commit, which waits for the reply."""
+    with app(url) as made:
+        connection = made.connect()
+        with made.bus.transaction(connection):
+            with pytest.raises(RemudaError, match="inside a transaction"):
+                made.bus.call("order", 1, timeout="20s")
+            with pytest.raises(RemudaError, match="inside a transaction"):
+                asyncio.run(made.bus.call_async("order", 1, timeout="20s"))
+            made.bus.publish("order", 2)
+        connection.close()
+        assert made.run() == [2]
 
 
 def test_ten_thousand_in_one_statement(url: str) -> None:

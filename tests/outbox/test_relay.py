@@ -245,9 +245,12 @@ def test_a_broker_that_is_down_costs_time_only(url: str) -> None:
         assert made.outbox.counts() == {
             Status.SCHEDULED: 20, Status.SUCCEEDED: 0, Status.DELAYED: 0, Status.FAILED: 0
         }  # fmt: skip
-        assert made.bus.outbox.relay.trouble is not None  # type: ignore[union-attr]
+        assert made.outbox.relay.trouble is not None
+        health = made.bus.health()
+        assert (health["live"], health["ready"], list(health["problems"])) == (True, False, ["relay"])
         broker.failing = None
         eventually(lambda: made.got == list(range(20)))
+        eventually(lambda: made.bus.health() == {"live": True, "ready": True})
 
 
 def test_idle_it_asks_at_most_twice_a_second(postgres_url: str) -> None:

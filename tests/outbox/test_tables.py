@@ -18,6 +18,7 @@ from remuda.outbox.records import LANES, OutboxError
 from remuda.outbox.sessions import PostgresSession, SqliteSession, connect
 from remuda.outbox.statements import LATEST, migration
 from tests.outbox.kit import app
+from tests.outbox.kit import connect as application
 from tests.servers.postgres import Postgres, binaries, running_postgres
 
 APPENDED = ("messages", "transactions", "progress")
@@ -158,6 +159,51 @@ def test_upgrades_keep_what_is_there(released: int, url: str) -> None:
         connection.commit()
         connection.close()
         assert made.run() == [1]
+
+
+@pytest.mark.parametrize("released", range(1, LATEST))
+def test_what_older_tables_hold_is_sent_after_the_upgrade(released: int, url: str) -> None:
+    """O5: a message that waits to be sent, and one that the broker refused."""
+    names = ["lane", "priority", "id", "topic", "mime_type", "headers", "body"]
+    row = [0, 0, "waiting", "order", "application/json", "{}", b"1"]
+    session = connect(url, Names())
+    for version in range(1, released + 1):
+        session.script(migration(session.dialect, Names(), version))
+    if isinstance(session, SqliteSession):
+        moment: Any = 1.0
+        session.connection.execute(
+            f"INSERT INTO remuda_messages ({', '.join(names)}) VALUES (?, ?, ?, ?, ?, ?, ?)", row
+        )
+    else:
+        moment = "2024-01-01"
+        session.connection.execute(
+            f"INSERT INTO remuda_messages (slot, head, {', '.join(names)}) "
+            "VALUES (0, true, %s, %s, %s, %s, %s, %s, %s)",
+            row,
+        )
+    held = dict(zip(names, row, strict=True)) | {"id": "held", "body": b"2", "status": "delayed", "attempts": 1}
+    held |= {"next_at": moment, "created": moment}
+    mark = "?" if isinstance(session, SqliteSession) else "%s"
+    session.connection.execute(
+        f"INSERT INTO remuda_held ({', '.join(held)}) VALUES ({', '.join([mark] * len(held))})", list(held.values())
+    )
+    session.close()
+    with app(url) as made:
+        assert sorted(made.run()) == [1, 2]
+
+
+def test_tables_that_are_too_old_are_told(url: str) -> None:
+    """O5."""
+    session = connect(url, Names())
+    session.script(migration(session.dialect, Names(), 1))
+    session.close()
+    bus = Bus("memory://")
+    Outbox(bus, url, relay=False)
+    connection = application(url)
+    with pytest.raises(OutboxError, match="remuda db upgrade"):
+        bus.publish("order", 1, transaction=connection)
+    connection.close()
+    bus.close()
 
 
 def test_newer_tables_are_refused(url: str) -> None:

@@ -11,6 +11,7 @@ import httpx
 
 from remuda.bus.bus import Bus
 from remuda.server.http.app import create_app
+from remuda.server.http.service import MessagingService
 from remuda.server.http.serving import Listen, Server
 
 
@@ -46,8 +47,8 @@ class Site:
 
 
 @contextmanager
-def serving(bus: Bus, **options: Any) -> Iterator[Site]:
-    server = Server(create_app(bus, **options), Listen("127.0.0.1", 0))
+def serving(bus: Bus, *, service: MessagingService | None = None, **options: Any) -> Iterator[Site]:
+    server = Server(create_app(service or bus, **options), Listen("127.0.0.1", 0))
     server.start()
     try:
         with httpx.Client(base_url=server.address, timeout=30) as client:

@@ -18,7 +18,10 @@ from tests.servers.browser import Watched, axe, browser, watched
 __all__ = ["axe", "browser", "watched"]
 
 HOSTILE = '<script>window.hacked=1</script><img src=x onerror="window.hacked=1">"\'></td></table>{{7*7}}'
-PAGES = ("/", "/queues/reserve", "/messages", "/dead?queue=reserve", "/tail", "/latency", "/publish")
+PAGES = (
+    "/", "/queues/reserve", "/messages", "/dead?queue=reserve", "/tail", "/latency", "/topics", "/outbox", "/pipelines",
+    "/publish",
+)  # fmt: skip
 
 
 def _quoted(text: str) -> str:
@@ -137,10 +140,12 @@ def test_messages_are_searched_and_one_shows_its_life(shop: Site, watched: Watch
     page.get_by_label("Queue", exact=True).fill("ship")
     page.get_by_role("button", name="Search").click()
     page.locator("tbody tr a.mono").first.click()
-    tree = page.locator(".tree li")
-    expect(tree).to_have_count(2)
-    expect(tree.first).to_contain_text("order.placed")
-    expect(tree.last).to_contain_text("stock.reserved")
+    diagram = page.get_by_role("group", name="What caused what")
+    expect(diagram.locator("a")).to_have_count(2)
+    expect(diagram.locator("path")).to_have_count(1)
+    expect(diagram.locator("a.here")).to_contain_text("stock.reserved")
+    diagram.locator("a", has_text="order.placed").first.click()
+    expect(page.locator(".line b").first).to_have_text("order.placed")
 
 
 def test_dead_letters_by_group_by_selection_and_edited(shop: Site, watched: Watched) -> None:

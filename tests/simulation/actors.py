@@ -106,7 +106,9 @@ class Actors:
             return
         exchange = self.random.choice(sorted(sim.model.exchanges))
         batch = sim.scenario.batch(sim.clock)
-        routes = [sim.model.behind(exchange, message.name, dict(message.headers)) for message in batch]
+        routes = [
+            sim.model.behind(exchange, message.topics or (message.name,), dict(message.headers)) for message in batch
+        ]
         step = Step(f"publish {len(batch)} through {exchange}")
         receipt = self._publish(batch, Publish(Messages.of(batch), exchange=exchange), routes, step)
         taken = [route for row, route in enumerate(routes) if row not in receipt.refusals]

@@ -14,6 +14,13 @@ View = dict[str, Any]
 """A queue's whole state, message by message."""
 
 
+def _join(lines: dict[tuple[int, bool], list[int]], level: tuple[int, bool], offset: int) -> None:
+    line = lines.setdefault(level, [])
+    line.append(offset)
+    if level[1]:
+        line.sort()
+
+
 def core_view(queue: Queue, time: int) -> View:
     """A queue of the core. Scheduled messages that are due by `time` count as waiting."""
     lines: dict[tuple[int, bool], list[int]] = {}
@@ -36,7 +43,7 @@ def core_view(queue: Queue, time: int) -> View:
                     piece.redelivered,
                 )  # fmt: skip
     for _, _, offset, piece in sorted(due, key=lambda item: item[:3]):
-        lines.setdefault((piece.priority, piece.front), []).append(offset)
+        _join(lines, (piece.priority, piece.front), offset)
         deadlines[offset] = piece.deadline
         attempts[offset] = (max(piece.attempt, 0), piece.redelivered)
     return {
@@ -68,7 +75,7 @@ def model_view(queue: QueueModel, time: int) -> View:
     due = [at for at in queue.later if entries[at].due <= time]
     for offset in sorted(due, key=lambda at: (entries[at].due, at)):
         entry = entries[offset]
-        lines.setdefault((entry.priority, entry.ahead), []).append(offset)
+        _join(lines, (entry.priority, entry.ahead), offset)
     waiting = [offset for line in lines.values() for offset in line]
     delayed = {offset: entries[offset] for offset in queue.delayed() if offset not in due}
     return {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from remuda.model.options import (
     Status,
 )
 from remuda.model.records import NEVER_DELIVERED, Appended, Event, Events, ExchangeChange, QueueChange, Record
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.topics import matches
 
 NEVER: Final = (1 << 63) - 1
@@ -194,6 +194,13 @@ class QueueModel:
     def lane_of(self, entry: Entry) -> list[int]:
         return self.lines.setdefault((entry.priority, entry.ahead), [])
 
+    def join_line(self, entry: Entry, offset: int) -> None:
+        """Behind the others or, put back to the front, where it stood among those."""
+        line = self.lane_of(entry)
+        line.append(offset)
+        if entry.ahead:
+            line.sort()
+
     def held(self, number: int) -> list[int]:
         """The messages still in flight under a lease."""
         lease = self.leases[number]
@@ -203,7 +210,9 @@ class QueueModel:
         """What nobody took, or not in time, is under way no longer once it is over."""
         for number, lease in self.leases.items():
             overdue = ticks and lease.deadline <= now
-            if lease.awaited and (overdue or not lease.taken) and not self.held(number):
+            # One that some confirmed is let go when the time for the others is up, and no event tells of it.
+            held = [offset for offset in self.held(number) if not overdue or self.entries[offset].state == "F"]
+            if lease.awaited and (overdue or not lease.taken) and not held:
                 lease.awaited.clear()
 
     @staticmethod
@@ -221,7 +230,7 @@ class QueueModel:
         due = [at for at in self.later if self.entries[at].due <= time]
         for offset in sorted(due, key=lambda at: (self.entries[at].due, at)):
             self.later.remove(offset)
-            self.lane_of(self.entries[offset]).append(offset)
+            self.join_line(self.entries[offset], offset)
 
     def deadline(self, since: int, expires: int | None = None) -> int:
         own = since + self.options.message_timeout if self.options.message_timeout else NEVER
@@ -291,7 +300,7 @@ class Model:
                 elif change.action == "unbound" and binding in bound:
                     bound.remove(binding)
 
-    def behind(self, exchange: str, key: str, headers: dict[str, Any]) -> set[str]:
+    def behind(self, exchange: str, keys: Sequence[str], headers: dict[str, Any]) -> set[str]:
         """Q18: the queues behind an exchange."""
         found: set[str] = set()
         seen, pending = {exchange}, [exchange]
@@ -299,8 +308,8 @@ class Model:
             kind, bound = self.exchanges.get(pending.pop(), (ExchangeKind.FANOUT, []))
             for binding in bound:
                 fits = {
-                    ExchangeKind.DIRECT: binding.key == key,
-                    ExchangeKind.TOPIC: matches(binding.key, key),
+                    ExchangeKind.DIRECT: binding.key in keys,
+                    ExchangeKind.TOPIC: any(matches(binding.key, key) for key in keys),
                     ExchangeKind.HEADERS: all(headers.get(name) == wish for name, wish in binding.arguments.items()),
                 }.get(kind, True)
                 if fits and binding.queue is not None:
@@ -335,7 +344,7 @@ class Model:
                     entry.due = message.due
                     queue.later.add(offset)
                 else:
-                    queue.lane_of(entry).append(offset)
+                    queue.join_line(entry, offset)
                 if queue.options.unique_ids:
                     queue.ids[offset] = queue.names[offset] = message.id
 
@@ -443,7 +452,7 @@ class Model:
             queue.later.add(offset)
         else:
             entry.due = 0
-            queue.lane_of(entry).append(offset)
+            queue.join_line(entry, offset)
 
     def _check_limits(self, queue: QueueModel, offset: int, step: Step) -> None:
         """Q7 and Q12 hold for messages from other queues too."""
@@ -581,6 +590,9 @@ class Model:
             over = step.replays or name in step.removed or self._is_over(queue, step)
             require(over, f"Q10: queue {name!r} was removed for no reason")
             del self.queues[name]
+            for kind, bound in self.exchanges.values():
+                if kind not in ROUTERS:
+                    bound[:] = [binding for binding in bound if binding.queue != name]
 
     def _is_over(self, queue: QueueModel, step: Step) -> bool:
         match queue.options.auto_destroy:

@@ -28,9 +28,11 @@ from remuda.model.document import Document, QueueView
 from remuda.model.errors import DirectoryNotWritable, InvalidOption
 from remuda.model.message import Message
 from remuda.model.state import LIVE, PARKED, State
+from remuda.spark import extra
+from remuda.spark.extra import SparkMissing
 from remuda.spark.java import JavaMissing
 from remuda.spark.pipelines.archive import lifecycle_table
-from remuda.spark.report import Report, Wish, make_report, print_report, render, sources, write_page
+from remuda.spark.report import Report, Wish, limits, make_report, print_report, render, sources, write_page
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Step, Times, Window
 from remuda.spark.report.gather import gather
 from remuda.spark.report.scale import CountScale, TimeScale, clock_ticks
@@ -99,7 +101,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Document]]
 
 @pytest.fixture(scope="module")
 def report(one_spark: SparkSession, shop: tuple[str, list[Document]]) -> Report:
-    return make_report(Wish(url=shop[0]))
+    return make_report(Wish(url=shop[0]), engine="spark")
 
 
 def percentiles(values: list[int]) -> Times:
@@ -188,7 +190,33 @@ def test_p3_few_lives_and_many_give_the_same_report(
     report: Report, shop: tuple[str, list[Document]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "FEW", 0)
-    assert as_told(make_report(Wish(url=shop[0]))) == as_told(report)
+    assert as_told(make_report(Wish(url=shop[0]), engine="spark")) == as_told(report)
+
+
+@pytest.mark.parametrize(
+    "wish", [{}, {"queues": ("mail",)}, {"queues": ("orders", "mail"), "window": "1 second", "detailed": 1}]
+)
+def test_u3_a_small_log_is_told_the_same_without_spark(
+    one_spark: SparkSession, shop: tuple[str, list[Document]], wish: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every figure, window, step and reason; and it needs no PySpark."""
+    told = make_report(Wish(url=shop[0], **wish), engine="spark")
+    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    assert as_told(make_report(Wish(url=shop[0], **wish))) == as_told(told)
+    assert told.messages > 5
+
+
+def test_u3_a_large_log_is_left_to_spark(shop: tuple[str, list[Document]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HERE", 10)
+    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "pyspark" else name)
+    with pytest.raises(SparkMissing):
+        make_report(Wish(url=shop[0]))
+    assert make_report(Wish(url=shop[0]), engine="here").messages > 20
+    for wrong in ("duck", ""):
+        with pytest.raises(InvalidOption, match="auto, here, spark"):
+            make_report(Wish(url=shop[0]), engine=wrong)
+    with pytest.raises(InvalidOption, match="a lake is read by Spark"):
+        make_report(Wish(lake="lake"), engine="here")
 
 
 @pytest.mark.parametrize("many", [0, 1_000_000])
@@ -204,7 +232,7 @@ def test_p5_a_large_log_gets_a_session_that_works_fast(
     monkeypatch.setattr(sources, "MANY", many)
     monkeypatch.setattr(remuda.spark, "session", session)
     with pytest.raises(JavaMissing):
-        make_report(Wish(url=shop[0]))
+        make_report(Wish(url=shop[0]), engine="spark")
     assert asked == [many > 0]
 
 
@@ -218,20 +246,21 @@ def test_p3_a_lake_gives_the_same_report(
     assert as_told(make_report(Wish(lake=str(tmp_path)))) == as_told(report)
 
 
+@pytest.mark.parametrize("engine", ["here", "spark"])
 def test_a_report_of_some_queues_and_times(
-    spark: SparkSession, report: Report, shop: tuple[str, list[Document]]
+    spark: SparkSession, report: Report, shop: tuple[str, list[Document]], engine: str
 ) -> None:
     """Of what was held back, that counts which came under the names of the queue."""
-    mail = make_report(Wish(url=shop[0], queues=("mail",), window="1 minute"))
+    mail = make_report(Wish(url=shop[0], queues=("mail",), window="1 minute"), engine=engine)
     (queue,) = mail.queues
     assert queue.name == "mail"
     assert (mail.figures.published, mail.figures.unchanged, mail.window) == (2, 7, 60.0)
     assert queue.figures.unchanged_share == 7 / 9
     assert mail.selection == "queue mail"
     assert report.last is not None
-    late = make_report(Wish(url=shop[0], since=round(report.last.timestamp() * 1e6)))
+    late = make_report(Wish(url=shop[0], since=round(report.last.timestamp() * 1e6)), engine=engine)
     assert late.messages == 4
-    nothing = make_report(Wish(url=shop[0], queues=("nobody's",)))
+    nothing = make_report(Wish(url=shop[0], queues=("nobody's",)), engine=engine)
     assert (nothing.messages, nothing.first) == (0, None)
     assert "there are no messages" in printed(nothing)
 

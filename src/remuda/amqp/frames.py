@@ -13,7 +13,17 @@ from remuda.amqp.errors import (
     UNEXPECTED_FRAME,
     ProtocolError,
 )
-from remuda.amqp.methods import BASIC, WITH_CONTENT, BasicDeliver, Heartbeat, Method, decode_method, encode_method
+from remuda.amqp.methods import (
+    BASIC,
+    WITH_CONTENT,
+    BasicAck,
+    BasicDeliver,
+    BasicPublish,
+    Heartbeat,
+    Method,
+    decode_method,
+    encode_method,
+)
 from remuda.model.errors import InvalidMessage
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
@@ -30,6 +40,8 @@ _BEAT: Final = Heartbeat()
 _HEAD: Final = Struct(">BHI")
 _CONTENT: Final = Struct(">BHIHHQ")
 _DELIVER: Final = BasicDeliver.index
+_PUBLISH: Final = BasicPublish.index
+_ACK: Final = BasicAck.index
 _TAG: Final = Struct(">QB")
 _END: Final = b"\xce"
 _OVERHEAD: Final = 8
@@ -61,6 +73,7 @@ class FrameParser:
         self._partial: dict[int, _Partial] = {}
         self._names: dict[bytes, tuple[str, str]] = {}
         self._tags: dict[bytes, str] = {}
+        self._publishes: dict[bytes, BasicPublish] = {}
 
     def feed(self, data: bytes) -> list[Event]:
         """What these bytes complete. Look at `error` afterwards."""
@@ -81,6 +94,11 @@ class FrameParser:
         self._chunks = [rest] if rest else []
         self._held = len(rest)
         return events
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait here for the rest of their frame or content."""
+        return self._held + sum(len(part) for partial in self._partial.values() for part in partial.body)
 
     def forget(self, channel: int) -> None:
         """Drop what a channel has begun, since it was closed."""
@@ -105,6 +123,12 @@ class FrameParser:
                 index = buffer[position + 7 : position + 11]
                 if index == _DELIVER:
                     method: Method = self._deliver(buffer, position + 11, end - 1)
+                elif index == _PUBLISH and channel:
+                    raw = buffer[position + 7 : end - 1]
+                    method = self._publishes.get(raw) or self._learn_publish(raw)
+                elif index == _ACK and channel and size == 13:
+                    tag, bits = _TAG.unpack_from(buffer, position + 11)
+                    method = BasicAck(tag, bits & 1 == 1)
                 else:
                     method = decode_method(buffer, position + 7, end - 1)
                     if (channel == 0) != (index[:2] == b"\x00\x0a"):
@@ -133,6 +157,14 @@ class FrameParser:
         if tag is None:
             tag = self._tags[raw_tag] = raw_tag.decode("utf-8", "surrogateescape")
         return BasicDeliver(tag, delivery_tag, bits & 1 == 1, names[0], names[1])
+
+    def _learn_publish(self, raw: bytes) -> BasicPublish:
+        method = decode_method(raw, 0, len(raw))
+        assert isinstance(method, BasicPublish)
+        if len(self._publishes) >= _NAMES_KEPT:
+            self._publishes.clear()
+        self._publishes[raw] = method
+        return method
 
     def _learn(self, raw: bytes) -> tuple[str, str]:
         cut = 1 + raw[0] if raw else 0

@@ -111,6 +111,18 @@ def without_property(raw: bytes, name: str) -> bytes:
     return raw
 
 
+def with_property(raw: bytes, name: str, value: Any) -> bytes:
+    """Raw properties with this one set; the others stay as they are, byte for byte."""
+    kept = without_property(raw, name)
+    encoded = encode_properties(Properties(**{name: value}))[2:]
+    position = len(kept)
+    for found, start, _ in _fields(kept):
+        if _BITS[found] < _BITS[name]:
+            position = start
+            break
+    return _FLAGS.pack(_flags(kept) | _BITS[name]) + kept[2:position] + encoded + kept[position:]
+
+
 def _headers_at(raw: bytes, flags: int) -> int:
     """Where the header table is or would be: behind content_type and content_encoding."""
     position = 2

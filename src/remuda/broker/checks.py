@@ -182,7 +182,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def subscribe(
-    tag: int, queue: str, consumer: str | None, batch: int, credit: int | None, group: str | None, options: Options
+    tag: int,
+    queue: str,
+    consumer: str | None,
+    batch: int,
+    credit: int | None,
+    group: str | None,
+    options: Options,
+    priority: int = 0,
 ) -> Subscribe:
     size = read_count("batch", batch, 1)
     held = size if credit is None else read_count("credit", credit, 1)
@@ -195,7 +202,14 @@ def subscribe(
         held,
         None if group is None else read_name("group", group),
         read_options(options),
+        _signed("priority", priority),
     )
+
+
+def _signed(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31:
+        raise InvalidOption(f"{name} must be a whole number of 32 bits, not {shown(value)}")
+    return int(value)
 
 
 def channel_options(topics: Iterable[str], options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -80,16 +80,17 @@ class AsyncEmbeddedBroker:
         credit: int | None = None,
         group: str | None = None,
         options: Options = None,
+        priority: int = 0,
     ) -> AsyncEmbeddedSubscription:
         tag, inbox = self._backend.new_tag(), Inbox()
-        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
+        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
         pending = self._backend.begin(command, inbox)
         try:
             differs = await self._finish(pending)
         except StorageError:
             await self._call(self._backend.leave, command.queue, command.consumer)
             raise
-        return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
+        return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
 
     async def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
@@ -285,13 +286,14 @@ class AsyncEmbeddedSubscription:
     """A consumer's deliveries, for a coroutine."""
 
     def __init__(
-        self, broker: AsyncEmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences
+        self, broker: AsyncEmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences, tag: int
     ) -> None:
         self._broker = broker
         self.queue = queue
         self.consumer = consumer
         self.differs = differs
         self._inbox = inbox
+        self._tag = tag
 
     async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
@@ -324,10 +326,14 @@ class AsyncEmbeddedSubscription:
         while (delivery := await self.receive()) is not None:
             yield delivery
 
-    async def close(self) -> None:
+    async def close(self, *, keep: bool = False) -> None:
+        """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
+        read_flag("keep", keep)
         backend = self._broker._backend
         if not backend.closed:
-            await self._broker._finish(backend.begin(Unsubscribe(self.queue, self.consumer)))
+            await self._broker._finish(backend.begin(Unsubscribe(self.queue, self.consumer, keep=keep)))
+            if keep:
+                backend.forget_inbox(self._tag)
         self._inbox.close()
 
     async def __aenter__(self) -> AsyncEmbeddedSubscription:

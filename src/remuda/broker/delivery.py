@@ -30,8 +30,8 @@ class BaseDelivery(Generic[R]):
     """
 
     __slots__ = (
-        "_attempts", "_begin", "_redelivered", "_settle", "_track", "consumer", "deadline", "lease", "messages",
-        "queue", "remaining", "runs",
+        "_arrivals", "_attempts", "_begin", "_redelivered", "_settle", "_track", "consumer", "deadline", "lease",
+        "messages", "queue", "remaining", "runs",
     )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch, messages: Messages, settle: Settle[R], track: Track | None = None) -> None:
@@ -44,6 +44,7 @@ class BaseDelivery(Generic[R]):
         self.runs: Runs = dispatch.runs
         self._attempts = dispatch.attempts
         self._redelivered = dispatch.redelivered
+        self._arrivals = dispatch.arrivals
         self._settle = settle
         self._track = track
         self._begin: Callable[[int], None] | None = None
@@ -79,6 +80,13 @@ class BaseDelivery(Generic[R]):
         if not self._redelivered:
             return [False] * len(self)
         return [again for again, (_, count) in zip(self._redelivered, self.runs, strict=True) for _ in range(count)]
+
+    @property
+    def arrivals(self) -> list[str | None]:
+        """Why each message came here from another queue, such as `expired in orders`; None for one that did not."""
+        if not self._arrivals:
+            return [None] * len(self)
+        return [self._arrivals.get(offset) for offset in self.offsets]
 
     def begin(self, rows: Iterable[int]) -> None:
         """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,

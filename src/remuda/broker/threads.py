@@ -99,16 +99,17 @@ class EmbeddedBroker:
         credit: int | None = None,
         group: str | None = None,
         options: Options = None,
+        priority: int = 0,
     ) -> EmbeddedSubscription:
         tag, inbox = self._backend.new_tag(), Inbox()
-        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options)
+        command = checks.subscribe(tag, queue, consumer, batch, credit, group, options, priority)
         pending = self._backend.submit(command, inbox)
         try:
             differs = self._finish(pending)
         except StorageError:
             self._backend.leave(command.queue, command.consumer)
             raise
-        return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs)
+        return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
 
     def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
@@ -291,12 +292,15 @@ class EmbeddedBroker:
 class EmbeddedSubscription:
     """A consumer's deliveries, for a thread."""
 
-    def __init__(self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, queue: str, consumer: str, inbox: Inbox, differs: Differences, tag: int
+    ) -> None:
         self._broker = broker
         self.queue = queue
         self.consumer = consumer
         self.differs = differs
         self._inbox = inbox
+        self._tag = tag
 
     def receive(self, timeout: Duration | None = None) -> Delivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
@@ -318,10 +322,14 @@ class EmbeddedSubscription:
         while (delivery := self.receive()) is not None:
             yield delivery
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
+        read_flag("keep", keep)
         backend = self._broker._backend
         if not backend.closed:
-            self._broker._finish(backend.submit(Unsubscribe(self.queue, self.consumer)))
+            self._broker._finish(backend.submit(Unsubscribe(self.queue, self.consumer, keep=keep)))
+            if keep:
+                backend.forget_inbox(self._tag)
         self._inbox.close()
 
     def __enter__(self) -> EmbeddedSubscription:

@@ -628,13 +628,13 @@ class Bus:
 
     def health(self) -> BusHealth:
         """Live: the broker goes on, if need be by itself once the disk has room. Ready: handlers are running too, and
-        nothing keeps them from their work. What is wrong, if anything, stands in `problems`, by part."""
+        nothing keeps them or the relay from their work. What is wrong, if anything, stands in `problems`, by part."""
         if self._closed:
             return {"live": False, "ready": False}
         try:
             runner = self._runner
             running = runner is not None and runner.running
-            return bus_health(self.broker, running, None if runner is None else runner.trouble)
+            return bus_health(self.broker, running, None if runner is None else runner.trouble, self.companions)
         except RemudaError as error:
             return {"live": False, "ready": False, "problems": {"broker": str(error)}}
 
@@ -875,6 +875,11 @@ class Bus:
         """Publish with a callback to this bus. Gives the message's id, and what will hold the reply."""
         if options.get("callback") is not None:
             raise InvalidMessage("call is given the reply itself, so it takes no callback; nothing was stored")
+        if self.outbox is not None and self.outbox.connection(None) is not None:
+            raise RemudaError(
+                "a call inside a transaction would wait for ever: its message is sent only after the commit. Call "
+                "before or after the transaction, or publish with a callback; nothing was stored"
+            )
         deadline = self.now() + micros(timeout)
         with self._opening:
             if self._replies is None:

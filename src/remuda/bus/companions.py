@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 class Companion(Protocol):
     """Runs as long as the bus does."""
 
+    @property
+    def trouble(self) -> str | None:
+        """What keeps it from its work now."""
+        ...
+
     def start(self) -> None: ...
     def stop(self, grace: float) -> None: ...
     def is_idle(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 
 from remuda.bus.broker_api import Broker, Health
+from remuda.bus.companions import Companion
 
 
 class BusHealth(TypedDict):
@@ -18,11 +20,15 @@ class BusHealth(TypedDict):
     """What does not work, by part, with the reason."""
 
 
-def bus_health(broker: Broker, running: bool, trouble: str | None) -> BusHealth:
+def bus_health(broker: Broker, running: bool, trouble: str | None, companions: Sequence[Companion] = ()) -> BusHealth:
     """`running` is whether handlers are, `trouble` what keeps them from their work."""
     asked = _ask(broker)
-    health: BusHealth = {"live": asked.live, "ready": asked.ready and running and trouble is None}
     problems = asked.problems if trouble is None else {**asked.problems, "handlers": trouble}
+    waiting = next((one.trouble for one in companions if one.trouble is not None), None)
+    if waiting is not None:
+        problems = {**problems, "relay": waiting}
+    ready = asked.ready and running and trouble is None and waiting is None
+    health: BusHealth = {"live": asked.live, "ready": ready}
     if problems:
         health["problems"] = problems
     return health

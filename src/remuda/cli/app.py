@@ -24,7 +24,9 @@ from remuda.cli import (
     run,
     schedules,
     search,
+    serve,
     takeover,
+    top,
     worker,
 )
 from remuda.lake import commands as lakes
@@ -36,7 +38,6 @@ app = typer.Typer(
     name="remuda",
     help="A message bus that starts inside your process. DIR is the directory given to Bus(); APP is module:variable.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=HELP,
@@ -63,9 +64,11 @@ def options(
 
 app.command("run")(run.run)
 app.command("worker")(worker.worker)
+app.command("serve")(serve.serve)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)
+app.command("top")(top.top)
 app.command("messages")(messages.messages)
 app.command("message")(messages.message)
 app.command("reprocess")(operations.reprocess)
@@ -86,6 +89,7 @@ app.command("search")(search.search)
 app.add_typer(index.app, name="index")
 app.command("relay")(relay.relay)
 app.add_typer(db.app, name="db")
+app.add_typer(serve.users, name="users")
 app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(lakes.app, name="lake")
 app.add_typer(cap.app, name="cap")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -18,10 +19,16 @@ def dashboard(
     ] = None,
     certificate: Annotated[str | None, typer.Option(metavar="FILE", help="A TLS certificate, for HTTPS.")] = None,
     key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    index: Annotated[
+        str | None, typer.Option(metavar="PATH|URL", help="The search index; DIR/index if it is there.")
+    ] = None,
+    lake: Annotated[str, typer.Option(help="The lake of the pipelines.")] = "lake",
     run: Annotated[bool, typer.Option("--run", help="Run the handlers of the app too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Serve the dashboard and the HTTP API until Ctrl-C."""
     from remuda.bus.bus import Bus
+    from remuda.cli import output
     from remuda.cli.target import is_app, load_bus
     from remuda.model.errors import InvalidOption
     from remuda.server.http.mounting import dashboard as application
@@ -34,13 +41,14 @@ def dashboard(
     if (certificate is None) != (key is None):
         raise InvalidOption("--certificate and --key belong together; give both")
     bus = load_bus(target) if is_app(target) else Bus(target)
-    app = application(bus, users=known, hosts=names_of(where, host or []))
+    app = application(bus, users=known, hosts=names_of(where, host or []), index=index, lake=lake)
     server = Server(app, where, certificate=certificate, key=key)
     try:
         bus.broker.queues()
         if run:
             bus.start()
-        typer.echo(f"dashboard at {server.address} (Ctrl-C stops it)")
+        output.done(f"dashboard at {server.address} (Ctrl-C stops it)", as_json, dashboard=server.address)
+        sys.stdout.flush()
         server.run()
     finally:
         bus.close()
@@ -54,9 +62,12 @@ def dashboard_user(
         str, typer.Option(prompt=True, confirmation_prompt=True, hide_input=True, envvar="REMUDA_PASSWORD",
                           help="Asked for unless given.")
     ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:  # fmt: skip
     """Let a user log in to the dashboard, or change a password or a role."""
+    from remuda.cli import output
     from remuda.server.http.users import make_entry, save_entry
 
     new = save_entry(file, make_entry(name, password, role))
-    typer.echo(f"{name} is {'now' if new else 'still'} in {file} as {role}")
+    text = f"{name} is {'now' if new else 'still'} in {file} as {role}"
+    output.done(text, as_json, user=name, file=file, role=role, new=new)

@@ -22,9 +22,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @app.command("init")
-def init(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_") -> None:
+def init(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_json: AsJson = False) -> None:
     """Make the tables. Where they are already there, nothing happens."""
-    _upgrade(url, schema, prefix)
+    _upgrade(url, schema, prefix, as_json)
 
 
 @app.command("upgrade")
@@ -35,13 +35,15 @@ def upgrade(
     restored: Annotated[
         bool, typer.Option("--restored", help="After a dump was restored: keep what is unsent, forget numbers.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Bring the tables up to this Remuda's version."""
-    _upgrade(url, schema, prefix)
+    _upgrade(url, schema, prefix, as_json)
     if restored:
         with _open(url, schema, prefix) as administration:
             administration.restored()
-        typer.echo("the outbox goes on from here; what was not sent will be")
+        if not as_json:
+            typer.echo("the outbox goes on from here; what was not sent will be")
 
 
 @app.command("status")
@@ -111,18 +113,22 @@ def retry(
     ids: Annotated[list[str] | None, typer.Argument(help="The messages; all that failed without it.")] = None,
     schema: Schema = "public",
     prefix: Prefix = "remuda_",
+    as_json: AsJson = False,
 ) -> None:
     """Have failed messages sent again, with a fresh count of attempts."""
     from remuda.cli import output
 
     with _open(url, schema, prefix) as administration:
-        typer.echo(f"{output.count(administration.retry(ids or None), 'message')} will be sent again")
+        number = administration.retry(ids or None)
+    output.done(f"{output.count(number, 'message')} will be sent again", as_json, retried=number)
 
 
-def _upgrade(url: str, schema: str, prefix: str) -> None:
+def _upgrade(url: str, schema: str, prefix: str, as_json: bool) -> None:
+    from remuda.cli import output
+
     with _open(url, schema, prefix, check=False) as administration:
         done = administration.upgrade()
-    typer.echo(f"version {done[-1]} is in place" if done else "the tables are up to date")
+    output.done(f"version {done[-1]} is in place" if done else "the tables are up to date", as_json, installed=done)
 
 
 def _open(url: str, schema: str, prefix: str, *, check: bool = True) -> Administration:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remuda.cli.completion import queue_names
+
 if TYPE_CHECKING:
     from remuda.cli.directory_view import Row
     from remuda.cli.history import MessageHistory
@@ -18,7 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 def messages(
     directory: Directory,
-    queue: Annotated[str, typer.Argument(help="The queue's name.")],
+    queue: Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)],
     state: Annotated[
         str | None, typer.Option(help="waiting, delayed, in-flight, dead, invalid or not-interested; all without it.")
     ] = None,

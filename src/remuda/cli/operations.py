@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remuda.cli.completion import queue_names
+
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
 Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
-Queue = Annotated[str, typer.Argument(help="The queue's name.")]
+Queue = Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)]
 Who = Annotated[str | None, typer.Option(help="Who does it; your login name without it.")]
 Reason = Annotated[str | None, typer.Option(help="Only those whose reason holds this text.")]
 Since = Annotated[str | None, typer.Option(help="Only those that ended at or after this time, or 10m ago.")]
 Until = Annotated[str | None, typer.Option(help="Only those that ended before this time.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -30,6 +33,7 @@ def reprocess(
     until: Until = None,
     dead_only: Annotated[bool, typer.Option("--dead-only", help="Leave alone what waits for a retry.")] = False,
     who: Who = None,
+    as_json: AsJson = False,
 ) -> None:
     """Send messages that failed back to their queue, with a fresh count of attempts: dead, invalid and unwanted ones,
     and those that wait for a retry."""
@@ -39,7 +43,7 @@ def reprocess(
         number = bus.reprocess(
             queue, waiting=not dead_only, reason=reason, since=_point(since), until=_point(until), who=who or _login()
         )
-    typer.echo(f"{output.count(number, 'message')} back in {queue}")
+    output.done(f"{output.count(number, 'message')} back in {queue}", as_json, queue=queue, reprocessed=number)
 
 
 def clear(
@@ -51,6 +55,7 @@ def clear(
     until: Annotated[str | None, typer.Option(help="Only those published before this time.")] = None,
     yes: Yes = False,
     who: Who = None,
+    as_json: AsJson = False,
 ) -> None:
     """End everything that waits in a queue, or what fits the filters. It counts as dead and can be reprocessed."""
     from remuda.cli import output
@@ -64,7 +69,7 @@ def clear(
         number = bus.clear(
             queue, topic=topic, reason=reason, since=_point(since), until=_point(until), who=who or _login()
         )
-    typer.echo(f"{output.count(number, 'message')} cleared from {queue}")
+    output.done(f"{output.count(number, 'message')} cleared from {queue}", as_json, queue=queue, cleared=number)
 
 
 def forget(
@@ -75,6 +80,7 @@ def forget(
     until: Until = None,
     yes: Yes = False,
     who: Who = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let dead letters go for good: they cannot be reprocessed any more."""
     from remuda.cli import output
@@ -84,29 +90,35 @@ def forget(
         dead = output.count(info.dead + info.invalid + info.not_interested, "dead letter")
         _confirm(f"Forget up to {dead} of {queue} for good?", yes)
         number = bus.forget(queue, reason=reason, since=_point(since), until=_point(until), who=who or _login())
-    typer.echo(f"{output.count(number, 'dead letter')} of {queue} forgotten")
+    output.done(f"{output.count(number, 'dead letter')} of {queue} forgotten", as_json, queue=queue, forgotten=number)
 
 
 def cancel(
     directory: Directory,
     id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
     who: Who = None,
+    as_json: AsJson = False,
 ) -> None:
     """Cancel a message that waits, for its turn, its time or a retry."""
+    from remuda.cli import output
+
     with _bus(directory) as bus:
         cancelled = bus.cancel(id, who=who or _login())
-        word = "" if cancelled else bus.status(id).word
+        word = bus.status(id).word
+    text = f"{id} is cancelled" if cancelled else f"{id} was not cancelled: it is {word}"
+    output.done(text, as_json, id=id, cancelled=cancelled, status=word)
     if not cancelled:
-        typer.echo(f"{id} was not cancelled: it is {word}")
         raise typer.Exit(1)
-    typer.echo(f"{id} is cancelled")
 
 
 def move(
     directory: Directory,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The queue that holds the messages.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The queue that gets them.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="The queue that holds the messages.", autocompletion=queue_names)
+    ],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The queue that gets them.", autocompletion=queue_names)],
     who: Who = None,
+    as_json: AsJson = False,
 ) -> None:
     """Move what waits in one queue to another, for example after a handler was renamed."""
     from remuda.bus.broker_api import move_waiting
@@ -119,9 +131,10 @@ def move(
         bus.broker.queue(target)
         number = move_waiting(bus.broker, source, target, who or _login())
         left = bus.broker.queue(source).delayed
-    typer.echo(f"{output.count(number, 'message')} moved from {source} to {target}")
+    text = f"{output.count(number, 'message')} moved from {source} to {target}"
     if left:
-        typer.echo(f"{output.count(left, 'message')} of {source} wait for their time; move them when they are due")
+        text += f"; {output.count(left, 'message')} of {source} wait for their time: move them when they are due"
+    output.done(text, as_json, source=source, target=target, moved=number, left=left)
 
 
 def pause(
@@ -132,8 +145,10 @@ def pause(
         bool, typer.Option("--only-publishers", help="Refuse publishers, and let handlers go on.")
     ] = False,
     who: Who = None,
+    as_json: AsJson = False,
 ) -> None:
     """Stop delivering messages of a queue until it is resumed. It still takes messages in, unless told to refuse."""
+    from remuda.cli import output
     from remuda.model.errors import InvalidOption
 
     if refuse and only_publishers:
@@ -146,14 +161,17 @@ def pause(
     }[status]
     with _bus(directory) as bus:
         bus.broker.set_status(queue, status, who=who or _login())
-    typer.echo(f"{queue} {what}; to go on: remuda resume {directory} {queue}")
+    text = f"{queue} {what}; to go on: remuda resume {directory} {queue}"
+    output.done(text, as_json, queue=queue, status=status)
 
 
-def resume(directory: Directory, queue: Queue, who: Who = None) -> None:
+def resume(directory: Directory, queue: Queue, who: Who = None, as_json: AsJson = False) -> None:
     """Let a paused queue go on."""
+    from remuda.cli import output
+
     with _bus(directory) as bus:
         bus.broker.set_status(queue, "running", who=who or _login())
-    typer.echo(f"{queue} is running")
+    output.done(f"{queue} is running", as_json, queue=queue, status="running")
 
 
 @contextmanager
@@ -175,7 +193,7 @@ def _bus(target: str) -> Iterator[Bus]:
 
 def _confirm(question: str, yes: bool) -> None:
     if not yes and not typer.confirm(question, err=True):
-        typer.echo("nothing was changed")
+        typer.echo("nothing was changed", err=True)
         raise typer.Exit(1)
 
 

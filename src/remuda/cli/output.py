@@ -82,6 +82,14 @@ def json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def done(text: str, as_json: bool, **values: Any) -> None:
+    """Say what was done, in words or as JSON."""
+    if as_json:
+        json(values)
+    else:
+        print(safe(text))
+
+
 def moment(time: int) -> str:
     """A time in microseconds, as this machine's clock shows it."""
     return datetime.fromtimestamp(time / 1e6).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

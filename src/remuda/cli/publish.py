@@ -24,8 +24,10 @@ def publish(
     high: Annotated[bool, typer.Option("--high", help="Goes before messages of normal priority.")] = False,
     user: Annotated[str | None, typer.Option(help="Who causes it.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the directory if it is not there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Publish one message and print its id once it is kept."""
+    from remuda.cli import output
     from remuda.model.message import Priority
 
     headers = _headers(header or [])
@@ -38,7 +40,7 @@ def publish(
         )  # fmt: skip
     finally:
         bus.close()
-    typer.echo(number)
+    output.done(number, as_json, id=number)
 
 
 def _bus(target: str, create: bool) -> Bus:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from remuda.model.results import QueueInfo
 
 _COLUMNS = ("queue", "waiting", "running", "delayed", "dead", "invalid", "unwanted", "done", "status")
-_STATUS = {"only-publish": "paused", "paused": "refusing", "only-consume": "no intake"}
+STATUS = {"only-publish": "paused", "paused": "refusing", "only-consume": "no intake"}
 """Statuses as people see them: a queue that only takes in is paused."""
 _RARE = ("invalid", "unwanted")
 """Shown only where there are any."""
@@ -55,7 +55,7 @@ def _remove(directory: str, queue: str, yes: bool) -> None:
 def _row(info: QueueInfo) -> dict[str, object]:
     cells = (
         info.name, info.waiting, info.in_flight, info.delayed, info.dead, info.invalid, info.not_interested,
-        _done(info), _STATUS.get(info.status.value, info.status.value),
+        _done(info), STATUS.get(info.status.value, info.status.value),
     )  # fmt: skip
     return dict(zip(_COLUMNS, cells, strict=True))
 

@@ -11,6 +11,7 @@ def relay(
     app: Annotated[str, typer.Argument(metavar="APP", help="module:variable; its bus must have an Outbox.")],
     drain: Annotated[bool, typer.Option("--drain", help="Send what there is now, and end.")] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, one object per line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Relay an app's outbox to its broker until Ctrl-C or SIGTERM. Any number of relays share the work."""
     import signal
@@ -29,15 +30,16 @@ def relay(
     configure(as_json=log_json)
     try:
         if drain:
-            typer.echo(f"{output.count(outbox.relay.pump(), 'message')} sent")
+            sent = outbox.relay.pump()
+            output.done(f"{output.count(sent, 'message')} sent", as_json, sent=sent)
             return
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         outbox.relay.start()
-        typer.echo(f"relaying for {app} as {outbox.relay.name}")
+        output.done(f"relaying for {app} as {outbox.relay.name}", as_json, app=app, relay=outbox.relay.name)
         ended.wait()
         outbox.relay.stop(10)
-        typer.echo(f"{output.count(outbox.relay.sent, 'message')} sent")
+        output.done(f"{output.count(outbox.relay.sent, 'message')} sent", as_json, sent=outbox.relay.sent)
     finally:
         bus.close()

@@ -1,4 +1,4 @@
-"""`remuda report`: what queues did, over time, by Spark."""
+"""`remuda report`: what queues did, over time; a small log is counted here, a large one by Spark."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ def report(
     window: Annotated[str, typer.Option(help="How time is divided: '1 minute', 30s, or auto.")] = "auto",
     top: Annotated[int, typer.Option(min=0, max=100, help="How many queues are told in detail.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    engine: Annotated[
+        str, typer.Option(help="Who counts: here (this process), spark, or auto, which leaves small logs here.")
+    ] = "auto",
     master: Annotated[str | None, typer.Option(help="A Spark master; local[*] unless told.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
 ) -> None:
@@ -50,7 +53,7 @@ def report(
         detailed=top,
     )
     with _spinner() as tell:
-        made = make_report(wish, master=master, remote=remote, tell=tell)
+        made = make_report(wish, engine=engine, master=master, remote=remote, tell=tell)
     if output is not None:
         write_page(output, made)
     if as_json:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from remuda.bus.bus import Bus
+    from remuda.server.http.serving import Server
 
 
 def run(
@@ -26,20 +29,37 @@ def run(
     metrics: Annotated[
         int | None, typer.Option(metavar="PORT", help="Serve Prometheus metrics on this port of this machine.")
     ] = None,
+    dashboard: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where the dashboard listens; 127.0.0.1:8321, or a free port."),
+    ] = None,
+    users: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Who may log in to the dashboard; see dashboard-user.")
+    ] = None,
+    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve none.")] = False,
 ) -> None:
-    """Run the handlers of an app. The first Ctrl-C or SIGTERM stops in order, the second at once."""
+    """Run the handlers of an app, and its dashboard. The first Ctrl-C or SIGTERM stops in order, the second at once."""
     from remuda.model.durations import micros
     from remuda.model.errors import InvalidOption
 
     micros(grace)
+    if no_dashboard and (dashboard or users):
+        raise InvalidOption("--no-dashboard leaves nothing for --dashboard and --users to say; give one or the other")
     if workers < 1:
         raise InvalidOption(f"--workers must be at least 1, not {workers}")
     if workers > 1 and metrics is not None:
         raise InvalidOption(
             "--metrics serves the numbers of one process; give it without --workers, or use the dashboard"
         )
+    if workers > 1 and (dashboard or users):
+        raise InvalidOption(
+            f"of several processes none serves the dashboard; serve it beside them: remuda dashboard {app}"
+        )
     if reload or workers > 1:
         arguments = _child_arguments(app, grace, threads or [], until_idle, log_json, metrics)
+        for name, value in (("--dashboard", dashboard), ("--users", users)):
+            arguments += [] if value is None else [name, value]
+        arguments += ["--no-dashboard"] if no_dashboard or (workers > 1 and not reload) else []
         if reload:
             from remuda.cli.reload import run_reloading
 
@@ -62,19 +82,57 @@ def run(
         bus.settings.put(f"message.threads.{queue}" if queue else "message.threads", number, "--threads")
     if metrics is not None:
         _serve_metrics(bus, metrics)
+    # What ends by itself needs no page to look at meanwhile, unless one is asked for.
+    wanted = not no_dashboard and (not until_idle or dashboard is not None)
+    server = _dashboard(bus, dashboard, users) if wanted else None
     with StopOnSignal(bus, grace):
         _greet(app, bus)
         try:
+            if server is not None:
+                server.start()
+                _log().info("dashboard at %s", server.address)
             bus.run(until_idle=until_idle, grace=grace)
         finally:
+            if server is not None:
+                server.stop()
             bus.close()
 
 
-def _greet(app: str, bus: Bus) -> None:
+def _dashboard(bus: Bus, listen: str | None, users: str | None) -> Server | None:
+    """The dashboard of a bus on its socket; None where it was not asked for and cannot be had."""
+    from remuda.bus.extras import MissingExtra
+    from remuda.model.errors import RemudaError
+    from remuda.server.http.mounting import dashboard
+    from remuda.server.http.serving import DEFAULT, Server, check_safe, names_of, read_listen
+    from remuda.server.http.users import Users
+
+    where = read_listen(listen or DEFAULT)
+    known = None if users is None else Users.load(users)
+    check_safe(where, known)
+    try:
+        page = dashboard(bus, users=known, hosts=names_of(where, []))
+        try:
+            return Server(page, where)
+        except RemudaError:
+            if listen is not None:
+                raise
+            return Server(page, where._replace(port=0))
+    except MissingExtra as error:
+        if listen is not None or users is not None:
+            raise
+        _log().info("no dashboard: %s", error)
+        return None
+
+
+def _log() -> Logger:
     import logging
 
+    return logging.getLogger("remuda.run")
+
+
+def _greet(app: str, bus: Bus) -> None:
     queues = sorted({handler.queue for handler in bus.handlers})
-    logging.getLogger("remuda.run").info("%s on %s handles %s", app, bus.url, ", ".join(queues) or "nothing yet")
+    _log().info("%s on %s handles %s", app, bus.url, ", ".join(queues) or "nothing yet")
 
 
 def _serve_metrics(bus: Bus, port: int) -> None:

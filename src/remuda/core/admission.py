@@ -36,7 +36,12 @@ def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mappin
     tallies = {name: _Tally(queues[name]) for name in watchful}
     for row in range(len(messages)):
         targets = [tallies[name] for name in (shared if shared is not None else routes[row]) if name in watchful]
-        refused = next((error for tally in targets if (error := tally.objection(messages, row))), None)
+        refused: Refused | None = None
+        for tally in targets:
+            refused = tally.objection(messages, row)
+            if refused is not None:
+                refused.queue = tally.queue.name
+                break
         if refused is not None:
             refusals[row] = refused
             continue
@@ -62,6 +67,9 @@ def enter(record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Q
                     queue.admit(
                         record.first + row, 1, record.created, cell(priority, row), cell(expires, row), cell(due, row)
                     )
+            if queue.options.byte_limit:
+                for row in range(start, stop):
+                    queue.remember_size(record.first + row, len(messages.bodies[row]))
             if queue.options.unique_ids:
                 for row in range(start, stop):
                     queue.remember_id(messages.id(row), record.first + row)
@@ -84,14 +92,29 @@ def stretches(record: Appended) -> list[Stretch]:
 def surplus(queue: Queue, before: int = _ANY) -> tuple[int, int, State, int] | None:
     """The run to end so that a full queue keeps its limit: first offset, count, state, priority. Those from offset
     `before` on come last of all."""
-    limit = queue.options.message_limit
-    if not limit or queue.options.limit_exceeded is not LimitExceeded.DELETE_OLDEST:
+    options = queue.options
+    if options.limit_exceeded is not LimitExceeded.DELETE_OLDEST:
         return None
-    excess = queue.size - limit
-    if excess <= 0:
+    excess = queue.size - options.message_limit if options.message_limit else 0
+    too_many_bytes = queue.bytes - options.byte_limit if options.byte_limit else 0
+    if excess <= 0 and too_many_bytes <= 0:
         return None
     oldest = _oldest(queue, before) or _oldest(queue, _ANY)
-    return None if oldest is None else (oldest[0], min(oldest[1], excess), oldest[2], oldest[3])
+    if oldest is None:
+        return None
+    first, count, state, priority = oldest
+    if too_many_bytes > 0:
+        excess = max(excess, _covering(queue, first, count, too_many_bytes))
+    return first, min(count, excess), state, priority
+
+
+def _covering(queue: Queue, first: int, count: int, size: int) -> int:
+    """How many messages from `first` on take up as many bytes; all, if they do not."""
+    for taken in range(count):
+        size -= queue.sizes.get(first + taken, 0)
+        if size <= 0:
+            return taken + 1
+    return count
 
 
 def room(queue: Queue) -> int:
@@ -100,7 +123,8 @@ def room(queue: Queue) -> int:
     if queue.status not in ACCEPTING:
         return 0
     if not options.message_limit:
-        return _ANY
+        full = options.byte_limit and queue.bytes >= options.byte_limit
+        return 0 if full and options.limit_exceeded is LimitExceeded.REJECT_NEW else _ANY
     if options.limit_exceeded is LimitExceeded.DELETE_OLDEST:
         return _ANY if queue.flights.size < options.message_limit else 0
     return max(options.message_limit - queue.size, 0)
@@ -147,11 +171,13 @@ class _Tally:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.size = queue.size
+        self.bytes = queue.bytes
         self.fixed = queue.flights.size
         self.ids: set[str] = set()
 
     def count(self, messages: Messages, row: int) -> None:
         self.size += 1
+        self.bytes += len(messages.bodies[row])
         if self.queue.options.unique_ids:
             self.ids.add(messages.id(row))
 
@@ -182,6 +208,12 @@ class _Tally:
                     f"queue {queue.name!r} holds {min(self.size, options.message_limit)} messages, its message_limit; "
                     "the message was not stored. Consume, raise the limit, or set limit_exceeded to delete-oldest"
                 )
+        overfull = options.byte_limit and self.bytes + size > options.byte_limit
+        if overfull and options.limit_exceeded is LimitExceeded.REJECT_NEW:
+            return QueueFull(
+                f"queue {queue.name!r} holds {self.bytes} bytes of its byte_limit of {options.byte_limit}; "
+                "the message was not stored. Consume, raise the limit, or set limit_exceeded to delete-oldest"
+            )
         if queue.handler is not None:
             reason = queue.handler.received(queue.name, messages[row])
             if reason is not None:
@@ -193,7 +225,7 @@ def _has_rules(queue: Queue) -> bool:
     options = queue.options
     return (
         queue.status not in ACCEPTING
-        or bool(options.message_limit or options.message_size_limit or options.unique_ids)
+        or bool(options.message_limit or options.byte_limit or options.message_size_limit or options.unique_ids)
         or queue.handler is not None
     )
 

@@ -59,7 +59,12 @@ class Consuming:
             )
         self._joined += 1
         credit = self._credit(command)
-        queue.join(Consumer(command.consumer, command.batch, self._joined, command.tag, credit, group=command.group))
+        queue.join(
+            Consumer(
+                command.consumer, command.batch, self._joined, command.tag, credit,
+                group=command.group, priority=command.priority,
+            )
+        )  # fmt: skip
         self._recorder.notice(NoticeKind.CONSUMER_SUBSCRIBED, queue, consumer=command.consumer)
         differs = registry.differences(named, queue)
         registry.after(queue)
@@ -93,7 +98,10 @@ class Consuming:
         queue.leave(command.consumer)
         if not consumer.credit.members and consumer.group is not None:
             self._registry.credits.pop(consumer.group, None)
-        delivering.lose(self._registry, queue, command.consumer, command.begun)
+        if command.keep:
+            queue.keep(command.consumer)
+        else:
+            delivering.lose(self._registry, queue, command.consumer, command.begun)
         self._recorder.notice(NoticeKind.CONSUMER_UNSUBSCRIBED, queue, consumer=command.consumer)
         self._registry.after(queue)
 
@@ -184,6 +192,7 @@ class Consuming:
             or queue.waiters
             or queue.consumers
             or queue.attempts.size
+            or queue.arrivals.size
             or queue.delayed.soonest <= now
             or queue.watched
             or recorder.wants_notices
@@ -247,7 +256,7 @@ class Consuming:
         counts = queue.counts
         counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
         counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count
-        if queue.topic_counts.size or queue.id_of.size:
+        if queue.topic_counts.size or queue.id_of.size or queue.arrivals.size or queue.sizes.size:
             queue._free(first, count)
         if count == 1:
             block = first >> BLOCK_BITS

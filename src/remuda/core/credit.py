@@ -45,6 +45,8 @@ class Consumer(msgspec.Struct):
     queued: bool = False
     """Whether it stands among those that may be ready."""
     group: str | None = None
+    priority: int = 0
+    """Those of a higher one are served first, as long as they can take messages."""
 
 
 def room(consumer: Consumer, waits: bool) -> int:

@@ -341,10 +341,10 @@ class DelayedMessages(ColumnMap):
 
     def due(self, time: int, most: int, level: Level | None = None) -> Iterator[MessageRange]:
         """Take out at most so many ranges whose delay is over, in the order of their line; of all lines in the order of
-        delivery, or of one."""
+        delivery, or of one. Those that go to the front stand in the order of their offsets there, so all of them do."""
         for one in [level] if level is not None else list(self._levels):
             line = self._lines.get(one)
-            while line is not None and most > 0 and line.is_due(time):
+            while line is not None and (most > 0 or one[1]) and line.is_due(time):
                 piece = self._take_standing(*line.pop())
                 if piece is not None:
                     most -= 1

@@ -43,7 +43,7 @@ def dispatch(registry: Registry, queue: Queue) -> None:
         return
     expire(registry, queue)
     pace = queue.options.delay_between_messages
-    while queue.ready.size or not queue.advance(recorder.now):
+    while queue.has_next(recorder.now):
         if pace and queue.next_send > recorder.now:
             break
         if queue.waiters:
@@ -70,7 +70,7 @@ def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     count = 1 if pace else waiter.count
     expire(registry, queue, count)
     sent = False
-    while queue.ready.size and not sent:
+    while not sent and queue.has_next(recorder.now):
         runs = queue.ready.take_newest(count) if waiter.newest else take(registry, queue, count)
         sent = send(registry, queue, (waiter.consumer,), runs, waiter)
     if sent and pace:
@@ -112,6 +112,7 @@ def send(
             recorder.event(queue, State.FETCHED, Event(queue.name, State.KICKED, first, count, consumer=label))
     if waiter is not None and waiter.clear_after != "none":
         registry.clear(queue, waiter.clear_after, who=waiter.consumer)
+    arrivals = _arrivals(queue, chosen) if queue.arrivals else {}
     attempts = [portion.attempt for portion in portions]
     redelivered = tuple(portion.redelivered for portion in portions)
     for name in consumers:
@@ -120,7 +121,7 @@ def send(
         recorder.send(
             Dispatch(
                 queue.name, name, tag, token if asks or ahead else None, chosen, attempts, deadline,
-                queue.ready.by_rank, redelivered if True in redelivered else (), ahead, len(consumers) > 1,
+                queue.ready.by_rank, redelivered if True in redelivered else (), ahead, len(consumers) > 1, arrivals,
             )
         )  # fmt: skip
         if consumer is not None:
@@ -130,6 +131,15 @@ def send(
             for offset in range(first, first + count):
                 queue.handler.sent(queue.name, offset, consumers)
     return True
+
+
+def _arrivals(queue: Queue, runs: list[tuple[int, int]]) -> dict[int, str]:
+    return {
+        offset: queue.arrivals[offset]
+        for first, count in runs
+        for offset in range(first, first + count)
+        if offset in queue.arrivals
+    }
 
 
 def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> list[tuple[int, int]]:

@@ -31,6 +31,9 @@ class Dispatch(msgspec.Struct, frozen=True):
     shared: bool = False
     """Whether others get the same messages: then an answer of theirs does not make this one stale."""
 
+    arrivals: dict[int, str] = {}
+    """By offset, why messages came here from another queue, and from which."""
+
     @property
     def count(self) -> int:
         return sum(count for _, count in self.runs)

@@ -269,11 +269,19 @@ class Publishing:
 
     def _exchange_routes(self, messages: Messages, exchange: str) -> list[tuple[str, ...]]:
         through = self._routing.through
-        if not isinstance(messages.name, list) and not isinstance(messages.headers, list):
-            return [through(exchange, messages.name, messages.headers)]
-        return [
-            through(exchange, cell(messages.name, row), _headers(messages, row)) for row in range(len(messages.bodies))
-        ]
+        headers = messages.headers
+        if isinstance(headers, list):
+            return [through(exchange, messages.topics_of(row), headers[row]) for row in range(len(messages.bodies))]
+        if not isinstance(messages.name, list) and not isinstance(messages.topics, list):
+            return [through(exchange, messages.topics_of(0), headers)]
+        known: dict[tuple[str, ...], tuple[str, ...]] = {}
+        found = []
+        for row in range(len(messages.bodies)):
+            keys = messages.topics_of(row)
+            if keys not in known:
+                known[keys] = through(exchange, keys, headers)
+            found.append(known[keys])
+        return found
 
     def _ready(self, routes: Sequence[tuple[str, ...]], named: NamedOptions) -> dict[str, Differences]:
         """Make sure that every queue on these routes exists and is initialized; all are checked before any is made.

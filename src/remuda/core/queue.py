@@ -19,6 +19,7 @@ from remuda.core.ranges import MessageRange, ParkedMessages, RangeMap
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.core.tables import PagedTable
 from remuda.model.durations import MINUTE
+from remuda.model.message import MAX_PRIORITY
 from remuda.model.options import Acknowledge, AutoDestroy, CommitWhen, Persistence, QueueOptions, Status
 from remuda.model.records import Event
 from remuda.model.state import LIVE, State
@@ -117,6 +118,11 @@ class Queue:
         self.id_of = PagedTable[int, str]()
         self.topic_counts = PagedTable[int, int]()
         """Topics of the messages that have several, where each topic needs a confirmation."""
+        self.arrivals = PagedTable[int, str]()
+        """Why messages came from another queue, and from which, until they end here."""
+        self.sizes = PagedTable[int, int]()
+        """Bytes of the bodies, where they count towards a limit."""
+        self.bytes = 0
         self.counts_confirmations = options.confirmations != 1
         """Also after the option was changed: deliveries from before still await theirs."""
         self.leases: dict[int, Lease] = {}
@@ -140,7 +146,7 @@ class Queue:
         self.wake = NEVER
         """When the queue next needs attention, as far as its owner knows."""
         self.serving = 0
-        self._ready_consumers: list[tuple[int, int, str]] = []
+        self._ready_consumers: list[tuple[int, int, int, str]] = []
         self._lease_ends: list[tuple[int, int]] = []
         self._waiter_ends: list[tuple[int, int]] = []
         self.note_rules()
@@ -158,10 +164,12 @@ class Queue:
         self.waits = options.acknowledge is Acknowledge.WAIT
         self.plain_in = usual and not (
             options.message_limit
+            or options.byte_limit
             or options.message_size_limit
             or options.message_timeout
             or options.unique_ids
             or options.commit_when not in _AT_ONCE
+            or options.max_priority != MAX_PRIORITY
         )
         self.durable_in = self.persistent and options.commit_when is not CommitWhen.NONE
         self.plain_out = usual and options.acknowledge is not Acknowledge.NONE and not options.delay_between_messages
@@ -177,10 +185,11 @@ class Queue:
         return list(self.consumers.values())
 
     def next_ready(self) -> Consumer | None:
-        """Of the consumers that can take a message, the one served longest ago, then who came first."""
+        """Of the consumers that can take a message, one of the highest priority: who was served longest ago, then who
+        came first."""
         heap = self._ready_consumers
         while heap:
-            served, joined, name = heap[0]
+            _, served, joined, name = heap[0]
             consumer = self.consumers.get(name)
             if consumer is not None and consumer.queued and (consumer.served, consumer.joined) == (served, joined):
                 if room(consumer, self.waits) > 0:
@@ -221,7 +230,8 @@ class Queue:
         """A consumer may be able to take a message."""
         if not consumer.queued and room(consumer, self.waits) > 0:
             consumer.queued = True
-            heapq.heappush(self._ready_consumers, (consumer.served, consumer.joined, consumer.name))
+            place = (-consumer.priority, consumer.served, consumer.joined, consumer.name)
+            heapq.heappush(self._ready_consumers, place)
 
     def offer_all(self) -> None:
         for consumer in self.consumers.values():
@@ -382,6 +392,7 @@ class Queue:
         self._count(State.QUEUED, count)
         self.had_messages = True
         deadline = self._deadline(created, expires)
+        priority = min(priority, self.options.max_priority)
         if due is not None and due > created:
             self.delayed.add(MessageRange(first, count, State.QUEUED, deadline, priority, due=due))
         elif self.delayed.soonest <= created and self.is_behind(priority, False, created):
@@ -399,6 +410,10 @@ class Queue:
         """Whether another message that is live has the id of this one, which is parked."""
         identity = self.id_of.get(offset)
         return identity is not None and identity in self.offset_of
+
+    def remember_size(self, offset: int, size: int) -> None:
+        self.bytes += size - self.sizes.get(offset, 0)
+        self.sizes[offset] = size
 
     def remember_id(self, identity: str, offset: int) -> None:
         self.offset_of[identity] = offset
@@ -467,6 +482,13 @@ class Queue:
             self._join(piece)
         return not delayed.has_due(time)
 
+    def has_next(self, time: int) -> bool:
+        """Whether a message stands in line."""
+        while not self.ready.size:
+            if self.advance(time):
+                break
+        return self.ready.size > 0
+
     def release_due(self, time: int) -> None:
         """Have all that is due stand in line."""
         for piece in self.delayed.due(time, NEVER):
@@ -501,6 +523,14 @@ class Queue:
                 lifted.append(ReadyRun(piece.first, piece.count, piece.deadline, piece.priority))
         return lifted
 
+    def keep(self, name: str) -> None:
+        """A consumer leaves and keeps what it holds: from now on as if it had asked for it."""
+        for lease in self.leases.values():
+            if name in lease.consumers and not lease.pulled:
+                if not lease.answered:
+                    self.unanswered -= 1
+                lease.pulled = True
+
     def forget(self, first: int, count: int) -> int:
         """Parked messages go for good."""
         gone = self.parked.remove(first, count)
@@ -528,7 +558,10 @@ class Queue:
         self.had_messages = True
         here = self._leave(event.first, event.count)
         if not here:
-            here = [MessageRange(event.first, event.count, State.LOGGED, priority=event.priority)]
+            level = min(event.priority, self.options.max_priority)
+            here = [MessageRange(event.first, event.count, State.LOGGED, priority=level)]
+            if event.reason is not None:
+                self.arrivals.update(dict.fromkeys(range(event.first, event.first + event.count), event.reason))
         for piece in here:
             deadline = piece.deadline
             returned = piece.state in LIVE
@@ -570,6 +603,12 @@ class Queue:
         if self.topic_counts and not parked:
             for offset in range(first, first + count):
                 self.topic_counts.pop(offset, None)
+        if self.sizes:
+            for offset in range(first, first + count):
+                self.bytes -= self.sizes.pop(offset, 0)
+        if self.arrivals and not parked:
+            for offset in range(first, first + count):
+                self.arrivals.pop(offset, None)
         if self.id_of:
             for offset in range(first, first + count):
                 identity = self.id_of.get(offset) if parked else self.id_of.pop(offset, None)

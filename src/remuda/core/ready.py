@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 NEVER: Final = (1 << 63) - 1
@@ -209,6 +209,23 @@ class ReadyList:
         for at in range(0, len(data), _WIDTH):
             self.append(data[at], data[at + 1], data[at + 2])
 
+    def insert(self, first: int, count: int, deadline: int = NEVER) -> None:
+        """Where it belongs by its offset, in a list that is filled in no other way: what is put back stands in its old
+        order again."""
+        chunks = self._chunks
+        if not chunks or chunks[-1].data[-_WIDTH] <= first:
+            self.append(first, count, deadline)
+            return
+        self.size += count
+        if deadline < self.soonest:
+            self.soonest = deadline
+        at = next(at for at, chunk in enumerate(chunks) if chunk.data[-_WIDTH] > first)
+        runs = sorted([*chunks[at].runs(), (first, count, deadline)])
+        half = len(runs) // 2 if len(runs) * _WIDTH > _CHUNK else 0
+        chunks[at] = _chunk_of(runs[half:])
+        if half:
+            chunks.insert(at, _chunk_of(runs[:half]))
+
     def front(self) -> Run:
         """The run that stands first. There must be one."""
         head = self._chunks[0]
@@ -316,6 +333,13 @@ class ReadyList:
             self._chunks = deque(chunk for chunk in self._chunks if chunk)
 
 
+def _chunk_of(runs: Iterable[Run]) -> Chunk:
+    chunk = Chunk()
+    for run in runs:
+        chunk.append(*run)
+    return chunk
+
+
 Place = tuple[int, bool, ReadyList]
 """A line: its priority, whether its messages were put back to the front, and the messages."""
 
@@ -345,7 +369,11 @@ class ReadyMessages:
         self.size += count
         if deadline < self.soonest:
             self.soonest = deadline
-        (self._levels.get((priority, front)) or self.level(priority, front)).append(first, count, deadline)
+        level = self._levels.get((priority, front)) or self.level(priority, front)
+        if front:
+            level.insert(first, count, deadline)
+        else:
+            level.append(first, count, deadline)
 
     def load(self, priority: int, front: bool, columns: bytes) -> None:
         """Put in runs as they are kept, behind all others of their line."""

@@ -186,6 +186,7 @@ class Registry:
 
     def drop(self, name: str) -> None:
         self.queues.pop(name, None)
+        self.routing.forget_queue(name)
         self.routing.changed()
         self.routing.close_channel(name)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from remuda.model.routing import ROUTERS, Binding, ExchangeKind
+from remuda.model.routing import ALTERNATE, ROUTERS, Binding, ExchangeKind
 from remuda.model.topics import check_topic, root
 
 _MOST_ROUTES: Final = 10_000
@@ -85,8 +85,11 @@ class Exchange:
     def __init__(self, kind: ExchangeKind, bindings: Iterable[Binding] = ()) -> None:
         self.kind = kind
         self.turn = 0
+        self.alternate: str | None = None
+        """The exchange that gets what no binding takes."""
         self._bindings: dict[tuple[Any, ...], Binding] = {}
         self._by_key: dict[str, dict[tuple[Any, ...], Binding]] = {}
+        self._by_queue: dict[str, dict[tuple[Any, ...], Binding]] = {}
         self._patterns = PatternTrie()
         for binding in bindings:
             self.bind(binding)
@@ -104,6 +107,10 @@ class Exchange:
             return False
         self._bindings[identity] = binding
         self._by_key.setdefault(binding.key, {})[identity] = binding
+        if binding.queue is not None:
+            self._by_queue.setdefault(binding.queue, {})[identity] = binding
+        if ALTERNATE in binding.arguments:
+            self.alternate = str(binding.arguments[ALTERNATE])
         if self.kind is ExchangeKind.TOPIC:
             self._patterns.add(binding.key, identity)
         return True
@@ -112,13 +119,20 @@ class Exchange:
         identity = _identity(binding)
         if self._bindings.pop(identity, None) is None:
             return False
-        same = self._by_key[binding.key]
-        del same[identity]
-        if not same:
-            del self._by_key[binding.key]
+        _discard(self._by_key, binding.key, identity)
+        if binding.queue is not None:
+            _discard(self._by_queue, binding.queue, identity)
+        if ALTERNATE in binding.arguments:
+            self.alternate = None
         if self.kind is ExchangeKind.TOPIC:
             self._patterns.discard(binding.key, identity)
         return True
+
+    def forget_queue(self, queue: str) -> None:
+        """A queue is gone, and with it what binds it. Routers keep their bindings: they make the queue anew."""
+        if self.kind not in ROUTERS:
+            for binding in list(self._by_queue.get(queue, {}).values()):
+                self.unbind(binding)
 
     def matching(self, key: str, headers: Mapping[str, Any]) -> Iterator[Binding]:
         """The bindings that a message with this key and these headers goes to."""
@@ -134,6 +148,13 @@ class Exchange:
                         yield binding
             case _:
                 yield from self.bindings
+
+
+def _discard(index: dict[str, dict[tuple[Any, ...], Binding]], name: str, identity: tuple[Any, ...]) -> None:
+    same = index[name]
+    del same[identity]
+    if not same:
+        del index[name]
 
 
 def _identity(binding: Binding) -> tuple[Any, ...]:
@@ -168,6 +189,10 @@ class Routing:
         """Channels by prefix, which is taken to the letter."""
         self._known: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
         """Routes of topics, until a queue comes, changes or goes."""
+
+    def forget_queue(self, name: str) -> None:
+        for exchange in self.exchanges.values():
+            exchange.forget_queue(name)
 
     def changed(self) -> None:
         """A queue came, changed or went."""
@@ -235,21 +260,30 @@ class Routing:
             names[name if name in queues or self.default_queue is None else self.default_queue] = None
         return tuple(dict.fromkeys((*names, *channels)))
 
-    def through(self, name: str, key: str, headers: Mapping[str, Any]) -> tuple[str, ...]:
-        """The queues behind an exchange that routes by key or headers, each once."""
+    def through(self, name: str, keys: Iterable[str], headers: Mapping[str, Any]) -> tuple[str, ...]:
+        """The queues behind an exchange that routes by keys or headers, each once."""
         found: dict[str, None] = {}
         seen = {name}
         pending = [name]
         while pending:
-            exchange = self.exchanges.get(pending.pop())
+            here = pending.pop()
+            exchange = self.exchanges.get(here)
             if exchange is None:
                 continue
-            for binding in exchange.matching(key, headers):
-                if binding.queue is not None:
-                    found[binding.queue] = None
-                elif binding.exchange is not None and binding.exchange not in seen:
-                    seen.add(binding.exchange)
-                    pending.append(binding.exchange)
+            taken = False
+            for key in keys:
+                for binding in exchange.matching(key, headers):
+                    if binding.queue is not None:
+                        taken = True
+                        found[binding.queue] = None
+                    elif binding.exchange is not None and binding.exchange != here:
+                        taken = True
+                        if binding.exchange not in seen:
+                            seen.add(binding.exchange)
+                            pending.append(binding.exchange)
+            if not taken and exchange.alternate is not None and exchange.alternate not in seen:
+                seen.add(exchange.alternate)
+                pending.append(exchange.alternate)
         return tuple(found)
 
 

@@ -46,6 +46,8 @@ class _QueueHead(msgspec.Struct, array_like=True):
     attempts: int
     ids: int
     topic_counts: int
+    arrivals: int
+    sizes: int
 
 
 class _CoreHead(msgspec.Struct, array_like=True):
@@ -76,6 +78,8 @@ class _FrozenQueue(NamedTuple):
     attempts: Sequence[dict[int, int]]
     ids: Sequence[dict[int, str]]
     topic_counts: Sequence[dict[int, int]]
+    arrivals: Sequence[dict[int, str]]
+    sizes: Sequence[dict[int, int]]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -114,7 +118,7 @@ class FrozenCore:
             queue = frozen.queue
             for kept in (queue.ready, queue.flights, queue.delayed, queue.parked):
                 kept.thaw()
-            for table in (queue.attempts, queue.id_of, queue.topic_counts):
+            for table in (queue.attempts, queue.id_of, queue.topic_counts, queue.arrivals, queue.sizes):
                 table.thaw()
 
     def live(self) -> Iterator[tuple[int, int]]:
@@ -158,7 +162,8 @@ def readable(snapshot: bytes) -> bool:
             for _ in range(head.queues):
                 queue = _queue_head(next(parts))
                 left = sum(chunks for _, _, chunks in queue.ready) + queue.flights + queue.delayed + queue.parked
-                for _ in range(left + queue.attempts + queue.ids + queue.topic_counts):
+                left += queue.attempts + queue.ids + queue.topic_counts + queue.arrivals + queue.sizes
+                for _ in range(left):
                     next(parts)
             return next(parts, None) is None
         _decode_old(snapshot)
@@ -196,6 +201,11 @@ def load(core: Core, snapshot: bytes) -> None:
             _load_ids(queue, _ids_of(next(parts)))
         for _ in range(saved.topic_counts):
             queue.topic_counts.update(_numbers_of(next(parts)))
+        for _ in range(saved.arrivals):
+            queue.arrivals.update(_ids_of(next(parts)))
+        for _ in range(saved.sizes):
+            for offset, size in _numbers_of(next(parts)).items():
+                queue.remember_size(offset, size)
         _load_rest(queue, saved.counts, saved.had, saved.named)
 
 
@@ -214,6 +224,8 @@ def _frozen(queue: Queue) -> _FrozenQueue:
         queue.attempts.freeze() if queue.attempts.size else (),
         queue.id_of.freeze() if queue.id_of.size else (),
         queue.topic_counts.freeze() if queue.topic_counts.size else (),
+        queue.arrivals.freeze() if queue.arrivals.size else (),
+        queue.sizes.freeze() if queue.sizes.size else (),
     )
 
 
@@ -232,6 +244,8 @@ def _queue_parts(frozen: _FrozenQueue) -> Iterator[bytes]:
         len(frozen.attempts),
         len(frozen.ids),
         len(frozen.topic_counts),
+        len(frozen.arrivals),
+        len(frozen.sizes),
     )
     yield from _part(_encode(head))
     for _, _, chunks in frozen.ready:
@@ -244,7 +258,7 @@ def _queue_parts(frozen: _FrozenQueue) -> Iterator[bytes]:
         assert isinstance(block, Columns)
         yield from _part(block.encoded())
     tables: tuple[Sequence[Any], ...] = (frozen.attempts, frozen.ids, frozen.topic_counts)
-    for pages in tables:
+    for pages in (*tables, frozen.arrivals, frozen.sizes):
         for page in pages:
             yield from _part(_encode(page))
 

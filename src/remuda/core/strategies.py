@@ -43,6 +43,18 @@ class RoundRobin:
         return Assignment((chosen.name,), min(chosen.batch, left))
 
 
+class SingleActive:
+    """The consumer that came first gets all messages; the next one when it leaves."""
+
+    def next(self, queue: QueueView) -> Assignment | None:
+        members = queue.members
+        if not members:
+            return None
+        waits = queue.options.acknowledge is Acknowledge.WAIT
+        left = members[0].credit.left if waits else WINDOW - members[0].under_way
+        return Assignment((members[0].name,), min(members[0].batch, left)) if left > 0 else None
+
+
 _BY_TYPE: dict[QueueType, Strategy] = {
     QueueType.PUSH: Push(),
     QueueType.ROUND_ROBIN: RoundRobin(),
@@ -50,9 +62,12 @@ _BY_TYPE: dict[QueueType, Strategy] = {
 }
 
 
+_SINGLE_ACTIVE = SingleActive()
+
+
 def by_type(queue: str, options: QueueOptions) -> Strategy:
     """The strategy of a queue that names none of its own."""
-    return _BY_TYPE[options.type]
+    return _SINGLE_ACTIVE if options.single_active_consumer else _BY_TYPE[options.type]
 
 
 class ContainedStrategy:
@@ -94,4 +109,8 @@ class ContainedStrategy:
 
 
 def contained(strategy: Strategy, queue: str, options: QueueOptions) -> Strategy:
-    return strategy if isinstance(strategy, Push | RoundRobin) else ContainedStrategy(strategy, queue, options)
+    return (
+        strategy
+        if isinstance(strategy, Push | RoundRobin | SingleActive)
+        else ContainedStrategy(strategy, queue, options)
+    )

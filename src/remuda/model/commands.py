@@ -45,7 +45,8 @@ class SkipSpooled(msgspec.Struct, frozen=True):
 class Subscribe(msgspec.Struct, frozen=True):
     """A consumer takes messages of a queue as they come, up to `batch` per delivery and `credit` unanswered ones.
 
-    Deliveries to it carry its `tag`. Consumers of one `group` share one credit.
+    Deliveries to it carry its `tag`. Consumers of one `group` share one credit. Those of a higher `priority` are served
+    first, as long as they can take messages.
     """
 
     queue: str
@@ -55,6 +56,7 @@ class Subscribe(msgspec.Struct, frozen=True):
     credit: int = 1
     group: str | None = None
     options: NamedOptions = None
+    priority: int = 0
 
 
 class SetCredit(msgspec.Struct, frozen=True):
@@ -66,7 +68,8 @@ class SetCredit(msgspec.Struct, frozen=True):
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """A consumer leaves or is lost; what it had not answered goes back, and counts as attempted.
+    """A consumer leaves or is lost; what it had not answered goes back, and counts as attempted, unless it keeps it to
+    answer later.
 
     Of some of its deliveries it may be known with which runs it had `begun`; then only those do.
     """
@@ -74,6 +77,7 @@ class Unsubscribe(msgspec.Struct, frozen=True):
     queue: str
     consumer: str
     begun: dict[int, list[tuple[int, int]]] = {}
+    keep: bool = False
 
 
 class Pull(msgspec.Struct, frozen=True):

@@ -38,6 +38,9 @@ class Conflict(RemudaError):
 class Refused(RemudaError):
     """A queue did not take a message. The message was not stored and nothing was evicted for it."""
 
+    queue: str | None = None
+    """The queue that refused it, where one did."""
+
 
 class PartlyRefused(Refused):
     """Some messages of a batch were not taken; the others are stored. `receipt` says which."""

@@ -12,6 +12,7 @@ import msgspec
 
 from remuda.model.durations import MICROSECOND, SECOND, micros
 from remuda.model.errors import InvalidOption
+from remuda.model.message import MAX_PRIORITY
 from remuda.model.texts import read_name, shown
 
 
@@ -82,6 +83,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     expired_queue: str | None = None
     message_limit: int = 0
     limit_exceeded: LimitExceeded = LimitExceeded.REJECT_NEW
+    byte_limit: int = 0
+    """The same for the bodies of everything not settled, together."""
     message_size_limit: int = 0
     client_limit: int = 0
     delay_between_messages: int = 0
@@ -100,6 +103,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """How often a message may come back before it ends; 0 = as often as it likes."""
     dead_letter_queue: str | None = None
     """Where messages go on that expired, were evicted, or ended by a consumer's answer; None parks them here."""
+    max_priority: int = MAX_PRIORITY
+    """Messages of a higher priority count as of this one; 0 keeps all in one line."""
+    single_active_consumer: bool = False
+    """Whether only the consumer that came first is served, and the next one when it leaves."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None = None, /, **more: Any) -> QueueOptions:
@@ -123,6 +130,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 f"confirmations={self.confirmations} needs type='push': in a {self.type.value} queue "
                 "only one consumer receives each message"
             )
+        if self.max_priority > MAX_PRIORITY:
+            raise InvalidOption(f"max_priority must be 0 to {MAX_PRIORITY}, not {self.max_priority}")
+        if self.single_active_consumer and self.type is QueueType.PUSH:
+            raise InvalidOption("single_active_consumer contradicts type='push', which serves every consumer")
         if self.acknowledge_timeout == 0:
             raise InvalidOption("acknowledge_timeout must be longer than zero")
 

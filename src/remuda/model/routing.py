@@ -28,6 +28,8 @@ class ExchangeKind(StrEnum):
     """Bindings whose arguments fit the message's headers."""
 
 
+ALTERNATE: Final = "x-remuda-alternate-exchange"
+"""Among the arguments of a binding: the exchange that gets what no binding of this one takes."""
 ROUTERS: Final = frozenset({ExchangeKind.DISTRIBUTE, ExchangeKind.ROUND_ROBIN, ExchangeKind.FIRST})
 """Kinds that ask each binding in turn; the others route by key or headers, as AMQP's do."""
 

@@ -309,4 +309,9 @@ def telling(names: Names, dialect: str) -> Iterator[None]:
                 f"the outbox's tables {where}* are not in this database; make them with `remuda db init URL` or "
                 f"Outbox.create_tables(). Nothing was stored ({said})"
             ) from error
+        if "UndefinedColumn" in said or "has no column named" in said or "no such column" in said:
+            raise OutboxError(
+                "the outbox's tables are older than this Remuda; run `remuda db upgrade URL`. Nothing was stored "
+                f"({said})"
+            ) from error
         raise

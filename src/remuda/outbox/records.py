@@ -68,6 +68,7 @@ class Row(msgspec.Struct, frozen=True):
     produced: int | None
     topics: str | None
     created: Any
+    wire: bytes | None
 
 
 class Settled(msgspec.Struct, frozen=True):

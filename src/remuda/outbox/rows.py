@@ -84,7 +84,7 @@ def shared(messages: Messages) -> dict[str, Any] | None:
     """Parameters with one value for all messages beside id and body; None if messages differ in more."""
     columns = (
         messages.name, messages.topics, messages.object, messages.key, messages.timestamp, messages.mime_type,
-        messages.headers, messages.priority, messages.expires, messages.due,
+        messages.headers, messages.priority, messages.expires, messages.due, messages.wire,
     )  # fmt: skip
     if any(isinstance(column, list) for column in columns):
         return None
@@ -131,6 +131,7 @@ def _values(messages: Messages, row: int) -> dict[str, Any]:
         "key": key,
         "mime_type": cell(messages.mime_type, row),
         "headers": _text(cell(messages.headers, row)),
+        "wire": cell(messages.wire, row),
         "body": messages.bodies[row],
     }
     for name in ("id", "topic", "object", "key", "mime_type", "headers"):
@@ -179,6 +180,7 @@ def messages_of(rows: Sequence[Row]) -> Messages:
         priority=_fold([row.priority for row in rows]),
         expires=_fold([row.expires for row in rows]),
         due=_fold([row.due for row in rows]),
+        wire=_fold([None if row.wire is None else bytes(row.wire) for row in rows]),
     )
 
 

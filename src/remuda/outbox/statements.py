@@ -79,7 +79,7 @@ def _read(dialect: Dialect, name: str) -> str:
     return files("remuda.outbox").joinpath("sql", dialect, f"{name}.sql").read_text("utf-8")
 
 
-LATEST: Final = 1
+LATEST: Final = 2
 """The version of the tables that this Remuda works with."""
 
 

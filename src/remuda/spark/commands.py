@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="pipeline", help="Spark pipelines over the log.", no_args_is_help=True)
 
-Url = Annotated[str, typer.Argument(help="The directory of the log.")]
+Url = Annotated[str, typer.Argument(help="The directory of the log, or its amqp:// URL.")]
 Lake = Annotated[str, typer.Option(help="The folder of the lake's tables.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 

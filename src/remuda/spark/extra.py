@@ -14,3 +14,8 @@ class SparkMissing(RemudaError, ImportError):
 def need_pyspark() -> None:
     if find_spec("pyspark") is None:
         raise SparkMissing("Spark is an extra: pip install 'remuda[spark]'")
+
+
+def need_numpy() -> None:
+    if find_spec("numpy") is None:
+        raise SparkMissing("the report needs NumPy, which is an extra: pip install 'remuda[report]'")

@@ -231,6 +231,9 @@ class Runtime:
                 self._recipients.inboxes.pop(command.tag, None)
                 raise
         if isinstance(command, Unsubscribe):
+            if command.keep:
+                # What was sent and has not come out yet is to reach the inbox, so that it can be given back.
+                return Pending(core.apply(command, now), self._record() or self._ticket)
             self._close_subscription(command)
         return Pending(core.apply(command, now), self._record())
 
@@ -351,7 +354,7 @@ class Runtime:
         """Nobody is there any more to take this delivery."""
         if dispatch.lease is None:
             return
-        release = Settlement(Outcome.RELEASE, "its consumer is gone", consumer=dispatch.consumer)
+        release = Settlement(Outcome.RELEASE, "its consumer is gone", consumer=dispatch.consumer, front=True)
         with contextlib.suppress(BrokerClosed, StorageError):
             self.submit_sometime(Settle(dispatch.queue, dispatch.lease, release))
             self._timer.nudge(0)
@@ -858,3 +861,10 @@ class Runtime:
     def forget_pull(self, tag: int) -> None:
         """The answer to a pull was taken."""
         self._recipients.inboxes.pop(tag, None)
+
+    def forget_inbox(self, tag: int) -> None:
+        """Its consumer left and keeps what it was handed; what still lies there goes back."""
+        inbox = self._recipients.inboxes.pop(tag, None)
+        if inbox is not None:
+            inbox.divert(self.give_back)
+            inbox.close()

@@ -415,8 +415,8 @@ def carried(said: Delivered, tag: int | None = None) -> Carried | None:
         return None
     return Carried(
         sent.queue, sent.consumer, sent.tag if tag is None else tag, sent.lease, sent.runs, sent.attempts,
-        sent.deadline, sent.remaining, sent.redelivered, sent.hand_over, sent.shared, messages_of(said.columns),
-        said.check,
+        sent.deadline, sent.remaining, sent.redelivered, sent.hand_over, sent.shared, sent.arrivals,
+        messages_of(said.columns), said.check,
     )  # fmt: skip
 
 

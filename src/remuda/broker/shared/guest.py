@@ -291,6 +291,9 @@ class Guest:
     def forget_pull(self, tag: int) -> None:
         self._pulls.pop(tag, None)
 
+    def forget_inbox(self, tag: int) -> None:
+        """What lay there went back with the answer to the command."""
+
     def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
         def give_back(answered: Future[Any]) -> None:
             if not answered.cancelled() and answered.exception() is None and pending.result is not None:
@@ -734,7 +737,12 @@ class Guest:
         for tag, (subscribed, inbox) in list(self._subscriptions.items()):
             if (subscribed.queue, subscribed.consumer) == (command.queue, command.consumer):
                 del self._subscriptions[tag]
+                if command.keep:
+                    inbox.divert(self.give_back)
                 inbox.close()
+        if command.keep:
+            for held in self._held.values():
+                held.pulled |= (held.queue, held.consumer) == (command.queue, command.consumer)
 
     def _close_inbox(self, tag: int, failure: Exception | None) -> None:
         pull = self._pulls.pop(tag, None)

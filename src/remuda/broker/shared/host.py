@@ -462,7 +462,7 @@ class Host:
         else:
             pending = runtime.submit(command)
             if isinstance(command, Unsubscribe):
-                session.unsubscribed(command.queue, command.consumer)
+                session.unsubscribed(command)
         self._answers.append(_Answer(connection, said.request, pending, _plainly, pending.ticket))
 
     def _settle(self, connection: Connection, session: Session, said: frames.Commanded, command: Settle) -> None:

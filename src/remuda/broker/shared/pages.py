@@ -74,12 +74,6 @@ class RemoteLog:
         found: int = self._guest.ask("log_offset_at", time)
         return found
 
-    def offset_of_last(self, rows: int) -> int:
-        return max(self.ends().next_offset - rows, 0)
-
-    def position_of_last(self, rows: int) -> int:
-        return max(self.ends().next_position - rows, 0)
-
     def position_at(self, time: int) -> int:
         found: int = self._guest.ask("log_position_at", time)
         return found
@@ -87,6 +81,12 @@ class RemoteLog:
     def offset_of(self, id: str) -> int | None:
         found: int | None = self._guest.ask("log_offset_of", id)
         return found
+
+    def offset_of_last(self, rows: int) -> int:
+        return max(self.ends().next_offset - rows, 0)  # a host has a directory, whose numbers have no gaps
+
+    def position_of_last(self, rows: int) -> int:
+        return max(self.ends().next_position - rows, 0)
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         for record in self.messages(offset, offset + 1):

@@ -60,6 +60,9 @@ class Role:
     def forget_pull(self, tag: int) -> None:
         self._do.forget_pull(tag)
 
+    def forget_inbox(self, tag: int) -> None:
+        self._do.forget_inbox(tag)
+
     def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
         (self._do if pending.answer is None or self.guest is None else self.guest).abandon_pull(pending, command, inbox)
 

@@ -99,8 +99,14 @@ class Session:
         self._subscriptions[command.queue, command.consumer] = tag
         self._runtime.visitors.add(command.tag)
 
-    def unsubscribed(self, queue: str, consumer: str) -> None:
-        tag = self._subscriptions.pop((queue, consumer), None)
+    def unsubscribed(self, command: Unsubscribe) -> None:
+        place = (command.queue, command.consumer)
+        if command.keep:
+            self._leases = {
+                lease: (held, pulled or (held.queue, held.consumer) == place)
+                for lease, (held, pulled) in self._leases.items()
+            }
+        tag = self._subscriptions.pop(place, None)
         if tag is not None:
             self.forget(tag)
 

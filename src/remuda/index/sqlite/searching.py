@@ -61,6 +61,9 @@ class Search:
             return self._by_words(low)
         if query.key is not None:
             return self._by_selects(low, [("messages WHERE key = ?", (query.key,))])
+        if query.queue is not None and labels is None:
+            # However many they are: they may all be old, and walking through what is newer would take long.
+            return self._by_selects(low, [("copies WHERE queue = ? AND state = ?", pair) for pair in pairs])
         in_all = sum(count for _, _, count in self._run("SELECT * FROM counters"))
         by_pairs = sum(pairs.values())
         by_labels = in_all if labels is None else sum(labels.values())

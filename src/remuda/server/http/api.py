@@ -255,7 +255,7 @@ class Api:
         if call.request.method == "HEAD":
             return Response(media_type="text/event-stream")
         self.streams.enter()
-        return LogStream(call.service, self.streams, start, events=events, wanted=wanted)
+        return LogStream(call.service, self.streams, start, events=events, wanted=wanted, who=call.user.name)
 
     async def _start(self, call: Call) -> tuple[bool, int]:
         kind = call.text("kind") or "messages"

@@ -16,10 +16,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from remuda.bus.bus import Bus
-from remuda.server.http import metrics, openapi, pages
+from remuda.server.http import metrics, openapi, pages, surroundings
 from remuda.server.http.api import Api, answer_names
 from remuda.server.http.guard import Guard, Identify
 from remuda.server.http.operations import routes
+from remuda.server.http.pageset import error_page, in_thread
 from remuda.server.http.problems import Problem
 from remuda.server.http.search import Searcher
 from remuda.server.http.service import MessagingService
@@ -48,11 +49,13 @@ def create_app(
     identify: Identify | None = None,
     hosts: Iterable[str] | None = None,
     searcher: Searcher | None = None,
+    index: str | None = None,
+    lake: str = "lake",
     body_limit: int = BODY_LIMIT,
     streams: int = 64,
 ) -> Guard:
     """An ASGI application for a bus. Without `users` or `identify` it answers this machine only."""
-    service = bus if isinstance(bus, MessagingService) else MessagingService(bus, searcher=searcher)
+    service = bus if isinstance(bus, MessagingService) else MessagingService(bus, searcher=searcher, index=index)
     api = Api(streams)
     operations = api.operations()
     described = msgspec.json.encode(openapi.document(operations))
@@ -61,7 +64,7 @@ def create_app(
         return Response(described, media_type="application/json")
 
     async def live(request: Request) -> Response:
-        health = await pages.in_thread(service.health)
+        health = await in_thread(service.health)
         return Response(
             msgspec.json.encode({"live": health["live"]}),
             200 if health["live"] else 503,
@@ -69,13 +72,13 @@ def create_app(
         )
 
     async def ready(request: Request) -> Response:
-        health = await pages.in_thread(service.health)
+        health = await in_thread(service.health)
         if "problems" in health:
             health["problems"] = sorted(health["problems"])  # strangers may ask too: the parts, not the reasons
         return Response(msgspec.json.encode(health), 200 if health["ready"] else 503, media_type="application/json")
 
     async def prometheus(request: Request) -> Response:
-        return await pages.in_thread(metrics.response, service)
+        return await in_thread(metrics.response, service)
 
     all_routes: list[BaseRoute] = [
         Route("/health/live", live),
@@ -83,13 +86,14 @@ def create_app(
         Route("/metrics", prometheus),
         Route("/api/v1/openapi.json", document),
         *routes(operations, service, body_limit),
+        *surroundings.routes(service, api.streams, lake),
         *pages.routes(service),
     ]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        await pages.in_thread(service.close)
+        await in_thread(service.close)
 
     app: ASGIApp = Starlette(
         routes=all_routes,
@@ -106,4 +110,4 @@ async def _not_found(request: Request, error: Exception) -> Response:
     if request.url.path.startswith(f"{request.scope.get('root_path', '')}/api/"):
         title = {404: "Not found", 405: "Method not allowed"}.get(status, "Error")
         return Problem(status, title, "there is nothing at this address; see /api/v1/openapi.json").response()
-    return pages.error_page(request, status, "There is nothing at this address.")
+    return error_page(request, status, "There is nothing at this address.")

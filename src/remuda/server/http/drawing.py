@@ -12,10 +12,13 @@ from remuda.model.durations import MILLISECOND
 from remuda.server.http.rates import Sample
 from remuda.server.http.recent import BUCKETS, SLOT, SLOTS
 from remuda.server.http.render import span
+from remuda.server.http.values import MessageRow
 
 _WIDTH: Final = 96.0
 _HEIGHT: Final = 22.0
 _SPARK_SECONDS: Final = 120.0
+_STEP_X: Final = 264
+_STEP_Y: Final = 56
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -39,6 +42,60 @@ class HeatMap(msgspec.Struct, frozen=True):
     seconds: int
 
 
+class Node(msgspec.Struct, frozen=True):
+    """A message in the diagram of a conversation; its place is that of its upper left corner."""
+
+    row: MessageRow
+    x: int
+    y: int
+
+
+class Diagram(msgspec.Struct, frozen=True):
+    """What caused what: causes on the left, what came of them on the right."""
+
+    nodes: list[Node]
+    edges: list[str]
+    """Paths from cause to effect."""
+    width: int
+    height: int
+    node_width: int = 208
+    node_height: int = 44
+
+
+def conversation_diagram(tree: Sequence[tuple[int, MessageRow]]) -> Diagram:
+    """Rows with their depth, each behind what caused it, as boxes and the lines between them."""
+    children: list[list[int]] = [[] for _ in tree]
+    path: list[int] = []
+    for number, (depth, _) in enumerate(tree):
+        del path[depth:]
+        if path:
+            children[path[-1]].append(number)
+        path.append(number)
+    lines: list[float] = [0.0] * len(tree)
+    following = 0
+    for number, below in enumerate(children):
+        if not below:
+            lines[number] = following
+            following += 1
+    for number in reversed(range(len(tree))):
+        if below := children[number]:
+            lines[number] = (lines[below[0]] + lines[below[-1]]) / 2
+    places = [(depth * _STEP_X, lines[number] * _STEP_Y) for number, (depth, _) in enumerate(tree)]
+    nodes = [Node(row, x, round(y)) for (x, y), (_, row) in zip(places, tree, strict=True)]
+    drawn = Diagram(nodes, [], 0, 0)
+    middle, right = drawn.node_height // 2, drawn.node_width
+    edges = []
+    for number, below in enumerate(children):
+        for child in below:
+            x0, y0 = nodes[number].x + right, nodes[number].y + middle
+            x1, y1 = nodes[child].x, nodes[child].y + middle
+            bend = (x0 + x1) // 2
+            edges.append(f"M{x0} {y0}C{bend} {y0} {bend} {y1} {x1} {y1}")
+    width = max(node.x for node in nodes) + right
+    height = max(node.y for node in nodes) + drawn.node_height
+    return msgspec.structs.replace(drawn, edges=edges, width=width, height=height)
+
+
 def sparkline(samples: Sequence[Sample]) -> str:
     """Points of a line: how many messages waited over the last two minutes."""
     if len(samples) < 2:
@@ -46,6 +103,8 @@ def sparkline(samples: Sequence[Sample]) -> str:
     end = samples[-1].time
     begin = end - _SPARK_SECONDS
     shown = [sample for sample in samples if sample.time >= begin]
+    if earlier := [sample for sample in samples if sample.time < begin][-1:]:
+        shown.insert(0, earlier[0]._replace(time=begin))  # what was so before is so where the line begins
     most = max((sample.waiting + sample.in_flight for sample in shown), default=0)
     if not most:
         return ""

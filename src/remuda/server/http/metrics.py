@@ -25,7 +25,7 @@ class _Queues(Collector):
             "remuda_queue_entered", "Messages that ever entered a state", labels=["queue", "state"]
         )
         try:
-            infos = self._service.infos()
+            infos = self._service.broker.infos()
         except RemudaError:
             up.add_metric([], 0)
             yield up

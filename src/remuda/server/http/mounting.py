@@ -32,7 +32,7 @@ def dashboard(
     require_extra()
     from remuda.server.http.app import create_app
 
-    allowed = {"searcher", "body_limit", "streams"}
+    allowed = {"searcher", "index", "lake", "body_limit", "streams"}
     for name in more:
         if name not in allowed:
             raise InvalidOption(

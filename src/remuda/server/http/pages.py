@@ -5,27 +5,26 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.errors import InvalidOption
 from remuda.model.filters import MessageFilter
 from remuda.model.state import PARKED
 from remuda.server.http import render, wire
 from remuda.server.http.api import choice, read_states
-from remuda.server.http.drawing import depth_points, heat_map, sparkline
+from remuda.server.http.drawing import conversation_diagram, depth_points, heat_map, sparkline
 from remuda.server.http.masks import masked
-from remuda.server.http.operations import read_body
-from remuda.server.http.problems import Problem, problem_of
+from remuda.server.http.pageset import Form, PageSet, error_page, in_thread
+from remuda.server.http.problems import Problem
 from remuda.server.http.render import HERE, page
 from remuda.server.http.service import MessagingService
 from remuda.server.http.values import MessageRow, Query, QueueSummary
@@ -34,30 +33,20 @@ T = TypeVar("T")
 _log = logging.getLogger("remuda.server")
 
 ROWS: Final = 50
-FORM_LIMIT: Final = 4 << 20
 _SORTS: Final = ("name", "size", "rate", "dead")
-_NOTES: Final = 1000
 _BODY_SHOWN: Final = 64 << 10
 CLEAR_WARNING: Final = (
     "This may produce unexpected results, e.g. partial email delivery, failed conversions not being retried etc."
 )
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    return await run_in_threadpool(function, *arguments)
-
-
-class Pages:
-    """The pages of one service."""
-
-    def __init__(self, service: MessagingService) -> None:
-        self._service = service
-        self._notes: dict[str, list[tuple[str, str]]] = {}
+class Pages(PageSet):
+    """Queues, messages, dead letters, the tail: what people look at first."""
 
     # Showing
 
     async def overview(self, request: Request) -> Response:
-        return page(request, "overview.html", **await in_thread(self._overview, request), notes=self._noted(request))
+        return page(request, "overview.html", **await in_thread(self._overview, request), notes=self.noted(request))
 
     async def overview_part(self, request: Request) -> Response:
         return page(request, "parts/queues.html", **await in_thread(self._overview, request))
@@ -68,9 +57,10 @@ class Pages:
         sort = sort if sort in _SORTS else "name"
         queues = self._service.queues()
         totals = _totals(queues)
-        chosen = [queue for queue in queues if filter_.casefold() in queue.name.casefold()]
+        wanted = filter_.casefold()
+        chosen = [queue for queue in queues if wanted in queue.name.casefold()] if wanted else list(queues)
         if sort == "name":
-            chosen.sort(key=lambda queue: (queue.internal, queue.name))
+            chosen.sort(key=lambda queue: queue.internal)  # they are by name already
         else:
             keys: dict[str, Callable[[QueueSummary], float]] = {
                 "size": lambda queue: queue.size,
@@ -91,7 +81,7 @@ class Pages:
         values = await in_thread(self._queue, request.path_params["name"])
         names = await in_thread(self._service.queue_names)
         others = [name for name in names if name != request.path_params["name"]][:500]
-        return page(request, "queue.html", **values, notes=self._noted(request), others=others, warning=CLEAR_WARNING)
+        return page(request, "queue.html", **values, notes=self.noted(request), others=others, warning=CLEAR_WARNING)
 
     async def queue_part(self, request: Request) -> Response:
         return page(request, "parts/queue.html", **await in_thread(self._queue, request.path_params["name"]))
@@ -124,7 +114,7 @@ class Pages:
         found = await in_thread(self._find, wanted)
         asked = {name: words.get(name, "") for name in ("queue", "topic", "since", "until", "object", "key", "text")}
         return page(
-            request, "messages.html", found=found, asked=asked, states=states, notes=self._noted(request),
+            request, "messages.html", found=found, asked=asked, states=states, notes=self.noted(request),
             letters=[state.value for state in sorted(states)],
         )  # fmt: skip
 
@@ -139,7 +129,7 @@ class Pages:
         text, cut = _shown(document["message"])
         return page(
             request, "message.html", life=life, document=document, message=document["message"], text=text, cut=cut,
-            tree=tree, notes=self._noted(request),
+            tree=tree, diagram=conversation_diagram(tree) if tree else None, notes=self.noted(request),
             parked=[view["queue"] for view in document["queues"] if view["state"] in PARKED],
         )  # fmt: skip
 
@@ -184,7 +174,7 @@ class Pages:
         return page(
             request, "edit.html", message=original, id=id, queue=queue, text=text, encoding=encoding,
             headers="\n".join(f"{name}: {value}" for name, value in masked(original.headers).items()),
-            views=document.document["queues"], notes=self._noted(request),
+            views=document.document["queues"], notes=self.noted(request),
         )  # fmt: skip
 
     async def dead(self, request: Request) -> Response:
@@ -197,7 +187,7 @@ class Pages:
             values |= await in_thread(self._dead, name, words.get("reason") or None, words.get("group") or None)
         names = await in_thread(self._service.queue_names)
         others = [other for other in names if other != name][:500]
-        return page(request, "dead.html", **values, notes=self._noted(request), others=others)
+        return page(request, "dead.html", **values, notes=self.noted(request), others=others)
 
     def _dead(self, name: str, reason: str | None, key: str | None) -> dict[str, Any]:
         self._service.refresh()
@@ -214,7 +204,7 @@ class Pages:
     async def tail(self, request: Request) -> Response:
         words = request.query_params
         asked = {name: words.get(name, "") for name in ("kind", "queue", "topic", "state")}
-        return page(request, "tail.html", asked=asked, notes=self._noted(request))
+        return page(request, "tail.html", asked=asked, notes=self.noted(request))
 
     async def latency(self, request: Request) -> Response:
         queue = request.query_params.get("queue") or None
@@ -222,12 +212,12 @@ class Pages:
         names = (await in_thread(self._service.queue_names))[:1000]
         part = request.headers.get("hx-request") is not None
         template = "parts/heatmap.html" if part else "latency.html"
-        return page(request, template, map=map_, queue=queue or "", names=names, notes=self._noted(request))
+        return page(request, template, map=map_, queue=queue or "", names=names, notes=self.noted(request))
 
     async def publish(self, request: Request) -> Response:
         topic, queue = (request.query_params.get(name, "") for name in ("topic", "queue"))
         return page(
-            request, "publish.html", topic=topic, queue=queue, notes=self._noted(request), body='{"hello": "world"}'
+            request, "publish.html", topic=topic, queue=queue, notes=self.noted(request), body='{"hello": "world"}'
         )
 
     async def login(self, request: Request) -> Response:
@@ -237,7 +227,7 @@ class Pages:
 
     async def act(self, request: Request) -> Response:
         """A button on a queue's page or among dead letters."""
-        form = await self._form(request)
+        form = await self.form(request)
         name, who = request.path_params["name"], request.state.user.name
         back = f"/queues/{quote(name, safe='')}"
         service = self._service
@@ -265,7 +255,7 @@ class Pages:
                 said = "The options are changed."
             case other:
                 raise Problem(400, "Unknown action", f"there is no action {str(other)[:40]!r}")
-        return self._say(request, said, back)
+        return self.say(request, said, back)
 
     async def _act_on_dead(self, name: str, who: str, verb: str, form: Form) -> tuple[str, str]:
         offsets: list[int] | None = None
@@ -296,7 +286,7 @@ class Pages:
         return f"{_messages(count)} moved from {name} to {to}.", back
 
     async def send_edited(self, request: Request) -> Response:
-        form = await self._form(request)
+        form = await self.form(request)
         id, who = request.path_params["id"], request.state.user.name
         body = _form_body(form)
 
@@ -307,10 +297,10 @@ class Pages:
             )  # fmt: skip
 
         sent = await in_thread(send)
-        return self._say(request, f"Sent again as {sent}.", f"/messages/{quote(sent, safe='')}")
+        return self.say(request, f"Sent again as {sent}.", f"/messages/{quote(sent, safe='')}")
 
     async def send_test(self, request: Request) -> Response:
-        form = await self._form(request)
+        form = await self.form(request)
         message = wire.NewMessage(
             topic=form.get("topic") or "",
             text=None,
@@ -329,10 +319,10 @@ class Pages:
         receipt = await in_thread(self._service.publish, columns, form.get("queue") or None, who)
         for refusal in receipt.refusals.values():
             raise refusal
-        return self._say(request, f"Published as {receipt.id}.", f"/messages/{quote(receipt.id, safe='')}")
+        return self.say(request, f"Published as {receipt.id}.", f"/messages/{quote(receipt.id, safe='')}")
 
     async def log_in(self, request: Request) -> Response:
-        form = await self._form(request)
+        form = await self.form(request)
         try:
             answer: Response = await request.state.guard.login(
                 request, form.get("name") or "", form.get("password") or ""
@@ -342,63 +332,9 @@ class Pages:
         return answer
 
     async def log_out(self, request: Request) -> Response:
-        await self._form(request)
+        await self.form(request)
         answer: Response = request.state.guard.logout(request)
         return answer
-
-    # Forms and notes
-
-    async def _form(self, request: Request) -> Form:
-        content = await read_body(request, FORM_LIMIT)
-        try:
-            pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=20_000, errors="strict")
-        except ValueError:
-            raise Problem(400, "Invalid form", "the form is not understood") from None
-        form = Form(pairs)
-        request.state.guard.check_csrf(request.state.session, form.get("csrf"))
-        return form
-
-    def _say(self, request: Request, text: str, where: str, tone: str = "good") -> Response:
-        while len(self._notes) >= _NOTES:
-            del self._notes[next(iter(self._notes))]
-        self._notes.setdefault(request.state.session, []).append((tone, text))
-        root = request.scope.get("root_path", "")
-        if not where.startswith("/") or where.startswith(("//", "/\\")):
-            where = "/"
-        return RedirectResponse(f"{root}{where}", 303)
-
-    def _noted(self, request: Request) -> list[tuple[str, str]]:
-        return self._notes.pop(request.state.session, [])
-
-    def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """A page that tells of errors instead of failing."""
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except Problem as problem:
-                return error_page(request, problem.status, problem.detail)
-            except RemudaError as error:
-                told = problem_of(error)
-                return error_page(request, told.status, told.detail)
-
-        return answer
-
-
-class Form:
-    """The fields of a form, each possibly several times."""
-
-    def __init__(self, pairs: list[tuple[str, str]]) -> None:
-        self._pairs = pairs
-
-    def get(self, name: str) -> str | None:
-        return next((value for key, value in self._pairs if key == name), None)
-
-    def all(self, name: str) -> list[str]:
-        return [value for key, value in self._pairs if key == name]
-
-    def names(self) -> set[str]:
-        return {name for name, _ in self._pairs}
 
 
 def routes(service: MessagingService) -> list[BaseRoute]:
@@ -425,12 +361,6 @@ def routes(service: MessagingService) -> list[BaseRoute]:
         Route("/login", guarded(pages_.log_in), methods=["POST"]),
         Route("/logout", guarded(pages_.log_out), methods=["POST"]),
     ]
-
-
-def error_page(request: Request, status: int, detail: str) -> Response:
-    if request.headers.get("hx-request") and status == 503:
-        return page(request, "parts/gone.html", 200, detail=detail)
-    return page(request, "error.html", status, detail=detail, code=status, notes=[])
 
 
 async def failed(request: Request, error: Exception) -> Response:

@@ -25,7 +25,7 @@ from remuda.model.errors import (
     RemudaError,
     TooManyFiles,
 )
-from remuda.server.http.service import Unavailable
+from remuda.server.http.following import Unavailable
 
 
 class Problem(Exception):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
-import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final, Protocol
 
+from remuda.index.query import Query as IndexQuery
+from remuda.index.query import Word
+from remuda.index.text import words as words_of
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 from remuda.model.topics import has_prefix
@@ -13,7 +17,6 @@ from remuda.server.http.recent import EXCERPT, Brief, Copy, Recent
 from remuda.server.http.values import MessageRow, Page, Query
 
 MAX_PAGE: Final = 500
-_WORD: Final = re.compile(r"\w+")
 
 
 class Searcher(Protocol):
@@ -29,22 +32,20 @@ class RecentSearcher:
         self._recent = recent
 
     def search(self, query: Query) -> Page:
+        rows = list(islice(self.found(query), query.limit + 1))
+        return page_of(rows, query.limit, self._note(query))
+
+    def found(self, query: Query, floor: int = 0) -> Iterator[MessageRow]:
+        """Rows behind the query's cursor, the newest first, down to an offset."""
         below = None if query.cursor is None else read_cursor(query.cursor)
-        rows: list[MessageRow] = []
-        more = False
+        words = IndexQuery(text=query.text or "").words()
         for brief, queue, copy in self._recent.newest(query.queue, None if below is None else below[0]):
-            if below is not None and (brief.offset, queue) == below:
+            if brief.offset < floor:
+                return
+            if below is not None and brief.offset == below[0] and queue <= below[1]:
                 continue
-            if below is not None and brief.offset == below[0] and queue < below[1]:
-                continue
-            if not _fits(query, brief, queue, copy):
-                continue
-            if len(rows) == query.limit:
-                more = True
-                break
-            rows.append(row_of(brief, queue, copy))
-        following = make_cursor(rows[-1].offset, rows[-1].queue) if more else None
-        return Page(rows, following, None if more else self._note(query))
+            if _fits(query, brief, queue, copy) and _holds(brief.excerpt, words):
+                yield row_of(brief, queue, copy)
 
     def _note(self, query: Query) -> str | None:
         notes = []
@@ -52,7 +53,16 @@ class RecentSearcher:
             notes.append(f"Messages before offset {self._recent.first} are not listed; a search index finds them.")
         if query.text:
             notes.append(f"Without a search index, words are looked for in the first {EXCERPT} bytes of each body.")
+        if notes:
+            notes.append("To build one: remuda index build")
         return " ".join(notes) or None
+
+
+def page_of(rows: list[MessageRow], limit: int, note: str | None, behind: int | None = None) -> Page:
+    """The first `limit` of rows, of which there is one more when there is another page."""
+    if len(rows) <= limit:
+        return Page(rows, None, note, behind)
+    return Page(rows[:limit], make_cursor(rows[limit - 1].offset, rows[limit - 1].queue), None, behind)
 
 
 def row_of(brief: Brief, queue: str, copy: Copy | None) -> MessageRow:
@@ -108,14 +118,19 @@ def _fits(query: Query, brief: Brief, queue: str, copy: Copy) -> bool:
         and (query.until is None or brief.created < query.until)
         and (query.object is None or brief.object == query.object)
         and (query.key is None or brief.key == query.key)
-        and (query.text is None or _holds(brief, query.text))
     )
 
 
-def _holds(brief: Brief, text: str) -> bool:
-    if text.isascii() and brief.excerpt.isascii():  # a quick look first, since most bodies do not hold the words
-        lowered = brief.excerpt.lower()
-        if not all(word.encode() in lowered for word in _WORD.findall(text.lower())):
+def _holds(body: bytes, wanted: list[Word]) -> bool:
+    if not wanted:
+        return True
+    if body.isascii():  # a quick look first, since most bodies do not hold the words
+        lowered = body.lower()
+        if not all(word.text.encode() in lowered for word in wanted if word.text.isascii()):
             return False
-    held = set(_WORD.findall(brief.excerpt.decode("utf-8", "replace").casefold()))
-    return all(word in held for word in _WORD.findall(text.casefold()))
+    held = set(words_of(body.decode("utf-8", "replace")))
+    return all(word.text in held or (word.prefix and _begins(held, word.text)) for word in wanted)
+
+
+def _begins(held: set[str], start: str) -> bool:
+    return any(word.startswith(start) for word in held)

@@ -6,6 +6,7 @@ A client that stops reading is dropped after a while and may come back where it 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ class Streams:
     def __init__(self, limit: int = 64) -> None:
         self.limit = limit
         self.open = 0
+        self.listeners: set[LogStream] = set()
 
     def enter(self) -> None:
         if self.open >= self.limit:
@@ -49,17 +51,21 @@ class LogStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, service: MessagingService, streams: Streams, start: int, *, events: bool, wanted: Wanted
+        self, service: MessagingService, streams: Streams, start: int, *, events: bool, wanted: Wanted, who: str = ""
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._service = service
         self._streams = streams
-        self._start = start
-        self._events = events
+        self.who = who
+        self.since = time.time_ns() // 1000
+        self.number = start
+        """The offset or the position that comes next."""
+        self.events = events
         self._wanted = wanted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._streams.listeners.add(self)
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             gone = asyncio.ensure_future(_until_gone(receive))
@@ -71,6 +77,7 @@ class LogStream(Response):
                     task.cancel()
                 await asyncio.gather(gone, sending, return_exceptions=True)
         finally:
+            self._streams.listeners.discard(self)
             self._streams.leave()
 
     async def _send_all(self, send: Send) -> None:
@@ -84,16 +91,16 @@ class LogStream(Response):
 
     async def _texts(self) -> AsyncIterator[str]:
         yield "retry: 3000\n\n"
-        number, name, silent = self._start, "position" if self._events else "offset", 0.0
-        read = self._service.log_events if self._events else self._service.log_messages
+        name, silent = "position" if self.events else "offset", 0.0
+        read = self._service.log_events if self.events else self._service.log_messages
         while True:
             try:
-                entries = await asyncio.to_thread(read, number, BATCH)
+                entries = await asyncio.to_thread(read, self.number, BATCH)
             except RemudaError as error:
                 yield f"event: problem\ndata: {msgspec.json.encode(str(error)).decode()}\n\n"
                 return
             if entries:
-                number = entries[-1][name] + 1
+                self.number = entries[-1][name] + 1
                 texts = [
                     f"id: {entry[name]}\ndata: {msgspec.json.encode(entry).decode()}\n\n"
                     for entry in entries

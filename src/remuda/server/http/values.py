@@ -91,6 +91,8 @@ class Page(msgspec.Struct, frozen=True, rename="camel"):
     next: str | None = None
     note: str | None = None
     """What the reader should know, such as how far back was looked."""
+    behind: int | None = None
+    """Messages that the search index has not taken in yet; None where no index was asked."""
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw
+from msgspec.structs import astuple
 
 from remuda.bus.publishing import headers as names
 from remuda.model.durations import micros
@@ -22,7 +23,7 @@ Span = str | float
 Numbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=100_000)]
 
 
-class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=False):
     """A message to publish. Its body is one of `body` (any JSON), `text` or `base64`; without one it is empty."""
 
     topic: Name
@@ -33,7 +34,7 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     id: Annotated[str, Meta(max_length=255)] = ""
     object: str | None = None
     key: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] | None = None
     priority: int | str = 0
     delay: Span | None = None
     expires: Span | None = None
@@ -180,15 +181,6 @@ class ProblemAnswer(msgspec.Struct, frozen=True):
     detail: str
 
 
-def bodies_of(messages: list[NewMessage]) -> tuple[list[bytes], list[str]]:
-    bodies, kinds = [], []
-    for row, message in enumerate(messages):
-        body, kind = body_of(message.body, message.text, message.base64, f"message {row}: ")
-        bodies.append(body)
-        kinds.append(message.mime_type or kind)
-    return bodies, kinds
-
-
 def body_of(body: Raw, text: str | None, base64: bytes | None, which: str = "") -> tuple[bytes, str]:
     """The bytes of a body and what they are."""
     raw = bytes(body)
@@ -205,37 +197,68 @@ def body_of(body: Raw, text: str | None, base64: bytes | None, which: str = "") 
 
 
 def columns_of(given: list[NewMessage], who: str, now: int) -> Messages:
-    """A batch as columns, which is what the broker takes at the price of one message."""
-    bodies, kinds = bodies_of(given)
-    ids = [message.id for message in given]
-    headers: list[Mapping[str, str]] = []
-    shared: dict[str, str] = {names.USER: who}
-    for message in given:
-        if not message.headers and message.callback is None:
-            headers.append(shared)
+    """A batch as columns, which is what the broker takes at the price of one message. What no message says costs
+    nothing for each."""
+    topics, raws, texts, encoded, kinds, ids, objects, keys, headers, priorities, delays, expiries, callbacks = map(
+        list, zip(*map(astuple, given), strict=True)
+    )
+    if _unsaid(texts) and _unsaid(encoded):
+        bodies, usual = list(map(bytes, raws)), ["application/json"]
+    else:
+        pairs = [body_of(*one, f"message {row}: ") for row, one in enumerate(zip(raws, texts, encoded, strict=True))]
+        bodies, usual = [body for body, _ in pairs], [kind for _, kind in pairs]
+    if not _unsaid(kinds):
+        every = usual * len(given) if len(usual) == 1 else usual
+        usual = [own or kind for own, kind in zip(kinds, every, strict=True)]
+    due = _moments("delay", delays, now)
+    expires = _moments("expires", expiries, now)
+    if due is not None and expires is not None:
+        _check_order(due, expires)
+    return Messages(
+        bodies=bodies,
+        name=fold(topics),
+        ids=ids if any(ids) else None,
+        object=fold(objects),
+        key=fold(keys),
+        mime_type=fold(usual),
+        headers=_headers(headers, callbacks, who),
+        priority=fold([priority_of(one) if one else Priority.NORMAL for one in priorities]) if any(priorities) else 0,
+        expires=None if expires is None else fold(expires),
+        due=None if due is None else fold(due),
+    )
+
+
+def _unsaid(column: list[Any]) -> bool:
+    return column.count(None) == len(column)
+
+
+def _headers(own: list[dict[str, str] | None], callbacks: list[str | None], who: str) -> Any:
+    shared: Mapping[str, str] = {names.USER: who}
+    if _unsaid(own) and _unsaid(callbacks):
+        return shared
+    made = []
+    for given, callback in zip(own, callbacks, strict=True):
+        if not given and callback is None:
+            made.append(shared)
             continue
-        own = {names.USER: who, **message.headers}
-        if message.callback is not None:
-            own[names.CALLBACK] = message.callback
-        headers.append(own)
-    due = [None if message.delay is None else now + _micros("delay", message.delay) for message in given]
-    expires = [None if message.expires is None else now + _micros("expires", message.expires) for message in given]
+        headers = {**shared, **(given or {})}
+        if callback is not None:
+            headers[names.CALLBACK] = callback
+        made.append(headers)
+    return fold(made)
+
+
+def _moments(name: str, spans: list[Span | None], now: int) -> list[int | None] | None:
+    """When, of each that says how long; None where none does."""
+    if _unsaid(spans):
+        return None
+    return [None if span is None else now + _micros(name, span) for span in spans]
+
+
+def _check_order(due: list[int | None], expires: list[int | None]) -> None:
     for row, (first, last) in enumerate(zip(due, expires, strict=True)):
         if first is not None and last is not None and last <= first:
             raise InvalidMessage(f"message {row} would expire before it is due; nothing was stored")
-    normal = Priority.NORMAL
-    return Messages(
-        bodies=bodies,
-        name=fold([message.topic for message in given]),
-        ids=ids if any(ids) else None,
-        object=fold([message.object for message in given]),
-        key=fold([message.key for message in given]),
-        mime_type=fold(kinds),
-        headers=fold(headers),
-        priority=fold([priority_of(message.priority) if message.priority else normal for message in given]),
-        expires=fold(expires),
-        due=fold(due),
-    )
 
 
 def _micros(name: str, value: Span) -> int:

@@ -6,13 +6,13 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -50,6 +50,8 @@ FILES: Final = "_files"
 """Checkpoints of those who follow a directory of files instead of the log."""
 DEFAULT_WINDOW: Final = "1 minute"
 _HISTORY_PARTS: Final = 32
+_STARTS: Final = 4
+_TOO_BUSY: Final = "Python worker failed to connect back"
 _FOLLOWING: Final = ("maxRows", "failOnDataLoss")
 """Options of all who follow the log."""
 
@@ -87,10 +89,8 @@ def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
     return _finish(
         place,
-        [
-            begin(MESSAGES, archived_messages, messages_table(place.lake)),
-            begin(EVENTS, archived_events, events_table(place.lake)),
-        ],
+        partial(begin, MESSAGES, archived_messages, messages_table(place.lake)),
+        partial(begin, EVENTS, archived_events, events_table(place.lake)),
     )
 
 
@@ -102,7 +102,7 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
 
     mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
-    return _finish(place, [_follow(spark, place, "lifecycle", LIFECYCLE, merge)])
+    return _finish(place, partial(_follow, spark, place, "lifecycle", LIFECYCLE, merge))
 
 
 def latest(old: DataFrame | None, new: DataFrame) -> DataFrame:
@@ -121,7 +121,7 @@ def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         _merge(target, _in_parts(rows), "part", lambda old, new: _in_parts(history(new, old)), app, batch)
 
     columns = "offset bigint, created timestamp, object string, key string, digest binary"
-    return _finish(place, [_follow(spark, place, "history", MESSAGES, merge, columns)])
+    return _finish(place, partial(_follow, spark, place, "history", MESSAGES, merge, columns))
 
 
 def _in_parts(rows: DataFrame) -> DataFrame:
@@ -153,7 +153,7 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         target.vacuum()
 
     job = target.root.name
-    return _finish(place, [_follow(spark, place, job, LIFECYCLE, retell, "created timestamp")])
+    return _finish(place, partial(_follow, spark, place, job, LIFECYCLE, retell, "created timestamp"))
 
 
 def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -187,7 +187,7 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     _once_only(place, "replay")
     where = _needed(place, "replay", "where")
     table = messages_table(place.lake)
-    if not table.manifest().version and not checkpoint_of(place.lake, "archive", MESSAGES).exists():
+    if not table.manifest().version and not is_begun(checkpoint_of(place.lake, "archive", MESSAGES)):
         raise NotFound(
             f"there is no archive in the lake {place.lake!r}; nothing was replayed. Check the path, or make one: "
             f"remuda pipeline run archive {shown(place.url)} --lake {place.lake}"
@@ -395,11 +395,26 @@ def _lost(table: LakeTable) -> Conflict:
     )
 
 
-def _finish(place: Place, queries: list[StreamingQuery]) -> list[StreamingQuery]:
+def _finish(place: Place, *begins: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
+    """Start queries, and wait for them where they come to an end."""
+    queries = [begin() for begin in begins]
     if not place.continuous:
-        for query in queries:
-            query.awaitTermination()
+        for begin, query in zip(begins, queries, strict=True):
+            _await(query, begin)
     return queries
+
+
+def _await(query: StreamingQuery, begin: Callable[[], StreamingQuery]) -> None:
+    """Spark gives the Python of a query ten seconds to start, which are too few on a busy machine. What a query has
+    done is in its checkpoint, so it is begun again."""
+    for left in reversed(range(_STARTS)):
+        try:
+            query.awaitTermination()
+            return
+        except StreamingQueryException as error:
+            if not left or _TOO_BUSY not in str(error):
+                raise
+        query = begin()
 
 
 def _publish_once(rows: DataFrame, place: Place) -> None:

@@ -15,12 +15,9 @@ from remuda.model.state import State
 from remuda.spark.pipelines.metrics import dead_reasons, funnel, metrics
 from remuda.spark.report import figures, windows
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times
+from remuda.spark.report.limits import MOST_ATTEMPTS, MOST_QUEUES, MOST_REASONS, REASONS_PER_QUEUE
 from remuda.spark.report.wish import Tell, Wish, empty
 
-MOST_QUEUES: Final = 5000
-MOST_REASONS: Final = 500
-REASONS_PER_QUEUE: Final = 10
-MOST_ATTEMPTS: Final = 100
 _ALL_TIME: Final = "100000 days"
 """Windows are counted from 1970, so that this one holds everything until 2243."""
 _NEEDED: Final = (

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from remuda.model.errors import InvalidOption
-from remuda.spark.extra import need_pyspark
+from remuda.spark.extra import need_numpy, need_pyspark
+from remuda.spark.report import limits
 from remuda.spark.report.figures import Report
 from remuda.spark.report.windows import parse_window
 from remuda.spark.report.wish import Tell, Wish, empty
 
+ENGINES: Final = ("auto", "here", "spark")
+
 
 def make_report(
-    wish: Wish, *, master: str | None = None, remote: str | None = None, tell: Tell = lambda step: None
+    wish: Wish,
+    *,
+    engine: str = "auto",
+    master: str | None = None,
+    remote: str | None = None,
+    tell: Tell = lambda step: None,
 ) -> Report:
-    """The report that is wished for, by the running Spark session or one that suits the size of the log."""
+    """The report that is wished for: counted `here`, in this process, or by `spark`; `auto` leaves small logs here.
+
+    Spark is the running session, the one that is named, or one that suits the size of the log.
+    """
+    if engine not in ENGINES:
+        raise InvalidOption(f"the engine is one of {', '.join(ENGINES)}, not {engine!r}")
     if wish.window != "auto":
         parse_window(wish.window)
+    if engine == "here" or (engine == "auto" and master is None and remote is None and _is_small(wish)):
+        return _here(wish, tell)
     need_pyspark()
     from remuda.spark import session
     from remuda.spark.report.gather import gather
@@ -34,3 +51,23 @@ def make_report(
     spark = session("remuda report", master=master, remote=remote, quick=not lives.many)
     tell("reading the lives of messages")
     return gather(lives.frame(spark, Selection(since=wish.since, until=wish.until)), wish, tell)
+
+
+def _is_small(wish: Wish) -> bool:
+    if wish.lake is not None or wish.url is None:
+        return False
+    need_numpy()
+    from remuda.spark.port import open_log
+
+    return max(open_log(wish.url).cut()) <= limits.HERE
+
+
+def _here(wish: Wish, tell: Tell) -> Report:
+    if wish.lake is not None or wish.url is None:
+        raise InvalidOption("in this process the log of a directory can be counted; a lake is read by Spark")
+    need_numpy()
+    from remuda.spark.port import open_log
+    from remuda.spark.report.local import gather_here
+
+    log = open_log(wish.url)
+    return gather_here(log, wish, tell) if log.cut()[0] else empty(wish)

@@ -1,31 +1,32 @@
 -- What publishers and relays ask. Parameters are :named; {p} is the schema and the prefix of all names.
 
 -- name: publish_one
-INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, body)
+INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, wire, body)
 SELECT s.last_value, coalesce(CAST(:lane AS smallint), mod(CAST(CAST(pg_current_xact_id() AS text) AS bigint), 8)), true,
        CAST(:priority AS smallint), CAST(:due AS bigint), CAST(:expires AS bigint), CAST(:produced AS bigint), CAST(:ids AS text),
        CAST(:topic AS text), CAST(:topics AS text), CAST(:object AS text), CAST(:key AS text), CAST(:mime_type AS text),
-       CAST(:headers AS text), CAST(:bodies AS bytea)
+       CAST(:headers AS text), CAST(:wire AS bytea), CAST(:bodies AS bytea)
 FROM {p}slot s
 
 -- name: publish_shared
-INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, body)
+INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, wire, body)
 SELECT s.last_value, coalesce(CAST(:lane AS smallint), mod(CAST(CAST(pg_current_xact_id() AS text) AS bigint), 8)), m.row = 1,
        CAST(:priority AS smallint), CAST(:due AS bigint), CAST(:expires AS bigint), CAST(:produced AS bigint), m.id,
        CAST(:topic AS text), CAST(:topics AS text), CAST(:object AS text), CAST(:key AS text), CAST(:mime_type AS text),
-       CAST(:headers AS text), m.body
+       CAST(:headers AS text), CAST(:wire AS bytea), m.body
 FROM {p}slot s, unnest(CAST(:ids AS text[]), CAST(:bodies AS bytea[])) WITH ORDINALITY AS m (id, body, row)
 ORDER BY m.row
 
 -- name: publish_rows
-INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, body)
+INSERT INTO {p}messages (slot, lane, head, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, wire, body)
 SELECT s.last_value, coalesce(m.lane, mod(CAST(CAST(pg_current_xact_id() AS text) AS bigint), 8)), m.row = 1,
-       m.priority, m.due, m.expires, m.produced, m.id, m.topic, m.topics, m.object, m.key, m.mime_type, m.headers, m.body
+       m.priority, m.due, m.expires, m.produced, m.id, m.topic, m.topics, m.object, m.key, m.mime_type, m.headers, m.wire, m.body
 FROM {p}slot s, unnest(
     CAST(:lane AS smallint[]), CAST(:priority AS smallint[]), CAST(:due AS bigint[]), CAST(:expires AS bigint[]),
     CAST(:produced AS bigint[]), CAST(:ids AS text[]), CAST(:topic AS text[]), CAST(:topics AS text[]),
-    CAST(:object AS text[]), CAST(:key AS text[]), CAST(:mime_type AS text[]), CAST(:headers AS text[]), CAST(:bodies AS bytea[])
-) WITH ORDINALITY AS m (lane, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, body, row)
+    CAST(:object AS text[]), CAST(:key AS text[]), CAST(:mime_type AS text[]), CAST(:headers AS text[]),
+    CAST(:wire AS bytea[]), CAST(:bodies AS bytea[])
+) WITH ORDINALITY AS m (lane, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, wire, body, row)
 ORDER BY m.row
 
 -- name: version
@@ -97,7 +98,7 @@ SELECT CAST(pg_current_snapshot() AS text), CASE WHEN is_called THEN last_value 
 -- the few that had taken their position before done are found by number, the others by position. A transaction
 -- that has nothing for these lanes is a row without a message, so that a reader knows how far it came.
 SELECT m.seq, m.lane, t.position, m.id, m.topic, m.body, m.key, m.object, m.mime_type, m.headers, m.priority, m.due, m.expires,
-       m.produced, m.topics, m.created
+       m.produced, m.topics, m.created, m.wire
 FROM (
     (SELECT xid, position FROM {p}transactions
      WHERE xid = ANY(CAST(:running AS xid8[])) AND position >= :position AND pg_visible_in_snapshot(xid, CAST(:target AS pg_snapshot)))
@@ -128,15 +129,15 @@ RETURNING lane
 
 -- name: hold
 INSERT INTO {p}held (lane, status, attempts, next_at, expires_at, reason, priority, created, due, expires, produced, id, topic, topics,
-                     object, key, mime_type, headers, body)
+                     object, key, mime_type, headers, wire, body)
 VALUES (:lane, :status, :attempts, clock_timestamp() + CAST(:wait AS double precision) * interval '1 second',
         clock_timestamp() + CAST(:keep AS double precision) * interval '1 second', :reason, :priority, :created, :due, :expires, :produced,
-        :id, :topic, :topics, :object, :key, :mime_type, :headers, :body)
+        :id, :topic, :topics, :object, :key, :mime_type, :headers, :wire, :body)
 
 -- name: held_due
 -- Of each key only the first may be sent.
 SELECT h.number, h.lane, h.attempts, h.id, h.topic, h.body, h.key, h.object, h.mime_type, h.headers, h.priority, h.due, h.expires,
-       h.produced, h.topics, h.created
+       h.produced, h.topics, h.created, h.wire
 FROM {p}held h
 WHERE h.status = 'delayed' AND h.lane = ANY(CAST(:lanes AS smallint[])) AND h.next_at <= clock_timestamp()
   AND NOT EXISTS (SELECT FROM {p}held b WHERE b.status = 'delayed' AND b.lane = h.lane AND b.key = h.key AND b.number < h.number)

@@ -2,8 +2,8 @@
 -- Lists come as JSON.
 
 -- name: publish
-INSERT INTO {p}messages (lane, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, body)
-VALUES (:lane, :priority, :due, :expires, :produced, :ids, :topic, :topics, :object, :key, :mime_type, :headers, :bodies)
+INSERT INTO {p}messages (lane, priority, due, expires, produced, id, topic, topics, object, key, mime_type, headers, wire, body)
+VALUES (:lane, :priority, :due, :expires, :produced, :ids, :topic, :topics, :object, :key, :mime_type, :headers, :wire, :bodies)
 
 -- name: version
 SELECT version, lanes FROM {p}schema ORDER BY version DESC LIMIT 1
@@ -48,7 +48,7 @@ DELETE FROM {p}relays WHERE relay = :relay
 SELECT DISTINCT key FROM {p}held WHERE status = 'delayed' AND lane IN (SELECT value FROM json_each(:lanes)) AND key IS NOT NULL
 
 -- name: read
-SELECT seq, lane, seq, id, topic, body, key, object, mime_type, headers, priority, due, expires, produced, topics, created
+SELECT seq, lane, seq, id, topic, body, key, object, mime_type, headers, priority, due, expires, produced, topics, created, wire
 FROM {p}messages WHERE seq > :seq AND lane IN (SELECT value FROM json_each(:lanes)) ORDER BY seq LIMIT :count
 
 -- name: newest
@@ -59,13 +59,13 @@ UPDATE {p}lanes SET seq = :seq WHERE lane IN (SELECT value FROM json_each(:lanes
 
 -- name: hold
 INSERT INTO {p}held (lane, status, attempts, next_at, expires_at, reason, priority, created, due, expires, produced, id, topic, topics,
-                     object, key, mime_type, headers, body)
+                     object, key, mime_type, headers, wire, body)
 VALUES (:lane, :status, :attempts, {now} + :wait, {now} + :keep, :reason, :priority, :created, :due, :expires, :produced,
-        :id, :topic, :topics, :object, :key, :mime_type, :headers, :body)
+        :id, :topic, :topics, :object, :key, :mime_type, :headers, :wire, :body)
 
 -- name: held_due
 -- Of each key only the first may be sent.
-SELECT number, lane, attempts, id, topic, body, key, object, mime_type, headers, priority, due, expires, produced, topics, created
+SELECT number, lane, attempts, id, topic, body, key, object, mime_type, headers, priority, due, expires, produced, topics, created, wire
 FROM {p}held h
 WHERE status = 'delayed' AND lane IN (SELECT value FROM json_each(:lanes)) AND next_at <= {now}
   AND NOT EXISTS (SELECT 1 FROM {p}held b WHERE b.status = 'delayed' AND b.lane = h.lane AND b.key = h.key AND b.number < h.number)

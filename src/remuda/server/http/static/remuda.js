@@ -54,7 +54,7 @@ for (const form of all("form[data-confirm]")) {
 }
 
 for (const form of all("form[data-selection]")) {
-  const boxes = () => all("[name=offset]", form);
+  const boxes = () => all("tbody [type=checkbox]", form);
   const every = form.querySelector("[data-select-all]");
   const count = form.querySelector("[data-count]");
   const tell = () => {
@@ -68,11 +68,22 @@ for (const form of all("form[data-selection]")) {
   });
 }
 
+// Rows that the index found come without their bodies; their beginnings are asked for once the page stands.
+for (const list of all("[data-excerpts]")) {
+  const cells = all("[data-excerpt]", list);
+  if (!cells.length) continue;
+  const offsets = [...new Set(cells.map((cell) => cell.dataset.excerpt))];
+  fetch(`${list.dataset.excerpts}?at=${offsets.join(",")}`)
+    .then((answer) => (answer.ok ? answer.json() : {}))
+    .then((found) => cells.forEach((cell) => (cell.textContent = found[cell.dataset.excerpt] ?? "")))
+    .catch(() => {});
+}
+
 // Charts
 
 const charts = [];
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", published: "--blue", done: "--green", failed: "--red" };
+const colours = { waiting: "--blue", "in flight": "--violet", dead: "--red", published: "--blue", done: "--green", failed: "--red", succeeded: "--green", "wait p95": "--amber", "processing p95": "--violet" };
 
 class Chart {
   constructor(element) {
@@ -93,7 +104,7 @@ class Chart {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     const series = Object.keys(lines).map((label) => ({ label, stroke: colour(colours[label]), width: 2, points: { show: false } }));
     const size = { width: this.element.clientWidth, height: 200 };
-    this.plot = new uPlot({ ...size, series: [{}, ...series], axes: [axis, { ...axis, size: 56 }], scales: { y: { range: (_, low, high) => [0, Math.max(high, 1)] } } }, data, this.element);
+    this.plot = new uPlot({ ...size, series: [{}, ...series], axes: [axis, { ...axis, size: 56 }], scales: { y: { range: (_, low, high) => [0, this.element.dataset.chart === "latency" ? high || 1 : Math.max(high, 1)] } } }, data, this.element);
   }
 }
 
@@ -115,7 +126,7 @@ async function refresh() {
 
 if (charts.length) {
   refresh();
-  setInterval(refresh, 2000);
+  if (charts.some((chart) => !("once" in chart.element.dataset))) setInterval(refresh, 2000);
   addEventListener("resize", () => charts.forEach((chart) => chart.plot && chart.plot.setSize({ width: chart.element.clientWidth, height: 200 })));
 }
 

@@ -1,0 +1,1 @@
+"""Several processes on one directory, beside huey's on one SQLite file."""

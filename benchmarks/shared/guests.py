@@ -1,0 +1,151 @@
+"""What each process of a row does, from a common start until its time is up."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from huey.storage import SqliteStorage
+
+from remuda import Message, open_broker
+from remuda.broker.threads import EmbeddedBroker
+
+BODY = b"x" * 200
+QUEUE = "jobs"
+Work = Callable[[], int]
+
+
+def rate(count: int, work: str, directory: Path, seconds: float, batch: int) -> float:
+    """Messages per second of `count` processes that all do this work."""
+    context: Any = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(count + 1), context.Queue()
+    children = [
+        context.Process(target=_child, args=(work, str(directory), seconds, batch, start, results), daemon=True)
+        for _ in range(count)
+    ]
+    for child in children:
+        child.start()
+    start.wait(120)
+    done = [results.get(timeout=seconds + 120) for _ in children]
+    for child in children:
+        child.join(60)
+    return float(sum(messages / took for messages, took in done))
+
+
+def _child(work: str, directory: str, seconds: float, batch: int, start: Any, results: Any) -> None:
+    step, close = _WORKS[work](Path(directory), batch)
+    step()
+    start.wait(120)
+    begin, messages = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        messages += step()
+    took = time.perf_counter() - begin
+    close()
+    results.put((messages, took))
+
+
+def publishing(broker: EmbeddedBroker, batch: int) -> Work:
+    def step() -> int:
+        if batch == 1:
+            broker.publish(Message(QUEUE, BODY), queue=QUEUE)
+        else:
+            broker.publish([Message(QUEUE, BODY)] * batch, queue=QUEUE)
+        return batch
+
+    return step
+
+
+def handling(broker: EmbeddedBroker, batch: int) -> Work:
+    """Publish some, and take and acknowledge as many."""
+    publish = publishing(broker, batch)
+
+    def step() -> int:
+        publish()
+        delivery = broker.pull(QUEUE, batch)
+        return 0 if delivery is None else delivery.ack()
+
+    return step
+
+
+def _remuda(work: Callable[[EmbeddedBroker, int], Work]) -> Callable[[Path, int], tuple[Work, Callable[[], None]]]:
+    def start(directory: Path, batch: int) -> tuple[Work, Callable[[], None]]:
+        broker = open_broker(directory / "data")
+        return work(broker, batch), broker.close
+
+    return start
+
+
+def _huey(directory: Path, batch: int, *, takes: bool) -> tuple[Work, Callable[[], None]]:
+    storage = SqliteStorage("bench", filename=str(directory / "huey.db"), fsync=True, timeout=60)
+
+    def step() -> int:
+        for _ in range(batch):
+            storage.enqueue(BODY)
+        if not takes:
+            return batch
+        return sum(storage.dequeue() is not None for _ in range(batch))
+
+    return step, storage.close
+
+
+_WORKS: dict[str, Callable[[Path, int], tuple[Work, Callable[[], None]]]] = {
+    "remuda publish": _remuda(publishing),
+    "remuda handle": _remuda(handling),
+    "huey publish": lambda directory, batch: _huey(directory, batch, takes=False),
+    "huey handle": lambda directory, batch: _huey(directory, batch, takes=True),
+}
+
+
+def takeovers(directory: Path, times: int) -> list[float]:
+    """Seconds from the kill of a host to the next publish that another process is told is kept."""
+    context: Any = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    told = context.Queue()
+    alive: dict[int, Any] = {}
+
+    def start() -> None:
+        child = context.Process(target=_publisher, args=(str(directory / "data"), told, stop), daemon=True)
+        child.start()
+        alive[child.pid] = child
+
+    found: list[float] = []
+    for _ in range(3):
+        start()
+    from remuda.log.directory import DirectoryDisk
+
+    try:
+        for _ in range(times):
+            told.get(timeout=120)
+            while (host := DirectoryDisk(directory / "data", create=False).holder().pid) not in alive:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            killed = time.monotonic()
+            os.kill(host, signal.SIGKILL)
+            alive.pop(host).join(60)
+            while (at := told.get(timeout=120)) <= killed + 0.0005:
+                pass
+            found.append(at - killed)
+            start()
+            time.sleep(0.5)
+            while not told.empty():
+                told.get()
+    finally:
+        stop.set()
+        for child in alive.values():
+            child.join(5)
+            if child.is_alive():
+                child.kill()
+    return sorted(found)
+
+
+def _publisher(directory: str, told: Any, stop: Any) -> None:
+    with open_broker(directory) as broker:
+        while not stop.is_set():
+            broker.publish(Message(QUEUE, BODY), queue=QUEUE)
+            told.put(time.monotonic())
+            time.sleep(0.002)

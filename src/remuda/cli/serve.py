@@ -1,0 +1,98 @@
+"""`remuda serve` and `remuda users`: a broker for other programs and languages, and who may use it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+users = typer.Typer(help="Who may log in to `remuda serve`, and what each may do.", no_args_is_help=True)
+
+
+def serve(
+    data: Annotated[str, typer.Option(metavar="DIR", help="The directory of the broker; it is made if missing.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to speak AMQP 0-9-1.")] = "127.0.0.1:5672",
+    users: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Who may log in; needed to listen beyond this machine.")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="A TLS certificate, for amqps.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    vhost: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A virtual host beside '/'. May be repeated.")
+    ] = None,
+    sync: Annotated[
+        str, typer.Option(help="When to force messages to disk: always (before a confirm), interval, or os.")
+    ] = "always",
+    max_connections: Annotated[int, typer.Option(min=1, help="Connections at a time.")] = 10_000,
+    max_channels: Annotated[int, typer.Option(min=1, max=65535, help="Channels of one connection.")] = 2047,
+    max_message: Annotated[int, typer.Option(min=1, metavar="BYTES", help="The largest message.")] = 128 << 20,
+    heartbeat: Annotated[int, typer.Option(min=0, max=65535, metavar="SECONDS", help="0 wants none.")] = 60,
+) -> None:
+    """Serve a directory's queues to clients of RabbitMQ until Ctrl-C or SIGTERM."""
+    from remuda.broker.opening import open_broker
+    from remuda.bus.observing.logs import configure
+    from remuda.model.errors import InvalidOption
+    from remuda.server.amqp.connection import Limits
+    from remuda.server.serving import AmqpListener, read_address, run, tls_context
+    from remuda.server.users import Users, check_vhost
+
+    host, port = read_address(listen, 5672)
+    if (tls_cert is None) != (tls_key is None):
+        raise InvalidOption("--tls-cert and --tls-key belong together; give both")
+    limits = Limits(
+        channel_max=max_channels, connection_max=max_connections, message_max=max_message, heartbeat=heartbeat
+    )
+    amqp = AmqpListener(
+        host,
+        port,
+        users=None if users is None else Users.load(users),
+        tls=None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key),
+        vhosts=["/", *(check_vhost(name) for name in vhost or [])],
+        limits=limits,
+    )
+    configure()
+    with open_broker(data, sync=sync) as broker:
+        # Further listeners on the same broker belong into this list.
+        run(broker, [amqp], lambda addresses: typer.echo(f"ready: {data} at {', '.join(addresses)} (Ctrl-C stops it)"))
+
+
+@users.command("add")
+def add(
+    file: Annotated[str, typer.Argument(help="The file of users; it is made if it is not there.")],
+    name: Annotated[str, typer.Argument(help="The user's name.")],
+    vhost: Annotated[str, typer.Option(help="The virtual host that the user may enter.")] = "/",
+    configure: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may declare and delete.")] = ".*",
+    write: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may publish to.")] = ".*",
+    read: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may consume from.")] = ".*",
+    password: Annotated[
+        str, typer.Option(prompt=True, confirmation_prompt=True, hide_input=True, envvar="REMUDA_PASSWORD",
+                          help="Asked for unless given.")
+    ] = "",
+) -> None:  # fmt: skip
+    """Let a user log in, or change a password and what it may do."""
+    from remuda.server.users import add_user
+
+    new = add_user(file, name, password, {vhost: {"configure": configure, "write": write, "read": read}})
+    typer.echo(f"{name} is {'now' if new else 'still'} in {file}, for vhost {vhost}")
+
+
+@users.command("list")
+def show(file: Annotated[str, typer.Argument(help="The file of users.")]) -> None:
+    """Show who may log in, and what each may do."""
+    from remuda.server.users import list_users
+
+    for name, vhosts in list_users(file).items():
+        for vhost, granted in vhosts.items():
+            typer.echo(f"{name}  {vhost}  " + "  ".join(f"{access}={pattern}" for access, pattern in granted.items()))
+
+
+@users.command("remove")
+def remove(
+    file: Annotated[str, typer.Argument(help="The file of users.")],
+    name: Annotated[str, typer.Argument(help="The user's name.")],
+) -> None:
+    """Take a user out of the file. Connections that are open stay so."""
+    from remuda.server.users import remove_user
+
+    remove_user(file, name)
+    typer.echo(f"{name} is no longer in {file}")

@@ -1,0 +1,337 @@
+"""One connection's protocol without I/O: bytes go in, requests that are in order come out, and bytes to send.
+
+What a peer may not send, or not now, ends the connection with the code that AMQP has for it. Nothing here waits, reads
+a clock or knows a queue.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from remuda.amqp.frames import FRAME_MAX, FRAME_MIN, HEARTBEAT, PROTOCOL_HEADER, Event, FrameParser, method_frame
+from remuda.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    BasicNack,
+    BasicPublish,
+    BasicQos,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicReject,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelFlow,
+    ChannelFlowOk,
+    ChannelOpen,
+    ConfirmSelect,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    ExchangeUnbind,
+    Heartbeat,
+    Method,
+    QueueBind,
+    QueueDeclare,
+    QueueDelete,
+    QueuePurge,
+    QueueUnbind,
+    TxCommit,
+    TxRollback,
+    TxSelect,
+)
+from remuda.amqp.tables import Table
+from remuda.server.amqp.failures import (
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    NOT_ALLOWED,
+    Failure,
+)
+from remuda.server.amqp.login import MECHANISMS
+
+_FROM_CLIENTS: Final = frozenset(
+    (
+        BasicAck, BasicCancel, BasicConsume, BasicGet, BasicNack, BasicPublish, BasicQos, BasicRecover,
+        BasicRecoverAsync, BasicReject, ChannelFlow, ChannelFlowOk, ConfirmSelect, ExchangeBind, ExchangeDeclare,
+        ExchangeDelete, ExchangeUnbind, QueueBind, QueueDeclare, QueueDelete, QueuePurge, QueueUnbind, TxCommit,
+        TxRollback, TxSelect,
+    )
+)  # fmt: skip
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one peer, and all of them, may ask for."""
+
+    frame_max: int = FRAME_MAX
+    message_max: int = 128 << 20
+    channel_max: int = 2047
+    connection_max: int = 10_000
+    heartbeat: int = 60
+    login_seconds: float = 10.0
+    """How long a peer may take until its connection is open."""
+    backlog_bytes: int = 16 << 20
+    """What one connection may have sent, and the broker not have kept yet, before it is read no further."""
+    memory_bytes: int = 512 << 20
+    """The same for all connections together: beyond it, publishers are blocked."""
+    consumer_seconds: float = 1800.0
+    """How long a consumer may take to answer, unless its queue says otherwise."""
+
+
+class Stage(Enum):
+    """How far a connection has come."""
+
+    HEADER = "protocol header"
+    START = "connection.start-ok"
+    LOGIN = "the check of a login"
+    TUNE = "connection.tune-ok"
+    OPEN = "connection.open"
+    OPENING = "the opening of a vhost"
+    RUNNING = "anything"
+    LEAVING = "nothing more"
+    CLOSING = "connection.close-ok"
+    CLOSED = "nothing"
+
+
+class ServerConnection:
+    """The server's end of one connection."""
+
+    def __init__(self, limits: Limits, properties: Table) -> None:
+        self.limits = limits
+        self.stage = Stage.HEADER
+        self.client_properties: Table = {}
+        self.frame_max = limits.frame_max
+        self.channel_max = limits.channel_max
+        self.heartbeat = 0
+        self.channels: set[int] = set()
+        self._properties = properties
+        self._closing: set[int] = set()
+        """Channels that we have closed and whose close-ok has not come."""
+        self._parser = FrameParser(limits.frame_max, max_body=limits.message_max)
+        self._greeting = b""
+        self._out: list[bytes] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes of frames and contents that have not come in whole."""
+        return self._parser.held
+
+    def capable(self, name: str) -> bool:
+        """Whether the client says that it understands one of RabbitMQ's extensions."""
+        capabilities = self.client_properties.get("capabilities")
+        return isinstance(capabilities, dict) and capabilities.get(name) is True
+
+    def receive(self, data: bytes) -> list[Event]:
+        """The requests that these bytes complete, in order. What the connection answers itself is in `output`."""
+        if self.stage is Stage.CLOSED:
+            return []
+        if self.stage is Stage.HEADER:
+            data = self._greet(data)
+            if not data:
+                return []
+        requests: list[Event] = []
+        for event in self._parser.feed(data):
+            channel, method, _, _ = event
+            # Nearly everything is a request on a channel that is open.
+            if channel in self.channels and type(method) in _FROM_CLIENTS and self.stage is Stage.RUNNING:
+                requests.append(event)
+                continue
+            try:
+                self._handle(event, requests)
+            except Failure as failure:
+                self.fail(failure, method)
+        error = self._parser.error
+        if error is not None:
+            self.fail(Failure(error.code, error.text, hard=True))
+            # What follows cannot be read, so no close-ok can be waited for.
+            self.stage = Stage.CLOSED
+        return requests
+
+    def output(self) -> list[bytes]:
+        """What is to be sent."""
+        out, self._out = self._out, []
+        return out
+
+    # What the server says
+
+    def send(self, channel: int, method: Method) -> None:
+        if self.stage is not Stage.CLOSED:
+            self._out.append(method_frame(channel, method))
+
+    def beat(self) -> None:
+        if self.stage not in (Stage.HEADER, Stage.CLOSED):
+            self._out.append(HEARTBEAT)
+
+    def accept(self) -> None:
+        """The login was right."""
+        if self.stage is Stage.LOGIN:
+            self.stage = Stage.TUNE
+            limits = self.limits
+            self.send(0, ConnectionTune(limits.channel_max, limits.frame_max, limits.heartbeat))
+
+    def refuse(self, failure: Failure) -> None:
+        """The login was wrong. Clients that do not know how to be told find the connection closed."""
+        if self.stage is Stage.LOGIN:
+            if self.capable("authentication_failure_close"):
+                self.fail(failure)
+            else:
+                self.stage = Stage.CLOSED
+
+    def open(self) -> None:
+        """The vhost may be entered."""
+        if self.stage is Stage.OPENING:
+            self.stage = Stage.RUNNING
+            self.send(0, ConnectionOpenOk())
+
+    def fail(self, failure: Failure, method: Method | None = None) -> None:
+        """Close the connection for a reason."""
+        if self.stage in (Stage.CLOSING, Stage.CLOSED):
+            return
+        class_id, method_id = _numbers(method)
+        if self.stage is Stage.HEADER:
+            self.stage = Stage.CLOSED
+            return
+        self.send(0, ConnectionClose(failure.code, failure.text, class_id, method_id))
+        self.stage = Stage.CLOSING
+
+    def part(self) -> None:
+        """The client closed the connection, and everything it asked for before is done."""
+        self.send(0, ConnectionCloseOk())
+        self.stage = Stage.CLOSED
+
+    def close_channel(self, channel: int, failure: Failure, method: Method | None = None) -> None:
+        """Close a channel for a reason. What still comes on it is passed over."""
+        if channel in self.channels:
+            self.channels.discard(channel)
+            self._closing.add(channel)
+            class_id, method_id = _numbers(method)
+            self.send(channel, ChannelClose(failure.code, failure.text, class_id, method_id))
+
+    # Inside
+
+    def _greet(self, data: bytes) -> bytes:
+        """Take the protocol header; gives what follows it."""
+        missing = len(PROTOCOL_HEADER) - len(self._greeting)
+        self._greeting += data[:missing]
+        if not PROTOCOL_HEADER.startswith(self._greeting):
+            self._out.append(PROTOCOL_HEADER)
+            self.stage = Stage.CLOSED
+            return b""
+        if len(self._greeting) < len(PROTOCOL_HEADER):
+            return b""
+        self.stage = Stage.START
+        self.send(0, ConnectionStart(0, 9, self._properties, MECHANISMS, b"en_US"))
+        return data[missing:]
+
+    def _handle(self, event: Event, requests: list[Event]) -> None:
+        channel, method, _, _ = event
+        if isinstance(method, Heartbeat):
+            if self.stage in (Stage.START, Stage.LOGIN):
+                raise Failure(COMMAND_INVALID, f"a heartbeat came where {self.stage.value} was expected")
+            return
+        if channel == 0:
+            self._handle_own(method, event, requests)
+            return
+        if self.stage in (Stage.CLOSING, Stage.LEAVING):
+            return
+        if self.stage is not Stage.RUNNING:
+            raise Failure(CHANNEL_ERROR, f"expected {self.stage.value}, got {type(method).__name__}")
+        if channel in self._closing:
+            if isinstance(method, ChannelCloseOk):
+                self._closing.discard(channel)
+            elif isinstance(method, ChannelClose):
+                self.send(channel, ChannelCloseOk())
+            return
+        if isinstance(method, ChannelOpen):
+            self._open_channel(channel)
+        elif channel not in self.channels:
+            raise Failure(CHANNEL_ERROR, "expected 'channel.open'")
+        elif isinstance(method, ChannelClose):
+            self.channels.discard(channel)
+            self._parser.forget(channel)
+        elif isinstance(method, ChannelCloseOk) or type(method) not in _FROM_CLIENTS:
+            raise Failure(COMMAND_INVALID, f"clients do not send {type(method).__name__}")
+        requests.append(event)
+
+    def _open_channel(self, channel: int) -> None:
+        if channel in self.channels:
+            raise Failure(CHANNEL_ERROR, "second 'channel.open' seen")
+        if channel > self.channel_max or len(self.channels) >= self.channel_max:
+            raise Failure(
+                NOT_ALLOWED,
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
+                f"({self.channel_max})",
+            )
+        self.channels.add(channel)
+
+    def _handle_own(self, method: Method, event: Event, requests: list[Event]) -> None:
+        if isinstance(method, ConnectionClose):
+            if self.stage in (Stage.CLOSING, Stage.CLOSED):
+                self.part()
+            else:
+                self.stage = Stage.LEAVING
+                requests.append(event)
+            return
+        match self.stage, method:
+            case Stage.CLOSING, ConnectionCloseOk():
+                self.stage = Stage.CLOSED
+            case ((Stage.CLOSING | Stage.LEAVING), _):
+                pass
+            case Stage.START, ConnectionStartOk():
+                self.client_properties = method.client_properties
+                self.stage = Stage.LOGIN
+                requests.append(event)
+            case Stage.TUNE, ConnectionTuneOk():
+                self._tune(method)
+            case Stage.OPEN, ConnectionOpen():
+                self.stage = Stage.OPENING
+                requests.append(event)
+            case Stage.RUNNING, ConnectionUpdateSecret():
+                self.send(0, ConnectionUpdateSecretOk())
+            case _:
+                raise Failure(COMMAND_INVALID, f"expected {self.stage.value}, got {type(method).__name__}")
+
+    def _tune(self, asked: ConnectionTuneOk) -> None:
+        limits = self.limits
+        if asked.frame_max and asked.frame_max < FRAME_MIN:
+            raise Failure(
+                NOT_ALLOWED,
+                f"negotiated frame_max = {asked.frame_max} is lower than the minimum allowed value ({FRAME_MIN})",
+            )
+        if asked.frame_max > limits.frame_max:
+            raise Failure(
+                NOT_ALLOWED,
+                _too_high("frame_max", asked.frame_max, limits.frame_max),
+            )
+        if asked.channel_max > limits.channel_max:
+            raise Failure(
+                NOT_ALLOWED,
+                _too_high("channel_max", asked.channel_max, limits.channel_max),
+            )
+        self.frame_max = self._parser.frame_max = asked.frame_max or limits.frame_max
+        self.channel_max = asked.channel_max or limits.channel_max
+        self.heartbeat = asked.heartbeat
+        self.stage = Stage.OPEN
+
+
+def _too_high(name: str, asked: int, most: int) -> str:
+    return f"negotiated {name} = {asked} is higher than the maximum allowed value ({most})"
+
+
+def _numbers(method: Method | None) -> tuple[int, int]:
+    """The class and method that a close names as its cause."""
+    index = b"" if method is None else type(method).index
+    return (int.from_bytes(index[:2], "big"), int.from_bytes(index[2:], "big")) if len(index) == 4 else (0, 0)

@@ -1,0 +1,151 @@
+"""A consumer: deliveries come from the broker in batches and go out in one write, as fast as the client reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from remuda.amqp.properties import with_headers
+from remuda.broker.delivery import AsyncDelivery
+from remuda.broker.port import AsyncSubscription
+from remuda.model.errors import RemudaError
+from remuda.model.settlement import Outcome, Settlement
+from remuda.server.amqp.channels import Channel
+from remuda.server.amqp.outbound import deliver_frames, properties_of
+from remuda.server.amqp.queues import QueueDeclaration
+
+if TYPE_CHECKING:
+    from remuda.server.amqp.session import Session
+
+_log = logging.getLogger("remuda.amqp")
+
+BATCH: Final = 200
+"""Most messages in one delivery from the broker."""
+WINDOW: Final = 2000
+"""How many messages may be under way to a consumer that set no prefetch, beyond those it holds."""
+DONE: Final = Settlement(Outcome.ACK)
+AGAIN: Final = Settlement(Outcome.NACK, "requeued", front=True)
+REJECTED: Final = Settlement(Outcome.DEAD, "rejected")
+TOO_OFTEN: Final = Settlement(Outcome.DEAD, "delivery_limit")
+UNSEEN: Final = Settlement(Outcome.RELEASE, "its consumer is gone", front=True)
+
+
+class AmqpConsumer:
+    """One `basic.consume`."""
+
+    def __init__(
+        self, session: Session, channel: Channel, tag: str, queue: str, declaration: QueueDeclaration | None,
+        no_ack: bool, exclusive: bool,
+    ) -> None:  # fmt: skip
+        self.session = session
+        self.channel = channel
+        self.tag = tag
+        self.queue = queue
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.subscription: AsyncSubscription | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.stopped = False
+        self.renews = False
+        """Whether its queue wants answers sooner than AMQP's consumers give them: then its leases are renewed."""
+        self.timeout = session.server.limits.consumer_seconds
+        self._limit = declaration.delivery_limit if declaration is not None else None
+        self._counts = declaration is not None and declaration.is_quorum
+        self._credit = 0
+        self._unlimited = False
+        self._under_way = 0
+        if declaration is not None and declaration.consumer_timeout:
+            self.timeout = declaration.consumer_timeout / 1000
+
+    def credit_for(self, prefetch: int) -> int:
+        """How many messages it may hold, where `prefetch` of 0 sets no limit."""
+        self._unlimited = prefetch == 0 or self.no_ack
+        self._credit = WINDOW if self._unlimited else prefetch
+        return self._credit
+
+    def start(self, subscription: AsyncSubscription) -> None:
+        self.subscription = subscription
+        self.task = asyncio.create_task(self._run(subscription))
+
+    async def set_prefetch(self, prefetch: int) -> None:
+        """From now on it may hold that many."""
+        before = self._credit
+        credit = self.credit_for(prefetch)
+        if self._unlimited:
+            credit = self._credit = max(before, self._under_way + WINDOW)
+        if self.subscription is not None and credit != before:
+            await self.subscription.set_credit(credit)
+
+    async def stop(self, *, keep: bool) -> None:
+        """Take no more. What the client holds goes back or, with `keep`, stays with it."""
+        self.stopped = True
+        if self.subscription is not None:
+            try:
+                await self.subscription.close(keep=keep)
+            except RemudaError as error:
+                _log.debug("a consumer of %s could not leave: %s", self.queue, error)
+        if self.task is not None and self.task is not asyncio.current_task():
+            await asyncio.wait([self.task], timeout=5)
+
+    def answered(self, count: int) -> None:
+        """The client holds so many fewer."""
+        self._under_way -= count
+
+    async def _run(self, subscription: AsyncSubscription) -> None:
+        session = self.session
+        try:
+            while (delivery := await subscription.receive()) is not None:
+                await session.writable.wait()
+                if self.stopped:
+                    await delivery.answer(UNSEEN, wait=False)
+                    continue
+                self._deliver(delivery)
+        except RemudaError as error:
+            _log.warning("a consumer of %s ended: %s", self.queue, error)
+        if not self.stopped:
+            session.cancelled(self)
+
+    def _deliver(self, delivery: AsyncDelivery) -> None:
+        session, channel = self.session, self.channel
+        messages, redelivered = delivery.messages, delivery.redelivered
+        count = len(messages.bodies)
+        properties: list[bytes] | None = None
+        rows: list[int] | None = None
+        if True in redelivered and (self._limit is not None or self._counts):
+            attempts = delivery.attempts
+            if self._limit is not None:
+                over = [row for row in range(count) if attempts[row] > self._limit + 1]
+                if over:
+                    session.settle(delivery, over, TOO_OFTEN)
+                    rows = [row for row in range(count) if attempts[row] <= self._limit + 1]
+                    if not rows:
+                        return
+            if self._counts:
+                properties = [
+                    with_headers(properties_of(message), {"x-delivery-count": attempts[row] - 1})
+                    if attempts[row] > 1 else properties_of(message)
+                    for row, message in enumerate(messages)
+                ]  # fmt: skip
+        if rows is not None:
+            messages = messages.take(rows)
+            redelivered = [redelivered[row] for row in rows]
+            properties = None if properties is None else [properties[row] for row in rows]
+            count = len(rows)
+        if self.no_ack:
+            first = channel.unanswered.skip(count)
+        else:
+            first = channel.unanswered.add(delivery, rows or range(count), self, time.monotonic())
+            self._under_way += count
+        session.write(
+            deliver_frames(
+                channel.number, self.tag, first, messages, redelivered, session.protocol.frame_max, properties
+            )
+        )
+        if self.no_ack:
+            session.settle(delivery, rows, DONE)
+        elif self._unlimited and self._under_way + WINDOW // 2 > self._credit:
+            self._credit = self._under_way + WINDOW
+            if self.subscription is not None:
+                session.spawn(self.subscription.set_credit(self._credit))

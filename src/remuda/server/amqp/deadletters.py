@@ -1,0 +1,176 @@
+"""Dead letters go on through their queue's exchange, with the `x-death` headers that RabbitMQ writes.
+
+What ends in a queue with a dead-letter exchange moves to a queue of its own beside it, in the same step and as durably;
+from there it is published again. So a dead letter is never lost, and at worst comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from remuda.amqp.errors import ProtocolError
+from remuda.amqp.methods import BasicPublish
+from remuda.amqp.properties import decode_properties, with_headers, without_property
+from remuda.amqp.tables import Int64, Table, Timestamp
+from remuda.broker.delivery import AsyncDelivery
+from remuda.model.errors import BrokerClosed, NotFound, RemudaError
+from remuda.model.message import Message
+from remuda.server.amqp.inbound import Inbound, Publication
+from remuda.server.amqp.names import DEAD_LETTERS, VHost
+from remuda.server.amqp.outbound import exchange_of, properties_of
+from remuda.server.amqp.queues import QueueDeclaration
+
+if TYPE_CHECKING:
+    from remuda.server.amqp.shell import AmqpServer
+
+_log = logging.getLogger("remuda.amqp")
+_REASONS: Final = {"expired": "expired", "evicted": "maxlen", "delivery_limit": "delivery_limit"}
+_BATCH: Final = 100
+_PAUSE: Final = 1.0
+
+
+class DeadLetters:
+    """Republishes what the queues beside those with a dead-letter exchange receive."""
+
+    def __init__(self, server: AmqpServer) -> None:
+        self._server = server
+        self._inbound = Inbound()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, full: str) -> None:
+        """From now on, dead letters of this queue go on."""
+        if full not in self._tasks or self._tasks[full].done():
+            self._tasks[full] = asyncio.create_task(self._run(full))
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=10)
+        self._tasks.clear()
+
+    def forget(self, full: str) -> None:
+        task = self._tasks.pop(full, None)
+        if task is not None:
+            task.cancel()
+
+    async def _run(self, full: str) -> None:
+        broker = self._server.broker
+        name = DEAD_LETTERS + full
+        while True:
+            subscription = None
+            try:
+                if await self._server.topology.find(name) is None:
+                    return
+                subscription = await broker.subscribe(
+                    name, consumer=f"amqp-dead-letters-{self._server.topology.server}", batch=_BATCH, credit=2 * _BATCH
+                )
+                while (delivery := await subscription.receive()) is not None:
+                    await self._pass_on(full, delivery)
+                return
+            except BrokerClosed:
+                return
+            except RemudaError as error:
+                _log.warning("dead letters of %s wait: %s", full, error)
+                await asyncio.sleep(_PAUSE)
+            finally:
+                if subscription is not None:
+                    with contextlib.suppress(RemudaError):
+                        await subscription.close()
+
+    async def _pass_on(self, full: str, delivery: AsyncDelivery) -> None:
+        declaration = await self._server.topology.declaration(full)
+        if declaration is not None:
+            reasons = [_reason(arrival) for arrival in delivery.arrivals]
+            await self.send(full, declaration, list(delivery), reasons)
+        await delivery.ack()
+
+    async def send(
+        self, full: str, declaration: QueueDeclaration, messages: Sequence[Message], reasons: Sequence[str]
+    ) -> None:
+        """Publish messages that died in a queue to its dead-letter exchange; those that go in a circle end."""
+        exchange = declaration.dead_letter_exchange
+        if exchange is None:
+            return
+        vhost = self._server.vhost_of(full)
+        publications = []
+        for message, reason in zip(messages, reasons, strict=True):
+            made = _letter(vhost.short(full), exchange, declaration.dead_letter_key, message, reason)
+            if made is not None:
+                publications.append(made)
+        if not publications:
+            return
+        batch = self._inbound.batch(exchange, publications, time.time_ns() // 1000)
+        try:
+            await self._server.broker.route(vhost.exchange(exchange), batch)
+        except NotFound:
+            _log.debug("dead letters of %s end: there is no exchange %s", full, exchange)
+
+    def stop_unused(self, gone: Sequence[str]) -> None:
+        for full in gone:
+            self.forget(full)
+
+
+def _letter(queue: str, exchange: str, key: str | None, message: Message, reason: str) -> Publication | None:
+    """The message as it goes on; None if it has come round without anybody's rejecting it."""
+    raw = properties_of(message)
+    try:
+        properties = decode_properties(raw)
+    except (ProtocolError, IndexError):
+        return None
+    headers: Table = properties.headers or {}
+    deaths = [death for death in headers.get("x-death") or [] if isinstance(death, dict)]
+    copies = [str(one) for one in headers.get("CC") or [] if isinstance(one, str)]
+    if _comes_round(queue, deaths, reason, exchange, key):
+        return None
+    origin = exchange_of(message.headers)
+    deaths = _with_death(deaths, queue, reason, origin, [message.name, *copies], properties.expiration)
+    entries: dict[str, Any] = {"x-death": deaths}
+    if "x-first-death-queue" not in headers:
+        entries |= {
+            "x-first-death-reason": reason, "x-first-death-queue": queue, "x-first-death-exchange": origin,
+        }  # fmt: skip
+    gone = frozenset({"CC"}) if key is not None else frozenset()
+    raw = with_headers(without_property(raw, "expiration"), entries, without=gone)
+    return Publication(BasicPublish(0, exchange, message.name if key is None else key), raw, message.body)
+
+
+def _with_death(
+    deaths: list[Table], queue: str, reason: str, exchange: str, keys: list[str], expiration: str | None
+) -> list[Table]:
+    """The newest death first; a further one in the same queue for the same reason is counted."""
+    before = next((one for one in deaths if one.get("queue") == queue and one.get("reason") == reason), None)
+    count = before.get("count", 0) if before is not None else 0
+    death: Table = {
+        "count": Int64((count if isinstance(count, int) else 0) + 1), "reason": reason, "queue": queue,
+        "time": Timestamp(int(time.time())), "exchange": exchange, "routing-keys": keys,
+    }  # fmt: skip
+    if before is not None:
+        death = {**before, "count": death["count"]}
+    elif expiration is not None:
+        death["original-expiration"] = expiration
+    return [death, *(one for one in deaths if one is not before)]
+
+
+def _comes_round(queue: str, deaths: list[Table], reason: str, exchange: str, key: str | None) -> bool:
+    """Whether a message would go round for ever: it died here before, or goes straight back, and nobody rejected it."""
+    if reason == "rejected" or any(one.get("reason") == "rejected" for one in deaths):
+        return False
+    return any(one.get("queue") == queue for one in deaths) or (exchange == "" and key == queue)
+
+
+def _reason(arrival: str | None) -> str:
+    return _REASONS.get((arrival or "").partition(" in ")[0], "rejected")
+
+
+def vhost_for(full: str, vhosts: Sequence[VHost]) -> VHost:
+    """The vhost that a queue of the broker belongs to."""
+    for vhost in vhosts:
+        if vhost.prefix and full.startswith(vhost.prefix):
+            return vhost
+    return next(vhost for vhost in vhosts if not vhost.prefix)

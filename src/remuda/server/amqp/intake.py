@@ -1,0 +1,74 @@
+"""How much all publishers together may have under way: beyond it they are told to stop, and read no further."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from remuda.amqp.methods import ConnectionBlocked, ConnectionUnblocked
+from remuda.server.amqp.failures import reply_text
+
+if TYPE_CHECKING:
+    from remuda.server.amqp.session import Session
+
+_PAUSE: Final = 5.0
+"""How long publishers stay blocked after the disk was full."""
+
+
+class Intake:
+    """Counts what was received and not kept yet."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+        self._full_until = 0.0
+        self._reason: str | None = None
+        self._sessions: set[Session] = set()
+
+    @property
+    def blocked(self) -> bool:
+        return self._reason is not None
+
+    def watch(self, session: Session) -> None:
+        """A session began to publish."""
+        self._sessions.add(session)
+        if self._reason is not None:
+            _tell(session, self._reason)
+
+    def forget(self, session: Session) -> None:
+        self._sessions.discard(session)
+
+    def add(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._most and self._reason is None:
+            self._block("low on memory")
+
+    def remove(self, size: int) -> None:
+        self._bytes -= size
+        self.review()
+
+    def full(self, reason: str) -> None:
+        """The disk took nothing: publishers are to wait a while."""
+        self._full_until = time.monotonic() + _PAUSE
+        if self._reason is None:
+            self._block(f"low on disk: {reason}")
+
+    def review(self) -> None:
+        """Let publishers go on, once there is room again."""
+        if self._reason is not None and self._bytes < self._most // 2 and time.monotonic() >= self._full_until:
+            self._reason = None
+            for session in self._sessions:
+                if session.protocol.capable("connection.blocked"):
+                    session.send(0, ConnectionUnblocked())
+                session.resume()
+
+    def _block(self, reason: str) -> None:
+        self._reason = reply_text(reason)
+        for session in self._sessions:
+            _tell(session, self._reason)
+
+
+def _tell(session: Session, reason: str) -> None:
+    if session.protocol.capable("connection.blocked"):
+        session.send(0, ConnectionBlocked(reason))
+        session.flush_wire()

@@ -1,0 +1,123 @@
+"""Messages leave as frames, many in one write: those that came by AMQP with the very properties they came with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final
+
+from remuda.amqp.methods import BASIC, BasicDeliver
+from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.model.durations import SECOND
+from remuda.model.message import Message
+from remuda.model.messages import Messages, cell
+from remuda.server.amqp.inbound import EXCHANGE
+
+_HEAD: Final = Struct(">BHI")
+_TAG: Final = Struct(">QB")
+_HEADER: Final = Struct(">BBHIHHQ")
+"""The end of the frame before, and the content header's frame up to its properties."""
+_BODY: Final = Struct(">BBHI")
+_END: Final = b"\xce"
+_OVERHEAD: Final = 8
+_ID, _NAME = "cap-msg-id", "cap-msg-name"
+
+
+def short(text: str) -> bytes:
+    """A short string as it stands on the wire."""
+    raw = text.encode("utf-8", "surrogateescape")[:255]
+    return bytes((len(raw),)) + raw
+
+
+def properties_of(message: Message) -> bytes:
+    """The properties that a message leaves with."""
+    if message.wire is not None:
+        return message.wire
+    stamp = message.timestamp or message.created
+    headers: dict[str, Any] = {name: value for name, value in message.headers.items() if name != EXCHANGE}
+    headers.setdefault(_ID, message.id)
+    headers.setdefault(_NAME, message.name)
+    return encode_properties(
+        Properties(
+            content_type=_fitting(message.mime_type), headers=headers, delivery_mode=PERSISTENT,
+            priority=message.priority or None, message_id=_fitting(message.id) or None,
+            timestamp=stamp // SECOND if stamp > 0 else None,
+        )
+    )  # fmt: skip
+
+
+def _fitting(text: str) -> str:
+    """A text that a short string can hold; empty if it cannot."""
+    return text if len(text.encode("utf-8", "surrogateescape")) <= 255 else ""
+
+
+def exchange_of(headers: Mapping[str, str]) -> str:
+    return headers.get(EXCHANGE, "")
+
+
+def deliver_frames(
+    channel: int,
+    consumer_tag: str,
+    first_tag: int,
+    messages: Messages,
+    redelivered: list[bool],
+    frame_max: int,
+    properties: list[bytes] | None,
+) -> list[bytes]:
+    """`basic.deliver` for each message, with tags from `first_tag` on. `properties` stand in for their own."""
+    out: list[bytes] = []
+    start = BasicDeliver.index + short(consumer_tag)
+    most = frame_max - _OVERHEAD
+    heads: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+    wires = messages.wire
+    shared = wires if isinstance(wires, bytes) and properties is None else None
+    name, headers = messages.name, messages.headers
+    names = name if isinstance(name, list) else None
+    tables = headers if isinstance(headers, list) else None
+    before, after = b"", b""
+    if names is None and tables is None:
+        before, after = _around(channel, start, exchange_of(headers), name)  # type: ignore[arg-type]
+    pack_tag, pack_header, pack_body = _TAG.pack, _HEADER.pack, _BODY.pack
+    add = out.append
+    for row, body in enumerate(messages.bodies):
+        if names is not None or tables is not None:
+            key = cell(name, row)
+            exchange = exchange_of(cell(headers, row))
+            pair = heads.get((exchange, key))
+            if pair is None:
+                pair = heads[exchange, key] = _around(channel, start, exchange, key)
+            before, after = pair
+        if shared is not None:
+            raw = shared
+        elif properties is not None:
+            raw = properties[row]
+        else:
+            own = wires[row] if isinstance(wires, list) else wires
+            raw = own if own is not None else properties_of(messages[row])
+        size = len(body)
+        add(before)
+        add(pack_tag(first_tag + row, redelivered[row]))
+        add(after)
+        add(pack_header(0xCE, 2, channel, 12 + len(raw), BASIC, 0, size))
+        add(raw)
+        if size == 0:
+            add(_END)
+        elif size <= most:
+            add(pack_body(0xCE, 3, channel, size))
+            add(body)
+            add(_END)
+        else:
+            add(_END)
+            for at in range(0, size, most):
+                part = body[at : at + most]
+                add(_HEAD.pack(3, channel, len(part)))
+                add(part)
+                add(_END)
+    return out
+
+
+def _around(channel: int, start: bytes, exchange: str, key: str) -> tuple[bytes, bytes]:
+    """What stands before and behind the delivery tag, the end of the frame left to what follows."""
+    after = short(exchange) + short(key)
+    size = len(start) + _TAG.size + len(after)
+    return _HEAD.pack(1, channel, size) + start, after

@@ -1,0 +1,551 @@
+"""What clients ask for on a channel, apart from publishing and answering: each request with RabbitMQ's own refusals."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from remuda.amqp.frames import add_content, method_frame
+from remuda.amqp.methods import (
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicQos,
+    BasicQosOk,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    ChannelFlow,
+    ChannelFlowOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    Method,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from remuda.amqp.tables import Table
+from remuda.model.errors import ConsumersFull, InvalidOption, NotFound
+from remuda.model.options import Persistence
+from remuda.model.results import QueueInfo
+from remuda.model.routing import Binding
+from remuda.server.amqp import exchanges, queues
+from remuda.server.amqp.channels import Channel, Confirms, Transaction
+from remuda.server.amqp.consumers import BATCH, DONE, TOO_OFTEN, AmqpConsumer
+from remuda.server.amqp.exchanges import TOPICS, ExchangeDeclaration, binding_arguments
+from remuda.server.amqp.failures import (
+    ACCESS_REFUSED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    Failure,
+    no_exchange,
+    no_queue,
+)
+from remuda.server.amqp.names import REPLY_TO
+from remuda.server.amqp.outbound import exchange_of, properties_of
+from remuda.server.amqp.queues import QueueDeclaration
+from remuda.server.amqp.topology import owner_of
+
+if TYPE_CHECKING:
+    from remuda.server.amqp.session import Session
+
+_SOON: Final = 300 * 1_000_000
+"""Queues that want an answer within this time have their leases renewed."""
+
+
+class Requests:
+    """Carries out the requests of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._verbs: dict[type[Method], Any] = {
+            BasicQos: self._qos,
+            BasicConsume: self._consume,
+            BasicCancel: self._cancel,
+            BasicGet: self._get,
+            BasicRecover: self._recover,
+            BasicRecoverAsync: self._recover,
+            ChannelFlow: self._flow,
+            ChannelFlowOk: self._nothing,
+            ConfirmSelect: self._confirm,
+            ExchangeDeclare: self._declare_exchange,
+            ExchangeDelete: self._delete_exchange,
+            ExchangeBind: self._bind_exchange,
+            ExchangeUnbind: self._bind_exchange,
+            QueueDeclare: self._declare_queue,
+            QueueBind: self._bind_queue,
+            QueueUnbind: self._bind_queue,
+            QueuePurge: self._purge,
+            QueueDelete: self._delete_queue,
+            TxSelect: self._select,
+            TxCommit: self._commit,
+            TxRollback: self._rollback,
+        }
+
+    async def carry_out(self, channel: Channel, method: Method) -> None:
+        reply = await self._verbs[type(method)](channel, method)
+        if reply is not None and not getattr(method, "no_wait", False):
+            self._session.send(channel.number, reply)
+
+    @property
+    def _vhost(self) -> str:
+        return self._session.vhost.name
+
+    async def _nothing(self, channel: Channel, method: Method) -> None:
+        return None
+
+    # The channel
+
+    async def _flow(self, channel: Channel, method: ChannelFlow) -> Method:
+        if not method.active:
+            raise Failure(NOT_IMPLEMENTED, "active=false")
+        return ChannelFlowOk(True)
+
+    async def _confirm(self, channel: Channel, method: ConfirmSelect) -> Method:
+        if channel.transaction is not None:
+            raise Failure(PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+        channel.confirms = channel.confirms or Confirms(channel.number)
+        return ConfirmSelectOk()
+
+    async def _select(self, channel: Channel, method: TxSelect) -> Method:
+        if channel.confirms is not None:
+            raise Failure(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+        channel.transaction = channel.transaction or Transaction()
+        return TxSelectOk()
+
+    async def _commit(self, channel: Channel, method: TxCommit) -> Method:
+        if channel.transaction is None:
+            raise Failure(PRECONDITION_FAILED, "channel is not transactional")
+        session = self._session
+        publications, answers = channel.transaction.clear()
+        at = 0
+        while at < len(publications):
+            exchange = publications[at].method.exchange
+            end = at
+            while end < len(publications) and publications[end].method.exchange == exchange:
+                end += 1
+            _, returned = await session.publish(channel.number, publications[at:end])
+            session.write(returned)
+            at = end
+        for taken, settlement in answers:
+            session.answer(taken.values(), settlement)
+        session.flush()
+        await session.quiet()
+        return TxCommitOk()
+
+    async def _rollback(self, channel: Channel, method: TxRollback) -> Method:
+        if channel.transaction is None:
+            raise Failure(PRECONDITION_FAILED, "channel is not transactional")
+        _, answers = channel.transaction.clear()
+        for taken, _ in answers:
+            channel.unanswered.give_back(taken)
+        return TxRollbackOk()
+
+    async def _qos(self, channel: Channel, method: BasicQos) -> Method:
+        if method.prefetch_size:
+            raise Failure(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_:
+            channel.shared_prefetch = method.prefetch_count
+        else:
+            channel.prefetch = method.prefetch_count
+        wanted = channel.shared_prefetch or channel.prefetch
+        for consumer in channel.consumers.values():
+            await consumer.set_prefetch(wanted)
+        return BasicQosOk()
+
+    async def _recover(self, channel: Channel, method: BasicRecover | BasicRecoverAsync) -> Method | None:
+        if not method.requeue:
+            raise Failure(NOT_IMPLEMENTED, "requeue=false")
+        self._session.put_back(channel.unanswered.take_all())
+        await self._session.quiet()
+        return BasicRecoverOk() if isinstance(method, BasicRecover) else None
+
+    # Exchanges
+
+    async def _declare_exchange(self, channel: Channel, method: ExchangeDeclare) -> Method:
+        session, name = self._session, method.exchange
+        topology, vhost = session.server.topology, session.vhost
+        full = vhost.exchange(name)
+        standing = await topology.exchange(full)
+        if method.passive:
+            if standing is None and name:
+                raise no_exchange(name, self._vhost)
+            return ExchangeDeclareOk()
+        session.check("configure", "exchange", name or "amq.default")
+        if not name:
+            raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
+        exchanges.check_type(method.type)
+        exchanges.check_arguments(name, self._vhost, method.arguments)
+        asked = ExchangeDeclaration(
+            method.type, method.durable, method.auto_delete, method.internal, plain(method.arguments)
+        )
+        if standing is not None:
+            exchanges.check_equivalent(name, self._vhost, asked, standing)
+            return ExchangeDeclareOk()
+        if name.startswith("amq."):
+            raise Failure(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        if asked.alternate is not None:
+            session.check("read", "exchange", name)
+            session.check("write", "exchange", asked.alternate or "amq.default")
+        await topology.create_exchange(vhost, full, asked)
+        return ExchangeDeclareOk()
+
+    async def _delete_exchange(self, channel: Channel, method: ExchangeDelete) -> Method:
+        session, name = self._session, method.exchange
+        topology = session.server.topology
+        session.check("configure", "exchange", name or "amq.default")
+        if not name:
+            raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
+        if name.startswith("amq.") or name == TOPICS:
+            raise Failure(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        full = session.vhost.exchange(name)
+        if await topology.exchange(full) is None:
+            return ExchangeDeleteOk()
+        if method.if_unused and await topology.is_used(full):
+            raise Failure(PRECONDITION_FAILED, f"exchange '{name}' in vhost '{self._vhost}' in use")
+        await topology.delete_exchange(full)
+        return ExchangeDeleteOk()
+
+    async def _bind_exchange(self, channel: Channel, method: ExchangeBind | ExchangeUnbind) -> Method:
+        session = self._session
+        topology, vhost = session.server.topology, session.vhost
+        binds = isinstance(method, ExchangeBind)
+        for name in (method.source, method.destination):
+            if not name:
+                raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
+        session.check("write", "exchange", method.destination)
+        session.check("read", "exchange", method.source)
+        source, destination = vhost.exchange(method.source), vhost.exchange(method.destination)
+        for name, full in ((method.source, source), (method.destination, destination)):
+            if await topology.exchange(full) is None:
+                if not binds:
+                    return ExchangeUnbindOk()
+                raise no_exchange(name, self._vhost)
+        if TOPICS in (source, destination):
+            raise Failure(NOT_IMPLEMENTED, f"'{TOPICS}' stands for the topics of a bus; only queues can be bound to it")
+        binding = Binding(exchange=destination, key=method.routing_key, arguments=binding_arguments(method.arguments))
+        if source != destination:
+            await (topology.bind if binds else topology.unbind)(source, binding)
+        return ExchangeBindOk() if binds else ExchangeUnbindOk()
+
+    # Queues
+
+    async def _declare_queue(self, channel: Channel, method: QueueDeclare) -> Method | None:
+        session, name = self._session, method.queue
+        if name.startswith(f"{REPLY_TO}.") or name == REPLY_TO:
+            return self._declare_reply(name)
+        if not name:
+            name = channel.last_queue if method.passive else f"amq.gen-{secrets.token_urlsafe(16)}"
+        full = session.vhost.queue(name)
+        info = await session.server.topology.find(full)
+        if method.passive:
+            if info is None:
+                raise no_queue(name, self._vhost)
+            await self._own(full, name)
+            await self._adopt(full)
+        else:
+            session.check("configure", "queue", name)
+            info = await self._create_queue(name, full, method, info)
+        channel.last_queue = name
+        session.server.used(full)
+        return QueueDeclareOk(name, min(info.waiting, 0xFFFFFFFF), len(info.consumers))
+
+    def _declare_reply(self, name: str) -> Method:
+        if name != REPLY_TO and not self._session.server.has_reply(name):
+            raise no_queue(name, self._vhost)
+        return QueueDeclareOk(name, 0, 1)
+
+    async def _create_queue(self, name: str, full: str, method: QueueDeclare, info: QueueInfo | None) -> QueueInfo:
+        session = self._session
+        topology = session.server.topology
+        owner = owner_of(topology.server, session.number)
+        asked = QueueDeclaration(
+            method.durable, method.exclusive, method.auto_delete, plain(method.arguments),
+            owner if method.exclusive or not method.durable else None,
+        )  # fmt: skip
+        queues.check_arguments(name, self._vhost, asked)
+        try:
+            queues.options_of(full, asked, 1)
+        except InvalidOption as error:
+            raise Failure(PRECONDITION_FAILED, f"{error} (queue '{name}' in vhost '{self._vhost}')") from None
+        if info is not None:
+            await self._own(full, name)
+            standing = await topology.declaration(full)
+            if standing is None:
+                standing = _as_declared(info, asked)
+                await self._adopt(full)
+            queues.check_equivalent(name, self._vhost, asked, standing)
+            return info
+        if name.startswith("amq.") and not name.startswith("amq.gen-"):
+            raise Failure(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+        if name.startswith("amq.gen-") and method.queue:
+            raise Failure(ACCESS_REFUSED, f"queue name '{name}' contains reserved prefix 'amq.*'")
+        exchange = asked.dead_letter_exchange
+        if exchange is not None:
+            session.check("read", "queue", name)
+            session.check("write", "exchange", exchange or "amq.default")
+        await topology.create_queue(session.vhost, full, asked)
+        if asked.exclusive:
+            session.exclusive.add(full)
+        if exchange is not None:
+            session.server.dead_letters.follow(full)
+        created = await topology.find(full)
+        if created is None:
+            raise no_queue(name, self._vhost)
+        return created
+
+    async def _own(self, full: str, name: str) -> None:
+        """Refuse a queue that belongs to another connection."""
+        declaration = await self._session.server.topology.declaration(full)
+        if declaration is not None and declaration.exclusive and full not in self._session.exclusive:
+            raise Failure(
+                RESOURCE_LOCKED,
+                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self._vhost}'. It could be "
+                "originally declared on another connection or the exclusive property value does not match that of the "
+                "original declaration.",
+            )
+
+    async def _adopt(self, full: str) -> None:
+        topology = self._session.server.topology
+        if await topology.declaration(full) is None:
+            await topology.adopt(self._session.vhost, full)
+
+    async def _named(self, channel: Channel, name: str) -> tuple[str, str, QueueInfo]:
+        """The queue that a request is for: its name, the broker's name, and what it is now."""
+        if not name:
+            name = channel.last_queue
+            if not name:
+                raise Failure(NOT_FOUND, "no previously declared queue")
+        full = self._session.vhost.queue(name)
+        info = await self._session.server.topology.find(full)
+        if info is None:
+            raise no_queue(name, self._vhost)
+        await self._own(full, name)
+        return name, full, info
+
+    async def _bind_queue(self, channel: Channel, method: QueueBind | QueueUnbind) -> Method:
+        session = self._session
+        binds = isinstance(method, QueueBind)
+        key = method.routing_key
+        if binds and not method.queue and not key:
+            key = channel.last_queue
+        try:
+            name, full, info = await self._named(channel, method.queue)
+        except Failure as failure:
+            if failure.code == NOT_FOUND and not binds and method.queue:
+                return QueueUnbindOk()
+            raise
+        session.check("write", "queue", name)
+        session.check("read", "exchange", method.exchange or "amq.default")
+        if not method.exchange:
+            raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
+        topology = session.server.topology
+        source = session.vhost.exchange(method.exchange)
+        if await topology.exchange(source) is None:
+            if not binds:
+                return QueueUnbindOk()
+            raise no_exchange(method.exchange, self._vhost)
+        if source == TOPICS:
+            await self._follow_topics(full, info, key, binds)
+        else:
+            binding = Binding(queue=full, key=key, arguments=binding_arguments(method.arguments))
+            await (topology.bind if binds else topology.unbind)(source, binding)
+        return QueueBindOk() if binds else QueueUnbindOk()
+
+    async def _follow_topics(self, full: str, info: QueueInfo, pattern: str, binds: bool) -> None:
+        """A queue takes topics of a bus from now on, or no longer."""
+        patterns = [one for one in info.options.patterns if one != pattern]
+        if binds:
+            patterns.append(pattern)
+        await self._session.server.broker.configure_queue(full, patterns=patterns)
+
+    async def _purge(self, channel: Channel, method: QueuePurge) -> Method:
+        name, full, info = await self._named(channel, method.queue)
+        self._session.check("read", "queue", name)
+        del info
+        cleared = await self._session.server.broker.clear(full, reason="purged", who=self._session.user.name or None)
+        return QueuePurgeOk(cleared)
+
+    async def _delete_queue(self, channel: Channel, method: QueueDelete) -> Method:
+        session = self._session
+        try:
+            name, full, info = await self._named(channel, method.queue)
+        except Failure as failure:
+            if failure.code == NOT_FOUND and method.queue:
+                return QueueDeleteOk(0)
+            raise
+        session.check("configure", "queue", name)
+        if method.if_unused and info.consumers:
+            raise Failure(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self._vhost}' in use")
+        if method.if_empty and info.waiting:
+            raise Failure(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self._vhost}' not empty")
+        session.exclusive.discard(full)
+        await session.server.drop_queue(full)
+        return QueueDeleteOk(min(info.waiting, 0xFFFFFFFF))
+
+    # Consuming
+
+    async def _consume(self, channel: Channel, method: BasicConsume) -> Method | None:
+        session = self._session
+        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        if tag in channel.consumers or tag == channel.reply_consumer:
+            raise Failure(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        if method.queue == REPLY_TO:
+            return self._consume_replies(channel, method, tag)
+        name, full, info = await self._named(channel, method.queue)
+        session.check("read", "queue", name)
+        declaration = await session.server.topology.declaration(full)
+        consumer = AmqpConsumer(session, channel, tag, full, declaration, method.no_ack, method.exclusive)
+        session.server.claim(consumer, name, self._vhost, info)
+        consumer.renews = info.options.acknowledge_timeout < _SOON
+        prefetch = channel.shared_prefetch or channel.prefetch
+        credit = consumer.credit_for(prefetch)
+        shared = channel.shared_prefetch and not method.no_ack
+        priority = method.arguments.get("x-priority", 0)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise Failure(PRECONDITION_FAILED, f"invalid arg 'x-priority' of consumer '{tag}': it must be a number")
+        try:
+            subscription = await session.server.broker.subscribe(
+                full,
+                consumer=session.server.consumer_name(session, channel.number, tag),
+                batch=min(credit, BATCH),
+                credit=credit,
+                group=f"amqp-{session.server.topology.server}-{session.number}-{channel.number}" if shared else None,
+                priority=int(priority),
+            )
+        except ConsumersFull:
+            raise Failure(ACCESS_REFUSED, f"queue '{name}' in vhost '{self._vhost}' in exclusive use") from None
+        channel.consumers[tag] = consumer
+        session.server.joined(consumer)
+        if not method.no_wait:
+            session.send(channel.number, BasicConsumeOk(tag))
+        consumer.start(subscription)
+        return None
+
+    def _consume_replies(self, channel: Channel, method: BasicConsume, tag: str) -> Method:
+        if not method.no_ack:
+            raise Failure(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        if channel.reply_consumer is not None:
+            raise Failure(PRECONDITION_FAILED, "reply consumer already set")
+        channel.reply_consumer = tag
+        channel.reply_token = self._session.server.await_replies(self._session, channel)
+        return BasicConsumeOk(tag)
+
+    async def _cancel(self, channel: Channel, method: BasicCancel) -> Method:
+        server = self._session.server
+        if method.consumer_tag == channel.reply_consumer:
+            server.replies.pop(channel.reply_token or "", None)
+            channel.reply_consumer = channel.reply_token = None
+        consumer = channel.consumers.pop(method.consumer_tag, None)
+        if consumer is not None:
+            await consumer.stop(keep=True)
+            server.left(consumer)
+        return BasicCancelOk(method.consumer_tag)
+
+    async def _get(self, channel: Channel, method: BasicGet) -> Method | None:
+        session = self._session
+        name, full, _ = await self._named(channel, method.queue)
+        session.check("read", "queue", name)
+        session.server.used(full)
+        declaration = await session.server.topology.declaration(full)
+        limit = declaration.delivery_limit if declaration is not None else None
+        while True:
+            try:
+                delivery = await session.server.broker.pull(full, consumer=f"amqp-get-{session.number}")
+            except NotFound:
+                raise no_queue(name, self._vhost) from None
+            if delivery is None:
+                return BasicGetEmpty()
+            if limit is None or delivery.attempts[0] <= limit + 1:
+                break
+            await delivery.answer(TOO_OFTEN)
+        message = delivery[0]
+        if method.no_ack:
+            tag = channel.unanswered.skip(1)
+        else:
+            tag = channel.unanswered.add(delivery, [0], None, time.monotonic())
+        left = sum(delivery.remaining)
+        reply = BasicGetOk(tag, delivery.redelivered[0], exchange_of(message.headers), _short(message.name), left)
+        frames: list[bytes] = []
+        add_content(
+            frames, method_frame(channel.number, reply), channel.number, properties_of(message), message.body,
+            session.protocol.frame_max,
+        )  # fmt: skip
+        session.write(frames)
+        if method.no_ack:
+            session.settle(delivery, None, DONE)
+        return None
+
+
+def plain(table: Table) -> Table:
+    """A table without the types its values had on the wire, so that it can be kept and compared."""
+    return {name: _plain(value) for name, value in table.items()}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, dict):
+        return plain(value)
+    if isinstance(value, tuple) and hasattr(value, "decimal"):
+        return str(value.decimal())
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return bytes(value)
+
+
+def _short(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape")[:255].decode("utf-8", "ignore")
+
+
+def _as_declared(info: QueueInfo, asked: QueueDeclaration) -> QueueDeclaration:
+    """A bus's own queue, as if it had been declared with those of the arguments that agree with its options."""
+    durable = info.options.persistence is Persistence.PERSISTENT
+    wanted = queues.options_of(info.name, asked, 1)
+    agrees = {
+        "x-message-ttl": "message_timeout", "x-max-length": "message_limit", "x-max-length-bytes": "byte_limit",
+        "x-max-priority": "max_priority", "x-single-active-consumer": "single_active_consumer",
+    }  # fmt: skip
+    kept = {
+        argument: value
+        for argument, value in asked.arguments.items()
+        if argument not in agrees or getattr(wanted, agrees[argument]) == getattr(info.options, agrees[argument])
+    }
+    return msgspec.structs.replace(asked, durable=durable, exclusive=False, auto_delete=False, arguments=kept)

@@ -1,0 +1,473 @@
+"""The thin shell: sockets, timers and limits around sessions. A peer that misbehaves costs its own connection only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+import time
+from collections import deque
+from typing import Final
+
+from remuda.amqp.frames import Event, add_content, method_frame
+from remuda.amqp.methods import BasicDeliver, ConnectionOpen, ConnectionStartOk
+from remuda.amqp.tables import Table
+from remuda.broker.port import AsyncBroker
+from remuda.model.errors import BrokerClosed, RemudaError
+from remuda.model.results import QueueInfo
+from remuda.server.amqp.channels import Channel
+from remuda.server.amqp.connection import Limits, ServerConnection, Stage
+from remuda.server.amqp.consumers import AmqpConsumer
+from remuda.server.amqp.deadletters import DeadLetters, vhost_for
+from remuda.server.amqp.failures import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, PRECONDITION_FAILED, Failure
+from remuda.server.amqp.inbound import Publication
+from remuda.server.amqp.intake import Intake
+from remuda.server.amqp.login import credentials
+from remuda.server.amqp.names import REPLY_TO, VHost
+from remuda.server.amqp.session import Session, new_token
+from remuda.server.amqp.topology import Topology
+from remuda.server.users import User, Users
+
+_log = logging.getLogger("remuda.amqp")
+_ROUND: Final = 1.0
+_CLOSING: Final = 5.0
+_HIGH_WATER: Final = 1 << 20
+_LAST: Final = 30.0
+_GATHERED: Final = 256
+
+
+class AmqpServer:
+    """An AMQP 0-9-1 server on a broker."""
+
+    def __init__(
+        self,
+        broker: AsyncBroker,
+        *,
+        users: Users | None = None,
+        vhosts: tuple[str, ...] = ("/",),
+        limits: Limits | None = None,
+    ) -> None:
+        self.broker = broker
+        self.users = users
+        self.limits = limits or Limits()
+        known = (*vhosts, *(users.vhosts if users is not None else ()))
+        self.topology = Topology(broker, known, self.limits.consumer_seconds)
+        self.dead_letters = DeadLetters(self)
+        self.intake = Intake(self.limits.memory_bytes)
+        self.replies: dict[str, tuple[Session, Channel]] = {}
+        """Channels that wait for direct replies, by their token."""
+        self.wires: set[Wire] = set()
+        self._servers: list[asyncio.Server] = []
+        self._consumers: dict[str, set[AmqpConsumer]] = {}
+        self._last_used: dict[str, float] = {}
+        self._numbers = 0
+        self._upkeep: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._logins = asyncio.Semaphore(2)
+
+    # Life
+
+    async def start(self) -> None:
+        """Learn what was declared before. Listening comes after it."""
+        await self.topology.load()
+        for full, declaration in self.topology.queues.items():
+            if declaration.dead_letter_exchange is not None:
+                self.dead_letters.follow(full)
+        self._upkeep = asyncio.create_task(self._keep_up())
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Accept clients; gives the port."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Wire(self), host, port, ssl=tls, backlog=1024, reuse_address=True)
+        self._servers.append(server)
+        found: int = server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self, reason: str = "broker forced connection closure with reason 'shutdown'") -> None:
+        """Tell every client, give back what they held, and end."""
+        for server in self._servers:
+            server.close()
+        for wire in list(self.wires):
+            wire.shut_down(reason)
+        deadline = time.monotonic() + _CLOSING
+        while self.wires and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        for wire in list(self.wires):
+            wire.abort()
+        while self._closing:
+            await asyncio.wait(list(self._closing))
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait([self._upkeep])
+        await self.dead_letters.close()
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def properties(self) -> Table:
+        from remuda import __version__
+
+        return {
+            "capabilities": {
+                "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True,
+                "consumer_cancel_notify": True, "connection.blocked": True, "consumer_priorities": True,
+                "authentication_failure_close": True, "per_consumer_qos": True, "direct_reply_to": True,
+            },
+            "cluster_name": f"remuda@{socket.gethostname()}", "product": "Remuda", "version": __version__,
+            "platform": f"Python on {os.uname().sysname}",
+            "information": "AMQP 0-9-1 on an embedded broker with an event log",
+        }  # fmt: skip
+
+    async def log_in(self, method: ConnectionStartOk) -> User | None:
+        """The user that a login is for; None if it is wrong."""
+        found = credentials(method.mechanism, method.response)
+        if found is None:
+            return None
+        name, password = found
+        if self.users is None:
+            return User(name, everywhere=True)
+        async with self._logins:  # a password takes a core for a while: others are served meanwhile
+            return await asyncio.to_thread(self.users.check, name, password)
+
+    def vhost_of(self, full: str) -> VHost:
+        return vhost_for(full, list(self.topology.vhosts.values()))
+
+    def closing(self, work: asyncio.Task[None]) -> None:
+        self._closing.add(work)
+        work.add_done_callback(self._closing.discard)
+
+    # Queues and their consumers
+
+    async def drop_queue(self, full: str) -> None:
+        self.dead_letters.forget(full)
+        self._last_used.pop(full, None)
+        with contextlib.suppress(BrokerClosed):
+            await self.topology.delete_queue(full)
+
+    def used(self, full: str) -> None:
+        """Somebody asked for a queue, so it does not expire yet."""
+        declaration = self.topology.queues.get(full)
+        if declaration is not None and declaration.expires is not None:
+            self._last_used[full] = time.monotonic()
+
+    def consumer_name(self, session: Session, channel: int, tag: str) -> str:
+        """What the broker calls a consumer: unlike any other, and readable."""
+        shown = "".join(sign if sign.isprintable() and sign != "," else "?" for sign in tag)
+        name = f"amqp-{os.getpid()}-{session.number}-{channel}-{shown}"
+        return name if len(name.encode()) <= 200 else f"{name.encode()[:150].decode(errors='ignore')}-{new_token()}"
+
+    def claim(self, consumer: AmqpConsumer, name: str, vhost: str, info: QueueInfo) -> None:
+        """Refuse a consumer where another one has the queue to itself, or it wants that and cannot."""
+        others = self._consumers.get(consumer.queue, set())
+        if any(other.exclusive for other in others) or (consumer.exclusive and info.consumers):
+            raise Failure(ACCESS_REFUSED, f"queue '{name}' in vhost '{vhost}' in exclusive use")
+
+    def joined(self, consumer: AmqpConsumer) -> None:
+        self._consumers.setdefault(consumer.queue, set()).add(consumer)
+
+    def left(self, consumer: AmqpConsumer) -> None:
+        others = self._consumers.get(consumer.queue)
+        if others is not None:
+            others.discard(consumer)
+            if not others:
+                del self._consumers[consumer.queue]
+        self.used(consumer.queue)
+
+    # Direct replies
+
+    def await_replies(self, session: Session, channel: Channel) -> str:
+        token = new_token()
+        self.replies[token] = (session, channel)
+        return token
+
+    def has_reply(self, name: str) -> bool:
+        return name.removeprefix(f"{REPLY_TO}.") in self.replies
+
+    def reply(self, token: str, publication: Publication) -> bool:
+        """Hand a reply to the channel that waits for it; False if none does."""
+        found = self.replies.get(token)
+        if found is None:
+            return False
+        session, channel = found
+        tag = channel.unanswered.skip(1)
+        method = BasicDeliver(channel.reply_consumer or "", tag, False, "", publication.method.routing_key)
+        frames: list[bytes] = []
+        add_content(
+            frames, method_frame(channel.number, method), channel.number, publication.properties, publication.body,
+            session.protocol.frame_max,
+        )  # fmt: skip
+        session.write(frames)
+        session.flush_wire()
+        return True
+
+    # Time
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(_ROUND)
+            try:
+                self.intake.review()
+                now = time.monotonic()
+                for wire in list(self.wires):
+                    await self._look_after(wire, now)
+                await self._expire_queues(now)
+                await self.topology.drop_unused()
+                self._forget_removed()
+            except asyncio.CancelledError:
+                raise
+            except BrokerClosed:
+                return
+            except Exception:
+                _log.exception("a round of upkeep failed; the next one follows")
+
+    async def _look_after(self, wire: Wire, now: float) -> None:
+        """Consumers that take too long lose their channel; those of queues with a short time have it renewed."""
+        session = wire.session
+        for channel in list(session.channels.values()):
+            oldest = channel.unanswered.oldest()
+            if oldest is None:
+                continue
+            tag, since = oldest
+            consumer = channel.unanswered.held[tag][2]
+            timeout = consumer.timeout if consumer is not None else self.limits.consumer_seconds
+            if now - since > timeout:
+                text = (
+                    f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: "
+                    f"{round(timeout * 1000)} ms. This timeout value can be configured, see consumers doc guide "
+                    "to learn more"
+                )
+                await session.fail(channel.number, Failure(PRECONDITION_FAILED, text), None)
+                continue
+            renewed: set[int] = set()
+            for delivery, _, holder in list(channel.unanswered.held.values()):
+                if holder is not None and holder.renews and id(delivery) not in renewed:
+                    renewed.add(id(delivery))
+                    with contextlib.suppress(RemudaError):
+                        await self.broker.renew(delivery)
+
+    async def _expire_queues(self, now: float) -> None:
+        for full, declaration in list(self.topology.queues.items()):
+            if declaration.expires is None:
+                continue
+            if full in self._consumers:
+                self._last_used[full] = now
+                continue
+            since = self._last_used.setdefault(full, now)
+            if now - since >= declaration.expires / 1000:
+                info = await self.topology.find(full)
+                if info is not None and not info.consumers:
+                    await self.drop_queue(full)
+
+    def _forget_removed(self) -> None:
+        for full in [full for full in self._last_used if full not in self.topology.queues]:
+            del self._last_used[full]
+
+
+class Wire(asyncio.Protocol):
+    """One socket. Requests are handled one buffer after the other; while too much waits, it is read no further."""
+
+    def __init__(self, server: AmqpServer) -> None:
+        self._server = server
+        self.protocol = ServerConnection(server.limits, server.properties())
+        self.session = Session(server, self.protocol, self, server.next_number())
+        self._transport: asyncio.Transport | None = None
+        self._backlog: deque[list[Event]] = deque()
+        self._backlog_bytes = 0
+        self._arrived = asyncio.Event()
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._worker: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        self._paused = False
+        self._over = False
+
+    # From asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
+        if len(self._server.wires) >= self._server.limits.connection_max:
+            _log.warning("a connection was refused: there are %d already", len(self._server.wires))
+            transport.abort()
+            return
+        self._server.wires.add(self)
+        self._heard = time.monotonic()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._server.limits.login_seconds, self._too_late)
+        self._worker = loop.create_task(self._work())
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = time.monotonic()
+        events = self.protocol.receive(data)
+        if events:
+            self._backlog.append(events)
+            self._backlog_bytes += len(data)
+            self._arrived.set()
+        self.flush()
+        self._regulate()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.session.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.session.writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._over = True
+        self.session.writable.set()
+        self._arrived.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self in self._server.wires:
+            self._server.closing(asyncio.get_running_loop().create_task(self._clean_up()))
+
+    # From the session
+
+    def write(self, frames: list[bytes]) -> None:
+        """Frames go out together with what else is written in this turn."""
+        self._out += frames
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._flushing = False
+        transport = self._transport
+        own = self.protocol.output()
+        if transport is None or transport.is_closing():
+            self._out.clear()
+            return
+        out, self._out = self._out, []
+        # What the session answered came before what ends the connection.
+        out += own
+        if out:
+            transport.write(b"".join(out))
+        if self.protocol.stage is Stage.CLOSED:
+            transport.close()
+        elif self.protocol.stage is Stage.CLOSING and not self._over:
+            self._over = True
+            asyncio.get_running_loop().call_later(_CLOSING, self.abort)
+
+    def resume(self) -> None:
+        self._regulate()
+
+    def shut_down(self, reason: str) -> None:
+        self.protocol.fail(Failure(CONNECTION_FORCED, reason))
+        self.flush()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Inside
+
+    def _regulate(self) -> None:
+        """Read on, or not, as what waits allows."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        waits = self._backlog_bytes + self.session.in_flight + self.protocol.held // 8
+        stop = waits > self._server.limits.backlog_bytes or (self.session.publishes and self._server.intake.blocked)
+        if stop and not self._paused:
+            self._paused = True
+            transport.pause_reading()
+        elif not stop and self._paused:
+            self._paused = False
+            transport.resume_reading()
+            self._heard = time.monotonic()
+
+    async def _work(self) -> None:
+        session = self.session
+        try:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._backlog:
+                    events = self._backlog.popleft()
+                    if len(events) < _GATHERED:
+                        while self._backlog:
+                            events += self._backlog.popleft()
+                    if type(events[0][1]) in (ConnectionStartOk, ConnectionOpen):
+                        await self._open(events)
+                    else:
+                        await session.handle(events)
+                self._backlog_bytes = 0
+                self._regulate()
+                if self._over:
+                    return
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            _log.exception("connection %d failed", session.number)
+            self.protocol.fail(Failure(INTERNAL_ERROR, type(error).__name__))
+            self.flush()
+
+    async def _open(self, events: list[Event]) -> None:
+        method = events[0][1]
+        if isinstance(method, ConnectionStartOk):
+            user = await self._server.log_in(method)
+            if user is None:
+                text = (
+                    f"Login was refused using authentication mechanism {method.mechanism}. "
+                    "For details see the broker logfile."
+                )
+                _log.warning("connection %d: login refused", self.session.number)
+                self.protocol.refuse(Failure(ACCESS_REFUSED, text, hard=True))
+            else:
+                self.session.user = user
+                self.protocol.accept()
+            self.flush()
+            return
+        await self.session.handle(events)
+        if self.protocol.stage is Stage.RUNNING:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self.protocol.heartbeat:
+                self._beat()
+
+    def _beat(self) -> None:
+        """Half the agreed time between signs of life; after twice without one, the peer is gone."""
+        if self._over:
+            return
+        pause = self.protocol.heartbeat
+        if not self._paused and time.monotonic() - self._heard > 2 * pause + 1:
+            _log.warning("connection %d: no sign of life for %d s", self.session.number, 2 * pause)
+            self.abort()
+            return
+        self.protocol.beat()
+        self.flush()
+        self._timer = asyncio.get_running_loop().call_later(pause / 2, self._beat)
+
+    def _too_late(self) -> None:
+        _log.warning("connection %d did not open in time", self.session.number)
+        self.abort()
+
+    async def _clean_up(self) -> None:
+        if self._worker is not None:
+            # What was received before the connection broke still counts.
+            await asyncio.wait([self._worker], timeout=_LAST)
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+        self._server.intake.forget(self.session)
+        try:
+            await self.session.close()
+        except BrokerClosed:
+            pass
+        except Exception:
+            _log.exception("connection %d could not be cleaned up", self.session.number)
+        finally:
+            self._server.wires.discard(self)

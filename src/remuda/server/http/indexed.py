@@ -1,0 +1,152 @@
+"""Search by the index that stands beside a directory, or anywhere by URL; what it has not taken in yet is added."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from remuda.index.opening import default_place, open_index
+from remuda.index.port import SearchIndex
+from remuda.index.query import Cursor, Hit
+from remuda.index.query import Query as IndexQuery
+from remuda.model.errors import Conflict, InvalidOption, RemudaError
+from remuda.model.urls import parse_url
+from remuda.server.http.recent import Recent
+from remuda.server.http.search import RecentSearcher, excerpt, page_of, read_cursor
+from remuda.server.http.values import MessageRow, Page, Query
+
+_LOOK_AGAIN: Final = 2.0
+_LAST_NAME: Final = "\U0010ffff"
+_ROUNDS: Final = 20
+"""Pages of the index read at most for one of ours, where states have changed since."""
+
+
+class IndexPlace:
+    """Where the index of a bus is, opened once there is one."""
+
+    def __init__(self, url: str | os.PathLike[str], place: str | None = None) -> None:
+        self._place = place
+        self._folder: Path | None = None
+        if place is None:
+            parsed = parse_url(url)
+            if parsed.is_directory:
+                self._folder = Path(default_place(parsed.path))
+        self._index: SearchIndex | None = None
+        self._looked = 0.0
+        self._lock = threading.Lock()
+
+    def opened(self) -> SearchIndex | None:
+        """The index, if one was built. A folder that is not there is looked for again after a while."""
+        with self._lock:
+            if self._index is None and (self._place is not None or self._appeared()):
+                self._index = open_index(self._place if self._place is not None else str(self._folder))
+            return self._index
+
+    def _appeared(self) -> bool:
+        if self._folder is None or time.monotonic() < self._looked:
+            return False
+        self._looked = time.monotonic() + _LOOK_AGAIN
+        return self._folder.is_dir()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._index is not None:
+                self._index.close()
+                self._index = None
+
+
+def search(place: IndexPlace, recent: Recent, end: int, query: Query) -> Page:
+    """By the index where there is one that can be used, else among recent messages; the page says which."""
+    try:
+        index = place.opened()
+        reached = None if index is None else index.reached()
+        if index is None or reached is None:
+            return RecentSearcher(recent).search(query)
+        if reached.offset > end:
+            raise Conflict("it is of another log; build it anew: remuda index build")
+        return _Indexed(index, recent, reached.offset, end).search(query)
+    except InvalidOption:
+        raise
+    except RemudaError as error:
+        page = RecentSearcher(recent).search(query)
+        note = f"The search index cannot be used: {error}. {page.note or 'Recent messages were searched instead.'}"
+        return Page(page.messages, page.next, note)
+
+
+class _Indexed:
+    def __init__(self, index: SearchIndex, recent: Recent, reached: int, end: int) -> None:
+        self._index = index
+        self._recent = recent
+        self._reached = reached
+        self._end = end
+
+    def search(self, query: Query) -> Page:
+        wanted = query.limit + 1
+        floor = self._floor(query)
+        rows = list(islice(RecentSearcher(self._recent).found(query, floor), wanted))
+        below = None if query.cursor is None else read_cursor(query.cursor)
+        cursor = None if below is None or below[0] >= floor else str(Cursor(*below))
+        if cursor is None:
+            cursor = str(Cursor(floor, _LAST_NAME))
+        for _ in range(_ROUNDS):
+            if len(rows) >= wanted or not floor:
+                break
+            page = self._index.search(_asked(query, cursor, wanted - len(rows)))
+            rows += [row for row in map(self._row, page.hits) if not query.states or row.state in query.states]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return page_of(rows, query.limit, self._note(), self._end - self._reached)
+
+    def _floor(self, query: Query) -> int:
+        """From here on recent messages answer: their states are of this moment. Of words they know the beginning of a
+        body only, so that they answer for what is not in the index."""
+        if query.text or self._recent.first > self._reached:
+            return self._reached
+        return self._recent.first
+
+    def _note(self) -> str | None:
+        if self._recent.first <= self._reached:
+            return None
+        return (
+            f"Messages {self._reached} to {self._recent.first - 1} are not in the search index yet and are not listed; "
+            "to keep it up with the log: remuda index follow"
+        )
+
+    def _row(self, hit: Hit) -> MessageRow:
+        copy, brief = self._recent.copy(hit.queue, hit.offset), self._recent.brief(hit.offset)
+        return MessageRow(
+            offset=hit.offset,
+            id=hit.id,
+            topic=hit.name,
+            queue=hit.queue,
+            state=hit.state if copy is None else copy.state,
+            created=hit.created,
+            modified=hit.modified if copy is None else copy.modified,
+            attempts=hit.attempts if copy is None else copy.attempts,
+            reason=hit.reason if copy is None else copy.reason,
+            object=hit.object,
+            key=hit.key,
+            mime_type=hit.mime_type,
+            size=hit.size,
+            excerpt="" if brief is None else excerpt(brief.excerpt, brief.size),
+        )
+
+
+def _asked(query: Query, cursor: str | None, limit: int) -> IndexQuery:
+    return IndexQuery(
+        queue=query.queue,
+        topic=query.topic,
+        states=query.states,
+        since=query.since,
+        until=query.until,
+        object=query.object,
+        key=query.key,
+        text=query.text or "",
+        limit=limit,
+        cursor=cursor,
+    )

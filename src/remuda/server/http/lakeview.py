@@ -1,0 +1,125 @@
+"""Pipelines as the dashboard shows them, without Spark: how far each came, the lake's tables, points for charts."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from remuda.model.errors import RemudaError
+from remuda.model.urls import parse_url
+from remuda.spark.manifests import Manifests
+from remuda.spark.progress import progress
+
+_POINTS: Final = 500
+_COUNTS: Final = ("published", "succeeded", "dead")
+_TIMES: Final = ("wait_p95", "processing_p95")
+_COLUMNS: Final = ["start", "queue", *_COUNTS, *_TIMES]
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """A pipeline that follows the log."""
+
+    name: str
+    batches: int
+    behind: int
+    last: int | None
+    """When its last batch was done, in microseconds."""
+
+
+class LakeTableView(msgspec.Struct, frozen=True):
+    """A table of the lake as it is now."""
+
+    name: str
+    version: int
+    files: int
+    size: int
+    changed: int | None
+
+
+class LakeView:
+    """A lake beside a bus: read as it is now, and never written."""
+
+    def __init__(self, url: str | PathLike[str], lake: str) -> None:
+        parsed = parse_url(url)
+        self._directory = parsed.path if parsed.is_directory else None
+        self.lake = Path(lake)
+
+    @property
+    def exists(self) -> bool:
+        return self.lake.is_dir()
+
+    def pipelines(self) -> list[Pipeline]:
+        if self._directory is None or not self.exists:
+            return []
+        found = []
+        for row in progress(self._directory, str(self.lake)):
+            commits = self.lake / "_checkpoints" / row["pipeline"] / "commits"
+            last = max((path.stat().st_mtime_ns // 1000 for path in commits.glob("[0-9]*")), default=None)
+            found.append(Pipeline(row["pipeline"], row["batches"], row["behind"], last))
+        return found
+
+    def tables(self) -> list[LakeTableView]:
+        """By name. Of a lake in Delta's format, the files are listed by Delta."""
+        found = []
+        for folder in sorted(self.lake.glob("*")) if self.exists else ():
+            if (folder / "_manifests").is_dir():
+                manifest = Manifests(folder).read()
+                sizes = [_size(folder / file.path) for file in manifest.files]
+                found.append(
+                    LakeTableView(folder.name, manifest.version, len(sizes), sum(sizes), int(manifest.time * 1e6))
+                )
+            elif (folder / "_delta_log").is_dir():
+                commits = sorted((folder / "_delta_log").glob("[0-9]*.json"))
+                files = self._files(folder)
+                sizes = [_size(Path(file)) for file in files]
+                changed = commits[-1].stat().st_mtime_ns // 1000 if commits else None
+                found.append(LakeTableView(folder.name, len(commits), len(sizes), sum(sizes), changed))
+        return found
+
+    def windows(self, table: str, queue: str | None) -> dict[str, Any]:
+        """The newest windows of a table of metrics as points: of one queue, or of all together."""
+        names = [one.name for one in self.tables() if one.name.startswith("metrics")]
+        files = self._files(self.lake / table) if table in names else []
+        empty: dict[str, Any] = {"times": [], "counts": {}, "latency": {}, "queues": []}
+        if not files:
+            return empty
+        rows = ds.dataset(files, format="parquet").to_table(columns=_COLUMNS)
+        queues = sorted(name for name in pc.unique(rows["queue"]).to_pylist() if name is not None)
+        if queue is not None:
+            rows = rows.filter(pc.equal(rows["queue"], queue))
+        sums = rows.group_by("start").aggregate(
+            [(name, "sum") for name in _COUNTS] + [(name, "max") for name in _TIMES]
+        )
+        sums = sums.sort_by("start").slice(max(sums.num_rows - _POINTS, 0))
+        return {
+            "times": [
+                round(time / 1e6, 2) for time in sums["start"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+            ],
+            "counts": {name: sums[f"{name}_sum"].to_pylist() for name in _COUNTS},
+            "latency": {f"{name[:-4]} p95": sums[f"{name}_max"].to_pylist() for name in _TIMES},
+            "queues": queues[:1000],
+        }
+
+    def _files(self, folder: Path) -> list[str]:
+        if (folder / "_manifests").is_dir():
+            return [str(folder / file.path) for file in Manifests(folder).read().files]
+        if (folder / "_delta_log").is_dir():
+            try:
+                from deltalake import DeltaTable
+            except ImportError:
+                raise RemudaError("the lake's tables are Delta's: pip install 'remuda[delta]'") from None
+            return list(DeltaTable(folder).file_uris())
+        return []
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

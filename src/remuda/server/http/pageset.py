@@ -1,0 +1,92 @@
+"""What all pages share: forms with their token, notes that wait for the next page, errors that are told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from remuda.model.errors import RemudaError
+from remuda.server.http.operations import read_body
+from remuda.server.http.problems import Problem, problem_of
+from remuda.server.http.render import page
+from remuda.server.http.service import MessagingService
+
+T = TypeVar("T")
+
+FORM_LIMIT: Final = 4 << 20
+_NOTES: Final = 1000
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    return await run_in_threadpool(function, *arguments)
+
+
+class PageSet:
+    """Some pages of one service."""
+
+    def __init__(self, service: MessagingService) -> None:
+        self._service = service
+        self._notes: dict[str, list[tuple[str, str]]] = {}
+
+    async def form(self, request: Request) -> Form:
+        content = await read_body(request, FORM_LIMIT)
+        try:
+            pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=20_000, errors="strict")
+        except ValueError:
+            raise Problem(400, "Invalid form", "the form is not understood") from None
+        form = Form(pairs)
+        request.state.guard.check_csrf(request.state.session, form.get("csrf"))
+        return form
+
+    def say(self, request: Request, text: str, where: str, tone: str = "good") -> Response:
+        while len(self._notes) >= _NOTES:
+            del self._notes[next(iter(self._notes))]
+        self._notes.setdefault(request.state.session, []).append((tone, text))
+        root = request.scope.get("root_path", "")
+        if not where.startswith("/") or where.startswith(("//", "/\\")):
+            where = "/"
+        return RedirectResponse(f"{root}{where}", 303)
+
+    def noted(self, request: Request) -> list[tuple[str, str]]:
+        return self._notes.pop(request.state.session, [])
+
+    def guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """A page that tells of errors instead of failing."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except Problem as problem:
+                return error_page(request, problem.status, problem.detail)
+            except RemudaError as error:
+                told = problem_of(error)
+                return error_page(request, told.status, told.detail)
+
+        return answer
+
+
+class Form:
+    """The fields of a form, each possibly several times."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._pairs = pairs
+
+    def get(self, name: str) -> str | None:
+        return next((value for key, value in self._pairs if key == name), None)
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self._pairs if key == name]
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self._pairs}
+
+
+def error_page(request: Request, status: int, detail: str) -> Response:
+    if request.headers.get("hx-request") and status == 503:
+        return page(request, "parts/gone.html", 200, detail=detail)
+    return page(request, "error.html", status, detail=detail, code=status, notes=[])

@@ -1,0 +1,73 @@
+"""One message's life in the order in which it happened, told from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from remuda.model.message import Message
+from remuda.model.state import State
+from remuda.server.http.values import TimelineEntry
+
+
+def timeline(
+    created: int, message: Message, document: Any, events: Iterable[Mapping[str, Any]]
+) -> Iterator[TimelineEntry]:
+    yield TimelineEntry(created, "", State.LOGGED, f"Published as {message.name}")
+    told = list(events)
+    available: dict[str, int] = {}
+    fetched: dict[str, int] = {}
+    for view in document.queues:
+        first = next((event for event in told if event["queue"] == view.queue), None)
+        if first is None or first["state"] != State.QUEUED.value:
+            due = message.due
+            available[view.queue] = max(created, due or 0)
+            yield TimelineEntry(created, view.queue, State.QUEUED, "Delayed" if due else "Queued", due=due)
+    for event in told:
+        queue, state, time_ = event["queue"], State(event["state"]), event["time"]
+        waited = took = None
+        if state is State.FETCHED:
+            waited = max(0, time_ - available[queue]) if queue in available else None
+            fetched[queue] = time_
+        elif queue in fetched and state is not State.COMPLETED:
+            took = time_ - fetched.pop(queue)
+        if state in (State.QUEUED, State.RETRY):
+            available[queue] = event["due"] or time_
+        yield TimelineEntry(
+            time=time_,
+            queue=queue,
+            state=state,
+            what=_words(state, event),
+            attempt=event["attempt"] or 0,
+            consumer=event["consumer"],
+            reason=event["reason"],
+            detail=event["detail"],
+            who=event["who"],
+            due=event["due"],
+            waited=waited,
+            took=took,
+        )
+
+
+def _words(state: State, event: Mapping[str, Any]) -> str:
+    match state:
+        case State.FETCHED:
+            return f"Attempt {event['attempt']} began"
+        case State.QUEUED:
+            return "Reprocessed" if event["reason"] == "reprocessed" else "Back in the queue"
+        case State.SUCCESS:
+            return "Confirmed"
+        case State.COMPLETED:
+            return "Completed"
+        case State.RETRY:
+            return f"Attempt {event['attempt'] or ''} failed".replace("  ", " ")
+        case State.DEAD:
+            return "Dead"
+        case State.INVALID:
+            return "Rejected as invalid"
+        case State.NOT_INTERESTED:
+            return "Consumer not interested"
+        case State.KICKED:
+            return "Sent; no answer is awaited"
+        case _:
+            return state.name.capitalize()

@@ -1,0 +1,144 @@
+"""`remuda serve`: listeners beside one broker, until a signal ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from remuda.broker.port import Broker
+from remuda.model.errors import InvalidOption
+from remuda.server.amqp.connection import Limits
+from remuda.server.amqp.shell import AmqpServer
+from remuda.server.users import Users
+
+
+class Listener(Protocol):
+    """Something that clients connect to. `remuda serve` opens all of them on one broker."""
+
+    async def open(self, broker: Broker) -> str:
+        """Listen; gives the address that clients use."""
+        ...
+
+    async def close(self) -> None:
+        """Tell clients, give back what they hold, and end."""
+        ...
+
+
+class AmqpListener:
+    """AMQP 0-9-1, also over TLS."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        users: Users | None = None,
+        tls: ssl.SSLContext | None = None,
+        vhosts: Sequence[str] = ("/",),
+        limits: Limits | None = None,
+    ) -> None:
+        check_safe(host, users)
+        self._host = host
+        self._port = port
+        self._users = users
+        self._tls = tls
+        self._vhosts = tuple(vhosts)
+        self._limits = limits
+        self._server: AmqpServer | None = None
+
+    async def open(self, broker: Broker) -> str:
+        server = AmqpServer(broker.aio, users=self._users, vhosts=self._vhosts, limits=self._limits)
+        await server.start()
+        try:
+            port = await server.listen(self._host, self._port, self._tls)
+        except OSError as error:
+            await server.close()
+            where = f"{self._host}:{self._port}"
+            raise InvalidOption(
+                f"cannot listen on {where}: {error.strerror or error}; choose another --listen"
+            ) from None
+        self._server = server
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'amqps' if self._tls else 'amqp'}://{shown}:{port}"
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+
+def check_safe(host: str, users: Users | None) -> None:
+    """Refuse to let anybody in from elsewhere without a password."""
+    if users is None and not is_loopback(host):
+        raise InvalidOption(
+            f"listening on {host} would let everybody on the network in without a password. Give --users FILE, which "
+            "`remuda users add FILE NAME` makes, or listen on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach an address."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def read_address(text: str, default_port: int) -> tuple[str, int]:
+    """HOST:PORT, HOST, or :PORT."""
+    host, colon, number = text.rpartition(":")
+    if not colon or (text.count(":") > 1 and not host.startswith("[")):
+        host, number = text, str(default_port)
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    if not number.isascii() or not number.isdecimal() or int(number) > 65535:
+        raise InvalidOption(f"--listen takes HOST:PORT, such as 127.0.0.1:{default_port}, not {text!r}")
+    return host, int(number)
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    """A server's side of TLS 1.2 or newer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidOption(f"the certificate {certificate!r} or its key {key!r} cannot be used: {error}") from None
+    return context
+
+
+def run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str]], None]) -> None:
+    """Listen until SIGTERM or Ctrl-C, then end in order."""
+    asyncio.run(_run(broker, listeners, ready))
+
+
+async def _run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str]], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    opened: list[Listener] = []
+    try:
+        addresses = []
+        for listener in listeners:
+            addresses.append(await listener.open(broker))
+            opened.append(listener)
+        ready(addresses)
+        notify_system("READY=1")
+        await stop.wait()
+        notify_system("STOPPING=1")
+    finally:
+        for listener in reversed(opened):
+            await listener.close()
+
+
+def notify_system(state: str) -> None:
+    """Tell systemd, if it started us and wants to know."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.sendto(state.encode(), address)

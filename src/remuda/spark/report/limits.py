@@ -1,0 +1,12 @@
+"""How much a report tells at most."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST_QUEUES: Final = 5000
+MOST_REASONS: Final = 500
+REASONS_PER_QUEUE: Final = 10
+MOST_ATTEMPTS: Final = 100
+HERE: Final = 2_000_000
+"""So many messages and events are counted in this process; of more, Spark counts faster."""

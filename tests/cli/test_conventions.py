@@ -1,0 +1,127 @@
+"""U3: what all commands have in common: `--json`, exit codes, completion, 80 columns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import remuda as package
+from remuda import Bus
+from remuda.cli.app import app
+from tests.cli.kit import Remuda
+
+SERVES = {"run", "worker"}
+"""These end when they are told to; their log is JSON with `--log-json`."""
+PRINTS = {"db sql"}
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+ALL = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", sorted(ALL.keys() - PRINTS))
+def test_every_command_answers_programs(name: str) -> None:
+    options = {option for parameter in ALL[name].params for option in parameter.opts}
+    assert ("--log-json" if name in SERVES else "--json") in options
+
+
+def test_what_was_done_is_told_to_programs(remuda: Remuda, data: str) -> None:
+    assert remuda("publish", data, "order.placed", '{"id": 9}', "--id", "nine", "--json").value == {"id": "nine"}
+    assert remuda("cancel", data, "nine", "--json").value == {"id": "nine", "cancelled": True, "status": "dead"}
+    again = remuda("cancel", data, "nine", "--json", code=1).value
+    assert (again["cancelled"], again["status"]) == (False, "dead")
+    assert remuda("pause", data, "ship", "--json").value == {"queue": "ship", "status": "only-publish"}
+    assert remuda("resume", data, "ship", "--json").value == {"queue": "ship", "status": "running"}
+    assert remuda("reprocess", data, "ship", "--json").value == {"queue": "ship", "reprocessed": 3}
+    with Bus(data) as bus:
+        bus.broker.create_queue("other")
+    moved = remuda("move", data, "ship", "other", "--json").value
+    assert moved == {"source": "ship", "target": "other", "moved": 4, "left": 0}
+    assert remuda("clear", data, "other", "--yes", "--json").value == {"queue": "other", "cleared": 4}
+    assert remuda("forget", data, "other", "--yes", "--json").value == {"queue": "other", "forgotten": 4}
+    made = remuda("dashboard-user", "users.txt", "ada", "--password", "correct horse", "--json").value
+    assert made == {"user": "ada", "file": "users.txt", "role": "operator", "new": True}
+    url = "sqlite:///outbox.db"
+    assert remuda("db", "init", url, "--json").value["installed"][0] == 1
+    assert remuda("db", "upgrade", url, "--json").value == {"installed": []}
+    assert remuda("db", "retry", url, "--json").value == {"retried": 0}
+
+
+def test_exit_codes(remuda: Remuda, data: str) -> None:
+    """0 done, 1 could not be done, 2 not understood."""
+    remuda("queues", data)
+    assert remuda("queues", "nowhere", code=1).err.startswith("error: ")
+    for wrong in (["queues"], ["queues", data, "--colour"], ["nonsense"], ["messages", data, "ship", "--limit", "x"]):
+        told = remuda(*wrong, code=2)
+        assert told.out == ""
+        assert told.err
+
+
+def test_a_reader_that_leaves_is_no_error(data: str, folder: Path) -> None:
+    """`remuda log tail data | head -1`."""
+    with Bus("data") as bus:
+        bus.publish_many("order.placed", ({"id": 1, "text": "x" * 200} for _ in range(2000)))
+    source = str(Path(package.__file__).parent.parent)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{sys.executable} -m remuda.cli log tail data --from 0 | head -n 1"],
+        env={**os.environ, "PYTHONPATH": source}, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("remuda que", {"queues"}), ("remuda messages data sh", {"ship"}), ("remuda pause nowhere sh", set())],
+)
+def test_a_shell_completes_commands_and_queues(data: str, folder: Path, typed: str, offered: set[str]) -> None:
+    source = str(Path(package.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "remuda.cli"],
+        env={
+            **os.environ, "PYTHONPATH": source, "_REMUDA_COMPLETE": "complete_bash", "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+        },
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert set(done.stdout.split()) == offered
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queues", "data"], ["messages", "data", "ship"], ["message", "data", "order-2"], ["schedules", "data"],
+        ["config"], ["log", "tail", "data"], ["report", "data"],
+        ["index", "build", "data"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_tables_fit_into_80_columns(remuda: Remuda, data: str, arguments: list[str]) -> None:
+    source = str(Path(package.__file__).parent.parent)
+    code = (
+        "import os, pty, sys; from remuda.cli import main\n"
+        "code = pty.spawn([sys.executable, '-m', 'remuda.cli', *sys.argv[1:]])\n"
+        "sys.exit(os.waitstatus_to_exitcode(code))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": source, "COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"},
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=90, check=False,
+    )  # fmt: skip
+    lines = done.stdout.decode().replace("\r\n", "\n").splitlines()
+    assert done.returncode == 0, lines
+    assert max(map(len, lines)) <= 80, [line for line in lines if len(line) > 80]

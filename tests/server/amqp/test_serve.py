@@ -1,0 +1,190 @@
+"""`remuda serve` as a process: ready, safe, durable, and ending in order (S1, S4)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+
+from remuda.broker.opening import open_broker
+from remuda.model.errors import InvalidOption
+from remuda.server.serving import AmqpListener, read_address, tls_context
+from remuda.server.users import Users, add_user
+from tests.server.amqp.kit import Client, eventually
+from tests.servers.amqpd import RunningServer
+
+_ROOT = Path(__file__).parents[3]
+
+
+class Served:
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process = process
+        self.url = url
+
+
+@contextmanager
+def serving(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **environment: str) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "remuda.cli", "serve", "--data", str(data), "--listen", listen, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=data.parent,
+        env={**os.environ, "PYTHONPATH": str(_ROOT / "src"), "PYTHONUNBUFFERED": "1", **environment},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("ready: "), process.stderr.read() if process.stderr else ""
+        yield Served(process, line.split(" at ")[1].split(" ")[0])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=30)
+
+
+def test_it_is_ready_and_ends_in_order(tmp_path: Path) -> None:
+    """S4: the readiness line, systemd's notice, and SIGTERM."""
+    notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notices.bind(str(tmp_path / "notify"))
+    notices.settimeout(30)
+    with notices, serving(tmp_path / "data", NOTIFY_SOCKET=str(tmp_path / "notify")) as served:
+        assert notices.recv(100) == b"READY=1"
+        client = Client(f"{served.url}/")
+        client.channel.queue_declare("q", durable=True)
+        client.publish("q", b"1", b"2", delivery_mode=2)
+        client.get("q", ack=False)
+        served.process.send_signal(signal.SIGTERM)
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+            eventually(lambda: client.connection.process_data_events(0.2))
+        assert caught.value.reply_code == 320
+        assert served.process.wait(30) == 0
+        assert notices.recv(100) == b"STOPPING=1"
+    with open_broker(tmp_path / "data") as broker:
+        assert broker.queue("q").waiting == 2
+
+
+def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
+    """S1, L2."""
+    with serving(tmp_path / "data") as served:
+        client = Client(f"{served.url}/")
+        client.channel.queue_declare("q", durable=True, arguments={"x-max-priority": 3})
+        client.publish("q", *(b"%d" % number for number in range(50)), delivery_mode=2)
+        for _ in range(10):
+            client.get("q")
+        held = client.get("q", ack=False)
+        assert held[2] == b"10"
+        client.waiting("q")  # an answer, so that what came before it is done
+        served.process.kill()
+        served.process.wait(30)
+    with serving(tmp_path / "data") as served, Client(f"{served.url}/") as client:
+        client.channel.queue_declare("q", durable=True, arguments={"x-max-priority": 3})
+        first = client.get("q")
+        assert first[2] in [b"%d" % number for number in range(11)]  # answers may be repeated by a crash, never lost
+        rest = client.bodies("q")
+        assert rest[-39:] == [b"%d" % number for number in range(11, 50)]
+
+
+def _fails(tmp_path: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "remuda.cli", "serve", "--data", str(tmp_path / "data"), *arguments],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(_ROOT / "src")},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_beyond_loopback_it_wants_users(tmp_path: Path) -> None:
+    """S4."""
+    assert "without a password. Give --users FILE" in _fails(tmp_path, "--listen", "0.0.0.0:0")
+    with pytest.raises(InvalidOption, match="would let everybody on the network in"):
+        AmqpListener("::", 5672)
+    with open_broker("memory://") as broker, socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = AmqpListener("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(InvalidOption, match="cannot listen"):
+            asyncio.run(listener.open(broker))
+    with pytest.raises(InvalidOption, match="cannot be used"):
+        tls_context(str(tmp_path / "none"), str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("127.0.0.1:99", ("127.0.0.1", 99)), (":99", ("127.0.0.1", 99)), ("localhost", ("localhost", 5672)),
+     ("[::1]:99", ("::1", 99)), ("::1", ("::1", 5672))],
+)  # fmt: skip
+def test_addresses(text: str, read: tuple[str, int]) -> None:
+    assert read_address(text, 5672) == read
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    file = tmp_path_factory.mktemp("users") / "users.toml"
+    add_user(
+        file, "ann", "correct horse", {"/": {"configure": "^ann-", "write": "^(ann-|amq.default)", "read": "^ann-"}}
+    )
+    add_user(file, "eve", "battery staple", {"lab": {"configure": ".*", "write": ".*", "read": ".*"}})
+    with RunningServer(users=Users.load(file)) as server:
+        yield server
+
+
+def _url(server: RunningServer, user: str, password: str, vhost: str = "%2F") -> str:
+    return f"amqp://{user}:{password}@127.0.0.1:{server.port}/{vhost}"
+
+
+def test_a_wrong_password_is_told_so(guarded: RunningServer) -> None:
+    """S4."""
+    for user, password in (("ann", "wrong"), ("nobody", "x"), ("guest", "guest")):
+        with pytest.raises(
+            pika.exceptions.ProbableAuthenticationError, match=r"403.*ACCESS_REFUSED - Login was refused"
+        ):
+            Client(_url(guarded, user, password))
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="refused for user 'eve'"):
+        Client(_url(guarded, "eve", "battery%20staple"))
+
+
+def test_each_user_does_what_was_granted(guarded: RunningServer) -> None:
+    """S4."""
+    with Client(_url(guarded, "ann", "correct%20horse")) as ann:
+        ann.channel.queue_declare("ann-q")
+        ann.publish("ann-q", b"1")
+        assert ann.bodies("ann-q") == [b"1"]
+        assert ann.refused(lambda ch: ch.queue_declare("bob-q")) == (
+            403, "ACCESS_REFUSED - configure access to queue 'bob-q' in vhost '/' refused for user 'ann'",
+        )  # fmt: skip
+        assert ann.refused(lambda ch: ch.basic_publish("amq.topic", "k", b"x"))[0] == 403
+        assert ann.refused(lambda ch: ch.queue_bind("ann-q", "amq.topic", "k"))[0] == 403
+        assert ann.refused(lambda ch: ch.exchange_delete("amq.topic"))[0] == 403
+        guarded.broker.create_queue("bob-q")
+        assert ann.refused(lambda ch: ch.basic_get("bob-q"))[0] == 403
+        assert ann.refused(lambda ch: ch.queue_purge("bob-q"))[0] == 403
+    with Client(_url(guarded, "eve", "battery%20staple", "lab")) as eve:
+        eve.channel.queue_declare("anything")
+
+
+def test_tls(tmp_path: Path) -> None:
+    """S4."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    with serving(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key)) as served:
+        assert served.url.startswith("amqps://127.0.0.1:")
+        parameters = pika.URLParameters(f"{served.url}/")
+        parameters.ssl_options = pika.SSLOptions(ssl.create_default_context(cafile=str(certificate)), "localhost")
+        connection = pika.BlockingConnection(parameters)
+        channel = connection.channel()
+        channel.queue_declare("q")
+        channel.basic_publish("", "q", b"x" * 300_000)
+        assert channel.basic_get("q", auto_ack=True)[2] == b"x" * 300_000
+        connection.close()
