@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from remuda import Attempt, Bus
+from remuda import Attempt, Bus, open_broker
 from remuda.model.errors import BrokerClosed, RemudaError
 from tests.bus import jobs
 from tests.bus.kit import attempts, eventually, running, state
@@ -281,8 +281,7 @@ class TestHealth:
 
     def test_of_a_broker_that_cannot_be_opened(self, tmp_path: Path) -> None:
         """B16"""
-        with Bus(tmp_path / "data") as holder:
-            holder.publish("x")
+        with open_broker(tmp_path / "data", shared=False):
             health = Bus(tmp_path / "data").health()
             assert (health["live"], health["ready"]) == (False, False)
             assert "is open in process" in health["problems"]["broker"]

@@ -19,7 +19,8 @@ from tests.cli.kit import Remuda
 
 SERVES = {"run", "worker"}
 """These end when they are told to; their log is JSON with `--log-json`."""
-PRINTS = {"db sql"}
+PRINTS = {"db sql", "serve"}
+"""SQL to be run, and an address to connect to."""
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -195,3 +195,14 @@ def test_d2_a_consumer_gets_all_that_is_due_together() -> None:
     for dispatch in bench.sent:
         bench.take(dispatch)
     assert sum(dispatch.count for dispatch in bench.sent) == count
+
+
+def test_q16_the_newest_is_found_among_many_that_came_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remuda.core.queue.SLICE", 2)
+    bench = Bench(PULL)
+    for number in range(20):
+        bench.publish(str(number), due=bench.now + 1 + number % 3)
+    bench.now += 100
+    dispatch = bench.pull(newest=True)
+    assert dispatch is not None
+    assert dispatch.runs == [(17, 1)]

@@ -23,7 +23,7 @@ from remuda.log.tail import LogOptions
 from tests.log.recorded import Machine, Recorder
 from tests.log.samples import appended, commit, events, open_log
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]  # thousands of states, on a machine that may be busy
 
 COLLECTED: Final = set(range(13))
 """Messages, and events that tell of them alone, which the log lets go in the course of its life."""

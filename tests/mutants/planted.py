@@ -89,8 +89,8 @@ MUTANTS: Final = (
     Mutant(
         "a checkpoint that stands for records not yet on the disk",
         "broker/embedded/upkeep.py",
-        "            runtime.sync()\n            runtime.engine.log.write_checkpoint",
-        "            runtime.engine.log.write_checkpoint",
+        "                runtime.sync()\n                self._snapshot_bytes",
+        "                self._snapshot_bytes",
         SIMULATION,
     ),
     Mutant(
@@ -138,21 +138,21 @@ MUTANTS: Final = (
     Mutant(
         "a broker that takes more while nothing can be kept",
         "broker/embedded/runtime.py",
-        "                raise stalls.refusal(self._stalled)\n            self._holder",
-        "                pass\n            self._holder",
+        "                return self._owe(command, stalls.refusal(self._stalled))\n            # As",
+        "                pass\n            # As",
         f"{STALLS}::test_l7_a_stalled_publish_is_kept_once_there_is_room",
     ),
     Mutant(
         "a pull that is told None when nothing can come",
         "broker/threads.py",
-        "            if found is None:\n                runtime.check_stalled()\n",
+        "            if found is None:\n                backend.check_stalled()\n",
         "",
         f"{STALLS}::test_l7_a_waiting_pull_is_told_instead_of_none",
     ),
     Mutant(
         "those who wait are not told of a failed write",
         "broker/embedded/runtime.py",
-        "        self._group.fail(error)\n        self._release_all(self._group.stopped())\n",
+        "        self._group.fail(error)\n        self._recipients.release_all(self._group.stopped())\n",
         "        self._group.fail(error)\n",
         f"{STALLS}::test_l7_an_error_that_does_not_pass_is_the_end_for_everyone",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def found() -> str:
 
 def test_s5_a_log_that_forgets_who_published_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Publishing, "note_producer", lambda self, record: None)
-    assert "stored twice" in found()
+    assert re.search("stored twice|delivered again", found())
 
 
 def test_s5_a_takeover_that_takes_deliveries_from_the_living_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

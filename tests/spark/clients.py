@@ -17,7 +17,7 @@ def run_program(folder: Path, module: str, *arguments: str) -> subprocess.Comple
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", module, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_REPOSITORY / "src"), str(_REPOSITORY)])},
         capture_output=True,
         text=True,
         check=False,

@@ -315,7 +315,7 @@ class AsyncEmbeddedSubscription:
             if delivery is not None:
                 return delivery
         if not self._inbox.closed:
-            self._broker.runtime.check_stalled()
+            self._broker._backend.check_stalled()
         return None
 
     async def set_credit(self, credit: int) -> None:

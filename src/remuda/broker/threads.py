@@ -311,7 +311,7 @@ class EmbeddedSubscription:
             if delivery is not None:
                 return delivery
         if not self._inbox.closed:
-            self._broker.runtime.check_stalled()
+            self._broker._backend.check_stalled()
         return None
 
     def set_credit(self, credit: int) -> None:

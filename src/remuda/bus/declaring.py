@@ -12,6 +12,7 @@ from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.errors import InvalidOption
 from remuda.model.options import QueueType
+from remuda.model.urls import parse_url
 
 _log = logging.getLogger("remuda.bus")
 
@@ -33,7 +34,7 @@ def declare_queues(broker: Broker, chosen: Mapping[str, QueueSettings], patterns
 def warn_of_orphans(broker: Broker, url: object, mine: Iterable[str], targets: Iterable[str]) -> None:
     """Tell of queues that still take or hold messages although no handler here works on them."""
     known = {*mine, *targets, *SYSTEM_QUEUES}
-    directory = os.fspath(url) if isinstance(url, str | os.PathLike) else str(url)
+    directory = str(parse_url(url)) if isinstance(url, str | os.PathLike) else str(url)  # without its password
     for info in broker.queues():
         if info.name in known or info.options.type is not QueueType.PULL or info.consumers:
             continue

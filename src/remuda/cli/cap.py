@@ -23,6 +23,7 @@ def bind(
     queue_type: Annotated[
         str | None, typer.Option(metavar="TYPE", help="quorum or classic, if the .NET service names one.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Make exchange, queue and bindings as CAP would, and lead what a bus publishes under these topics to them.
 
@@ -33,6 +34,7 @@ def bind(
     from remuda.broker.rabbitmq.settings import RabbitSettings
     from remuda.broker.rabbitmq.support import QueueKind
     from remuda.broker.rabbitmq.topology import CHANNELS
+    from remuda.cli import output
     from remuda.model.options import read_enum
     from remuda.model.texts import read_name
 
@@ -51,4 +53,5 @@ def bind(
             channel.bind_exchange(exchange, CHANNELS, topic)
     finally:
         connection.close()
-    typer.echo(f"{queue} takes {', '.join(topics)} from {exchange}, and so it does of what a bus publishes")
+    text = f"{queue} takes {', '.join(topics)} from {exchange}, and so it does of what a bus publishes"
+    output.done(text, as_json, queue=queue, exchange=exchange, topics=topics)

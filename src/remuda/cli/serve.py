@@ -12,6 +12,10 @@ users = typer.Typer(help="Who may log in to `remuda serve`, and what each may do
 def serve(
     data: Annotated[str, typer.Option(metavar="DIR", help="The directory of the broker; it is made if missing.")],
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to speak AMQP 0-9-1.")] = "127.0.0.1:5672",
+    wire: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where remuda:// connects; port 5680 beside AMQP unless told, or none."),
+    ] = None,
     users: Annotated[
         str | None, typer.Option(metavar="FILE", help="Who may log in; needed to listen beyond this machine.")
     ] = None,
@@ -28,12 +32,13 @@ def serve(
     max_message: Annotated[int, typer.Option(min=1, metavar="BYTES", help="The largest message.")] = 128 << 20,
     heartbeat: Annotated[int, typer.Option(min=0, max=65535, metavar="SECONDS", help="0 wants none.")] = 60,
 ) -> None:
-    """Serve a directory's queues to clients of RabbitMQ until Ctrl-C or SIGTERM."""
+    """Serve a directory's queues to clients of RabbitMQ, and to buses elsewhere, until Ctrl-C or SIGTERM."""
     from remuda.broker.opening import open_broker
+    from remuda.broker.shared.remote import PORT
     from remuda.bus.observing.logs import configure
     from remuda.model.errors import InvalidOption
     from remuda.server.amqp.connection import Limits
-    from remuda.server.serving import AmqpListener, read_address, run, tls_context
+    from remuda.server.serving import AmqpListener, Listener, WireListener, is_loopback, read_address, run, tls_context
     from remuda.server.users import Users, check_vhost
 
     host, port = read_address(listen, 5672)
@@ -42,18 +47,30 @@ def serve(
     limits = Limits(
         channel_max=max_channels, connection_max=max_connections, message_max=max_message, heartbeat=heartbeat
     )
+    known = None if users is None else Users.load(users)
+    tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
     amqp = AmqpListener(
         host,
         port,
-        users=None if users is None else Users.load(users),
-        tls=None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key),
+        users=known,
+        tls=tls,
         vhosts=["/", *(check_vhost(name) for name in vhost or [])],
         limits=limits,
     )
+    listeners: list[Listener] = [amqp]
+    if wire is None:
+        # Without TLS the wire's passwords stay on this machine, wherever AMQP listens.
+        place = (host if tls is not None or is_loopback(host) else "127.0.0.1", PORT if port else 0)
+        listeners.append(WireListener(*place, users=known, tls=tls))
+    elif wire != "none":
+        listeners.append(WireListener(*read_address(wire, PORT), users=known, tls=tls))
     configure()
     with open_broker(data, sync=sync) as broker:
-        # Further listeners on the same broker belong into this list.
-        run(broker, [amqp], lambda addresses: typer.echo(f"ready: {data} at {', '.join(addresses)} (Ctrl-C stops it)"))
+        run(
+            broker,
+            listeners,
+            lambda addresses: typer.echo(f"ready: {data} at {' and '.join(addresses)} (Ctrl-C stops it)"),
+        )
 
 
 @users.command("add")
@@ -68,19 +85,29 @@ def add(
         str, typer.Option(prompt=True, confirmation_prompt=True, hide_input=True, envvar="REMUDA_PASSWORD",
                           help="Asked for unless given.")
     ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:  # fmt: skip
     """Let a user log in, or change a password and what it may do."""
+    from remuda.cli import output
     from remuda.server.users import add_user
 
     new = add_user(file, name, password, {vhost: {"configure": configure, "write": write, "read": read}})
-    typer.echo(f"{name} is {'now' if new else 'still'} in {file}, for vhost {vhost}")
+    text = f"{name} is {'now' if new else 'still'} in {file}, for vhost {vhost}"
+    output.done(text, as_json, user=name, file=file, vhost=vhost, new=new)
 
 
 @users.command("list")
-def show(file: Annotated[str, typer.Argument(help="The file of users.")]) -> None:
+def show(
+    file: Annotated[str, typer.Argument(help="The file of users.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
     """Show who may log in, and what each may do."""
+    from remuda.cli import output
     from remuda.server.users import list_users
 
+    if as_json:
+        output.json(list_users(file))
+        return
     for name, vhosts in list_users(file).items():
         for vhost, granted in vhosts.items():
             typer.echo(f"{name}  {vhost}  " + "  ".join(f"{access}={pattern}" for access, pattern in granted.items()))
@@ -90,9 +117,11 @@ def show(file: Annotated[str, typer.Argument(help="The file of users.")]) -> Non
 def remove(
     file: Annotated[str, typer.Argument(help="The file of users.")],
     name: Annotated[str, typer.Argument(help="The user's name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Take a user out of the file. Connections that are open stay so."""
+    from remuda.cli import output
     from remuda.server.users import remove_user
 
     remove_user(file, name)
-    typer.echo(f"{name} is no longer in {file}")
+    output.done(f"{name} is no longer in {file}", as_json, user=name, file=file)

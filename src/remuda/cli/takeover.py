@@ -13,25 +13,28 @@ def takeover(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Also if the process answers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """End the process that has a directory, if it is frozen. Another one that uses it takes over at once.
 
     Nothing that was confirmed is lost: the lock is the system's, and falls when the process is really gone."""
     from remuda.broker.shared.inspect import answers, holder_of, wait_for_change
+    from remuda.cli import output
     from remuda.cli.target import directory_of
     from remuda.model.errors import RemudaError
 
     path = directory_of(directory)
     pid = holder_of(path)
     if pid is None:
-        typer.echo(f"no process has {path}; nothing was done. Whoever opens it next has it")
+        text = f"no process has {path}; nothing was done. Whoever opens it next has it"
+        output.done(text, as_json, directory=str(path), ended=None, holder=None)
         return
     if pid == 0:
         raise RemudaError(f"{path} is open in a process that cannot be seen from here; end it where it runs")
     if not force and answers(path):
         raise RemudaError(f"process {pid} has {path} and answers; nothing was done. --force ends it all the same")
     if not yes and not typer.confirm(f"End process {pid}, which has {path} and does not answer?", err=True):
-        typer.echo("nothing was changed")
+        typer.echo("nothing was changed", err=True)
         raise typer.Exit(1)
     try:
         os.kill(pid, signal.SIGKILL)
@@ -41,6 +44,7 @@ def takeover(
         raise RemudaError(f"process {pid} belongs to another user; run this as that user, or as root") from None
     now = wait_for_change(path, pid)
     if now is None:
-        typer.echo(f"process {pid} has ended; whoever opens {path} next has it")
+        text = f"process {pid} has ended; whoever opens {path} next has it"
     else:
-        typer.echo(f"process {pid} has ended, and process {now} has {path} now")
+        text = f"process {pid} has ended, and process {now} has {path} now"
+    output.done(text, as_json, directory=str(path), ended=pid, holder=now)

@@ -68,6 +68,8 @@ def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
     if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
         return False
     count = 1 if pace else waiter.count
+    if waiter.newest:
+        queue.release_due(recorder.now)  # who stands last is known when all stand in line
     expire(registry, queue, count)
     sent = False
     while not sent and queue.has_next(recorder.now):

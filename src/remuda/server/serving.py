@@ -16,6 +16,7 @@ from remuda.model.errors import InvalidOption
 from remuda.server.amqp.connection import Limits
 from remuda.server.amqp.shell import AmqpServer
 from remuda.server.users import Users
+from remuda.server.wire import WireServer, serve_wire
 
 
 class Listener(Protocol):
@@ -70,6 +71,40 @@ class AmqpListener:
     async def close(self) -> None:
         if self._server is not None:
             await self._server.close()
+
+
+class WireListener:
+    """The wire of `remuda://`, for buses in other places."""
+
+    def __init__(self, host: str, port: int, *, users: Users | None = None, tls: ssl.SSLContext | None = None) -> None:
+        check_safe(host, users)
+        self._address = (host, port)
+        self._users = None if users is None else _Unrestricted(users)
+        self._tls = tls
+        self._server: WireServer | None = None
+
+    async def open(self, broker: Broker) -> str:
+        try:
+            self._server = await asyncio.to_thread(serve_wire, broker, self._address, self._tls, self._users)
+        except OSError as error:
+            where = "{}:{}".format(*self._address)
+            raise InvalidOption(f"cannot listen on {where}: {error.strerror or error}; choose another --wire") from None
+        return self._server.url
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await asyncio.to_thread(self._server.close)
+
+
+class _Unrestricted:
+    """The wire knows no patterns of names: only those come in who may do everything."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    def check(self, name: str, password: str) -> object | None:
+        user = self._users.check(name, password)
+        return user if user is not None and user.may_everything else None
 
 
 def check_safe(host: str, users: Users | None) -> None:

@@ -34,6 +34,12 @@ class User(msgspec.Struct, frozen=True):
     everywhere: bool = False
     """Whether nothing is refused: where no users are kept, whoever comes from this machine."""
 
+    @property
+    def may_everything(self) -> bool:
+        """Whether nothing of the vhost '/', which is the broker's own, is refused."""
+        granted = self.vhosts.get("/", {})
+        return self.everywhere or {name: pattern.pattern for name, pattern in granted.items()} == EVERYTHING
+
     def enters(self, vhost: str) -> bool:
         return self.everywhere or vhost in self.vhosts
 

@@ -32,6 +32,7 @@ _HELLO: Final = 1 << 16
 """More than the first frame of anybody can be."""
 _UNKNOWN_SECONDS: Final = 10.0
 _CONNECTIONS: Final = 1000
+_LAST_WORDS: Final = 5.0
 
 
 class Users(Protocol):
@@ -142,9 +143,16 @@ class WireServer:
         from_host, to_host = await asyncio.open_connection(sock=peer, limit=_CHUNK)
         try:
             to_host.write(frames.frame(frames.HELLO, hello))
-            ways = [asyncio.create_task(_pass_on(reader, to_host)), asyncio.create_task(_pass_on(from_host, writer))]
+            forth = asyncio.create_task(_pass_on(reader, to_host))
+            back = asyncio.create_task(_pass_on(from_host, writer))
+            ways = [forth, back]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                if not back.done():
+                    # A client that has said everything may still hear the last answers.
+                    with contextlib.suppress(OSError):
+                        to_host.write_eof()
+                    await asyncio.wait([back], timeout=_LAST_WORDS)
             finally:
                 for way in ways:
                     way.cancel()

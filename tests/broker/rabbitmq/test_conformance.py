@@ -39,40 +39,8 @@ CLASSIC = ("priorit", "test_m2_a_batch_may_differ", "clear", "q15", "high", "q17
 """In the names of tests that need priorities, which quorum queues of RabbitMQ 3 do not have."""
 
 
-DELAYED = "RabbitMQ does not tell how many messages wait for their time"
-UNTOLD = "what RabbitMQ itself parks is found among the dead letters; the log does not hear of it"
-LIMIT = "RabbitMQ counts what waits, and a quorum queue may take a few more"
-DIFFERS = {
-    "test_q9_put_back_delay[answer_no]": DELAYED,
-    "test_q9_put_back_delay[stay_silent]": DELAYED,
-    "test_q9_put_back_delay_of_a_lost_consumer": DELAYED,
-    "test_q9_delayed_messages_fill_the_queue": LIMIT,
-    "test_q16_the_answer_tells_what_remains": "RabbitMQ counts what waits, not by priority",
-    "test_q5_a_message_waits_no_longer_than_message_timeout": UNTOLD,
-    "test_q5_expired_messages_can_go_to_a_named_queue": UNTOLD,
-    "test_q5_a_put_back_does_not_extend_the_deadline": UNTOLD,
-    "test_q5_a_message_may_bring_its_own_deadline": "RabbitMQ ends what expired when it comes to the head of its queue",
-    "test_q5_a_delay_past_the_deadline_ends_at_the_deadline": "what waits for its time ends when that comes",
-    "test_q5_the_named_queue_is_created_when_it_is_missing": "it is made together with the queue that names it",
-    "test_q7_holds_for_messages_from_other_queues": "sizes are looked at when a message is published",
-    "test_q6_reject_new": LIMIT,
-    "test_q6_a_batch_fills_the_queue_to_the_brim": LIMIT,
-    "test_q6_what_is_in_flight_counts": LIMIT,
-    "test_q6_exact_under_parallel_producers": LIMIT,
-    "test_q6_delete_oldest": UNTOLD,
-    "test_q6_delete_oldest_spares_high_priority_while_it_can": "RabbitMQ evicts from the head, whatever the priority",
-    "test_q6_nothing_in_flight_is_evicted": LIMIT,
-    "test_release_may_wait": "it looks into the log within 50 ms, which takes longer over a network",
-}
-"""Where RabbitMQ differs, as the tables of docs/rabbitmq.md say."""
-
-
 @pytest.fixture
 def backend(clean_url: str, request: pytest.FixtureRequest) -> Iterator[Backend]:
-    if issubclass(request.cls, topics.Compacter):
-        pytest.skip("what repeats is told by the log, and delivered")
-    if request.node.name in DIFFERS:
-        pytest.skip(DIFFERS[request.node.name])
     classic = any(word in request.node.name for word in CLASSIC)
     place = Rabbit(clean_url + ("?queue_type=classic" if classic else ""))
     yield place

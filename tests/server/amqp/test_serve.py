@@ -18,7 +18,8 @@ import pika.exceptions
 import pytest
 
 from remuda.broker.opening import open_broker
-from remuda.model.errors import InvalidOption
+from remuda.model.errors import InvalidOption, NotAllowed
+from remuda.model.message import Message
 from remuda.server.serving import AmqpListener, read_address, tls_context
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
@@ -28,9 +29,10 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Served:
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], url: str, wire: str) -> None:
         self.process = process
         self.url = url
+        self.wire = wire
 
 
 @contextmanager
@@ -44,7 +46,8 @@ def serving(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **environm
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("ready: "), process.stderr.read() if process.stderr else ""
-        yield Served(process, line.split(" at ")[1].split(" ")[0])
+        url, _, wire = line.split(" at ")[1].split(" ")[:3]
+        yield Served(process, url, wire)
     finally:
         if process.poll() is None:
             process.kill()
@@ -91,6 +94,33 @@ def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
         assert first[2] in [b"%d" % number for number in range(11)]  # answers may be repeated by a crash, never lost
         rest = client.bodies("q")
         assert rest[-39:] == [b"%d" % number for number in range(11, 50)]
+
+
+def test_a_bus_elsewhere_shares_its_queues(tmp_path: Path) -> None:
+    """S3, S6."""
+    with serving(tmp_path / "data") as served, Client(f"{served.url}/") as client:
+        client.channel.queue_declare("q", durable=True)
+        client.publish("q", b"from afar", delivery_mode=2)
+        with open_broker(served.wire) as broker:
+            delivery = broker.pull("q", timeout="30s")
+            assert delivery is not None
+            assert delivery.bodies == [b"from afar"]
+            delivery.ack()
+            broker.publish(Message("q", b"back"), queue="q")
+        assert client.get("q")[2] == b"back"
+
+
+def test_only_those_who_may_do_everything_come_in_by_the_wire(tmp_path: Path) -> None:
+    """S4, S6."""
+    users = str(tmp_path / "users.toml")
+    add_user(users, "all", "long enough", {"/": {"configure": ".*", "write": ".*", "read": ".*"}})
+    add_user(users, "reader", "long enough", {"/": {"configure": "", "write": "", "read": ".*"}})
+    with serving(tmp_path / "data", "--users", users) as served:
+        place = served.wire.removeprefix("remuda://")
+        with open_broker(f"remuda://all:long%20enough@{place}") as broker:
+            assert broker.queues() == []
+        with pytest.raises(NotAllowed):
+            open_broker(f"remuda://reader:long%20enough@{place}")
 
 
 def _fails(tmp_path: Path, *arguments: str) -> str:

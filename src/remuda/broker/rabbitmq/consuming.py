@@ -63,7 +63,7 @@ class Consuming:
         """What a consumer gets of these deliveries; None where nothing is left for it. It never waits."""
         now = self._clock()
         definition = self._definitions.queues.get(queue)
-        items = self._fit(queue, definition, channel, fetcher, [codec.decode(one, now) for one in deliveries], now)
+        items = self._fit(queue, definition, channel, fetcher, codec.decode_all(deliveries, now), now)
         if not items:
             return None
         options = definition.options if definition is not None else None
@@ -127,7 +127,7 @@ class Consuming:
         if not deliveries:
             return None
         now = self._clock()
-        items = [codec.decode(one, now) for one in deliveries]
+        items = codec.decode_all(deliveries, now)
         plan = Plan()
         for item in items:
             changes = {"attempts": item.attempt - 1}

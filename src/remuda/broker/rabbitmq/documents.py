@@ -21,6 +21,7 @@ def document_of(runtime: Runtime, operating: Operating, message: str | int) -> D
             return known
     name = checks.message_name(message)
     own = id_of(name) if isinstance(name, int) else name
-    if own is None:
+    found = None if own is None else runtime.document(own)
+    if own is None or found is None:
         raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
-    return msgspec.structs.replace(runtime.document(own), offset=number_of(own))
+    return msgspec.structs.replace(found, offset=number_of(own))

@@ -142,6 +142,15 @@ class Fetcher:
         self._serve()
         return True
 
+    def hold_again(self, deliveries: Sequence[Delivery]) -> bool:
+        """Keep what was given to nobody after all; False if the fetcher is closed."""
+        with self._guard:
+            if self.closed or self.paused:
+                return False
+            self._held.extendleft(reversed(deliveries))
+        self._serve()
+        return True
+
     def open_channel(self) -> Channel:
         with self._adjusting:
             if self.channel is None:

@@ -431,14 +431,14 @@ class Runtime:
                 self._log = StreamLog(self.settings.connection, self.settings.log or STREAM)
             return self._log
 
-    def document(self, message_id: str) -> Document:
-        """The life of a message, from the event log."""
+    def document(self, message_id: str) -> Document | None:
+        """The life of a message, from the event log; None if that does not know it."""
         log = self.log()
         self.records.flush()
         offset = log.offset_of(message_id)
         found = None if offset is None else log.message(offset)
         if offset is None or found is None:
-            raise NotFound(f"there is no message {message_id!r}; it may have been collected after its retention")
+            return None
         message, queues = found
         return document(offset, message, queues, log.events_of(offset))
 

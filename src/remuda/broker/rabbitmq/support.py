@@ -86,7 +86,7 @@ def native(queue: str, options: QueueOptions, preferred: QueueKind, version: tup
         # Since 4.0 a quorum queue drops what came back 20 times. How often is the bus's business.
         if version >= (4,):
             arguments["x-delivery-limit"] = -1
-    elif options.persistence is Persistence.PERSISTENT:
+    else:
         arguments["x-max-priority"] = MAX_PRIORITY
     if options.message_limit:
         arguments["x-max-length"] = options.message_limit

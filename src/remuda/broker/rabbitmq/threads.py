@@ -332,9 +332,9 @@ class RabbitBroker:
             raise
 
     def _return(self, fetcher: Fetcher, arrived: Arrival) -> None:
-        """Nobody is left to take what was sent."""
+        """Nobody is left to take what was sent: it is there for the next who asks."""
         fetcher.answered(len(arrived))
-        if arrived and fetcher.channel is not None:
+        if arrived and not fetcher.hold_again(arrived) and fetcher.channel is not None:
             self.runtime.consuming.give_back(fetcher.queue, fetcher.channel, arrived)
 
     def _get(self, fetcher: Fetcher, count: int) -> Arrival:

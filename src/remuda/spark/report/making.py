@@ -58,8 +58,11 @@ def _is_small(wish: Wish) -> bool:
         return False
     need_numpy()
     from remuda.spark.port import open_log
+    from remuda.spark.tables import EVENTS, MESSAGES
 
-    return max(open_log(wish.url).cut()) <= limits.HERE
+    log = open_log(wish.url)
+    messages, events = log.cut()
+    return max(log.rows(MESSAGES, 0, messages), log.rows(EVENTS, 0, events)) <= limits.HERE
 
 
 def _here(wish: Wish, tell: Tell) -> Report:

@@ -1,0 +1,74 @@
+"""A message on the wire and back, without a server."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from remuda.amqp.delivery import Delivery
+from remuda.broker.rabbitmq import codec
+from remuda.model.errors import InvalidMessage
+from remuda.model.message import Message
+from remuda.model.messages import Messages
+
+NOW = 1_794_808_608_451_544
+
+
+def round_trip(messages: Messages) -> list[Message]:
+    raw = codec.encode(messages, NOW)
+    deliveries = [
+        Delivery(at, 0, False, "", "q", properties, body)
+        for at, (properties, body) in enumerate(zip(raw, messages.bodies, strict=True))
+    ]
+    alone = [codec.decode(delivery, NOW).message for delivery in deliveries]
+    together = [incoming.message for incoming in codec.decode_all(deliveries, NOW)]
+    assert alone == together
+    return together
+
+
+@pytest.mark.parametrize(
+    "ids", [range(5 << 40, (5 << 40) + 4 * 1024, 1024), ["a", "b", "ü", "0"], ["1", "11", "1", "2"]]
+)
+def test_m2_a_uniform_batch_comes_back_as_it_went(ids: range | list[str]) -> None:
+    """M2: encoded at once, and decoded by likeness, with ids of any length, also where an id is part of other texts."""
+    sent = Messages(
+        bodies=[b"0", b"", b"2", b"3"], name="1.a.b", ids=ids, created=NOW, headers={"1": "a", "b": "11"}, key="1",
+        object="b", priority=3,
+    )  # fmt: skip
+    assert round_trip(sent) == list(sent)
+
+
+def test_m2_a_mixed_batch_comes_back_as_it_went() -> None:
+    rows = [
+        Message("a", b"0", "1", created=NOW),
+        Message("b", b"1", "2", created=NOW, headers={"CC": "x", "": "empty", "n" * 300: "long"}),
+        Message("b", b"2", "3", ("b", "c.d"), "o", "k", 5, "text/x", {"ü": "✓"}, 31, NOW, NOW + 10, NOW + 5),
+    ]
+    assert round_trip(Messages.of(rows)) == rows
+
+
+def test_headers_that_fit_no_frame_are_refused() -> None:
+    with pytest.raises(InvalidMessage, match=r"fit into a frame.*Nothing was stored"):
+        codec.encode(Messages(bodies=[b""], name="a", ids=["1"], headers={"big": "x" * 200_000}), NOW)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x00", b"\xff\xff", b"\x20\x00\x00\x00\x00\x09", b"\x00\x00"])
+def test_m3_bytes_that_are_no_message_are_told_as_such(raw: bytes) -> None:
+    incoming = codec.decode(Delivery(1, 0, False, "", "q", raw, b"body"), NOW)
+    assert incoming.invalid is not None
+    assert incoming.message.body == b"body"
+    again = codec.again(incoming, {"failed": 5}, {codec.REASON: "why", codec.STATE: "I"})
+    parked = codec.decode(Delivery(1, 0, False, "", "q", again, b"body"), NOW)
+    assert codec.state_of(parked) == ("I", "why", 5)
+
+
+def test_attempts_and_history_travel() -> None:
+    raw = codec.encode(Messages(bodies=[b""], name="a", ids=["1"], created=NOW), NOW)[0]
+    item = codec.decode(Delivery(1, 0, False, "", "q", raw, b""), NOW)
+    assert (item.attempt, item.redelivered, item.history) == (1, False, [])
+    for attempt in range(1, 30):
+        failed = codec.Attempt("me", attempt, attempt + 1, "no")
+        properties = codec.again(item, {"attempts": item.attempt, "again": True}, codec.with_history(item, failed))
+        item = codec.decode(msgspec.structs.replace(item.delivery, raw_properties=properties), NOW)
+        assert (item.attempt, item.redelivered) == (attempt + 1, True)
+    assert [one.fetched for one in item.history] == list(range(30 - codec.HISTORY_KEPT, 30))
