@@ -36,6 +36,7 @@ _ROUND: Final = 1.0
 _CLOSING: Final = 5.0
 _HIGH_WATER: Final = 1 << 20
 _LAST: Final = 30.0
+_AT_ONCE: Final = 64
 _GATHERED: Final = 256
 
 
@@ -340,7 +341,10 @@ class Wire(asyncio.Protocol):
     def write(self, frames: list[bytes]) -> None:
         """Frames go out together with what else is written in this turn."""
         self._out += frames
-        if not self._flushing:
+        if len(frames) > _AT_ONCE:
+            # Many go out now, so that whoever sends them hears at once that the peer does not read.
+            self.flush()
+        elif not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self.flush)
 
