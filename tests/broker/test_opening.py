@@ -33,7 +33,7 @@ def test_memory_leaves_nothing_behind_and_shares_nothing(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["redis://localhost", "amqp://localhost/"])
+@pytest.mark.parametrize("url", ["redis://localhost", "kafka://localhost/"])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
     with pytest.raises(InvalidOption, match=r"no broker speaks \w+://; give a directory, file:///path"):
         open_broker(url)
