@@ -9,6 +9,7 @@ import pytest
 
 from remuda import Bus
 from remuda.outbox import Outbox, Status
+from remuda.outbox.statements import LATEST
 from tests.cli.kit import Remuda, runner, start, wait_for
 from tests.outbox.kit import connect
 
@@ -22,11 +23,11 @@ def test_tables_are_made_once(url: str, remuda: Remuda) -> None:
     """O5."""
     assert remuda("db", "status", url, "--json").value["version"] == 0
     assert "remuda db init" in remuda("db", "messages", url, code=1).err
-    assert "version 1" in remuda("db", "init", url).out
+    assert f"version {LATEST}" in remuda("db", "init", url).out
     assert "up to date" in remuda("db", "init", url).out
     assert "up to date" in remuda("db", "upgrade", url).out
     told = remuda("db", "status", url, "--json").value
-    assert told["version"] == told["latest"] == 1
+    assert told["version"] == told["latest"] == LATEST
     assert told["messages"] == {"scheduled": 0, "succeeded": 0, "delayed": 0, "failed": 0}
     assert "scheduled" in remuda("db", "status", url).out
 
@@ -40,7 +41,7 @@ def test_sql_can_be_run_by_hand(url: str, remuda: Remuda) -> None:
     else:
         connection.execute(text.encode())
     connection.commit()
-    assert remuda("db", "status", url, "--prefix", "mail_", "--json").value["version"] == 1
+    assert remuda("db", "status", url, "--prefix", "mail_", "--json").value["version"] == LATEST
     with Bus("memory://") as bus:
         Outbox(bus, url, prefix="mail_")
         with bus.transaction(connection):

@@ -109,7 +109,7 @@ def test_rabbitmq_is_restarted_in_mid_load(rabbit: RabbitNode, clean_url: str, m
     publisher = Publisher(bus, "x")
     publisher.start()
     eventually(lambda: len(publisher.kept) > 50, SOON)
-    rabbit.kill()
+    rabbit.stop()
     rabbit.start()
     before = len(publisher.kept)
     eventually(lambda: len(publisher.kept) > before + 50, SOON)
