@@ -23,6 +23,7 @@ from remuda.spark.extra import need_pyspark
 from remuda.spark.port import anchored
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from remuda.spark.watching import Told
@@ -93,7 +94,7 @@ def run(
         )
         watch = Watch(lambda told: _tell(told, as_json))
         with _interrupts() as interrupted, watch.over(spark):
-            job = _begin(lambda: JOBS[name](spark, place))
+            job = _begin(spark, lambda: JOBS[name](spark, place))
             while not (job.done() or interrupted.is_set()):
                 concurrent.futures.wait([job], timeout=0.2)
             queries = job.result() if job.done() else spark.streams.active
@@ -183,12 +184,17 @@ def _interrupts() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, theirs)
 
 
-def _begin(job: Callable[[], list[StreamingQuery]]) -> concurrent.futures.Future[list[StreamingQuery]]:
+def _begin(
+    spark: SparkSession, job: Callable[[], list[StreamingQuery]]
+) -> concurrent.futures.Future[list[StreamingQuery]]:
     """Run a job beside the main thread, which stays free for Ctrl-C."""
     outcome: concurrent.futures.Future[list[StreamingQuery]] = concurrent.futures.Future()
 
     def run() -> None:
         try:
+            from remuda.spark.starting import make_active
+
+            make_active(spark)
             outcome.set_result(job())
         except BaseException as error:
             outcome.set_exception(error)

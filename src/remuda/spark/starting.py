@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyspark
@@ -101,6 +101,13 @@ def register(spark: SparkSession) -> None:
     if _takes_any_python(spark):
         spark.sparkContext.pythonExec = sys.executable
     spark.dataSource.register(DefaultSource)
+
+
+def make_active(spark: SparkSession) -> None:
+    """In a new thread: what it asks of Spark is asked of the session that is active there, and by itself none is."""
+    here: Any = spark
+    if hasattr(here, "_jsparkSession"):
+        here._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(here._jsparkSession)
 
 
 def ensure_registered(spark: SparkSession) -> None:
