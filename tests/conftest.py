@@ -1,7 +1,11 @@
-"""One Spark session and one RabbitMQ for all tests of a process, started by the first that needs them."""
+"""One Spark session and one RabbitMQ for all tests of a process, started by the first that needs them; and tests that
+want a process to themselves."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -36,3 +40,23 @@ def spark(one_spark: SparkSession) -> SparkSession:
     one_spark.createDataFrame([], "nothing string")  # which makes it the active one
     one_spark.dataSource.register(DefaultSource)
     return one_spark
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test marked `alone` runs in a process of its own: one that counts calls crashes Python where threads and
+    greenlets of other libraries are about."""
+    if pyfuncitem.get_closest_marker("alone") is None or "REMUDA_ALONE" in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", pyfuncitem.nodeid]
+    done = subprocess.run(
+        command,
+        cwd=pyfuncitem.config.rootpath,
+        env={**os.environ, "REMUDA_ALONE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return True

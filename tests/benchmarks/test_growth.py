@@ -11,6 +11,8 @@ import pytest
 from benchmarks.grow import FEWER, GROWING, Operation, Stage
 from remuda.core.snapshot import FrozenCore
 
+pytestmark = pytest.mark.alone
+
 MOST = 1.5
 """How many times as many steps an operation may take with eight or twenty times as many there."""
 

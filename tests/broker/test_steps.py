@@ -13,6 +13,8 @@ import pytest
 
 from remuda import Message, open_broker
 
+pytestmark = pytest.mark.alone
+
 
 def calls_of(work: Callable[[], Any]) -> list[tuple[str, str]]:
     """The files and names of all Python functions that are called."""

@@ -13,6 +13,8 @@ import pytest
 
 from remuda import Bus
 
+pytestmark = pytest.mark.alone
+
 ROUNDS = 20
 
 
