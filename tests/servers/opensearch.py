@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,6 +29,23 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c %m%n
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
+"""
+
+
+# Becomes the server. A test run that has mapped much memory cannot be forked, only left for another program: so user,
+# group, and the wish to end with the test run are set here, not by the one that starts it.
+_LAUNCH = """
+import ctypes, os, signal, sys
+user, group, program = sys.argv[1:]
+if user:
+    os.setgroups([])
+    os.setgid(int(group))
+    os.setuid(int(user))
+try:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+except (OSError, AttributeError):
+    pass
+os.execv(program, [program])
 """
 
 
@@ -49,20 +64,14 @@ def running() -> Iterator[str]:
         http, transport = _free_port(), _free_port()
         environment = _lay_out(folder, http, transport) | {"OPENSEARCH_JAVA_HOME": str(java)}
         with (folder / "out").open("wb") as out:
-            begin: Any = partial(
-                subprocess.Popen,
-                [str(folder / "home/bin/opensearch")],
+            server = subprocess.Popen(
+                [sys.executable, "-S", "-c", _LAUNCH, *_nobody(folder), str(folder / "home/bin/opensearch")],
                 env={**os.environ, **environment},
                 cwd=folder,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                **_as_nobody(folder),
             )
-            try:
-                server = begin(preexec_fn=_end_with_parent)
-            except OSError:  # a test run that has mapped much memory cannot be forked, only left for another program
-                server = begin()
         try:
             address = f"http://127.0.0.1:{http}"
             _await(server, address, folder / "out")
@@ -114,20 +123,14 @@ def _lay_out(folder: Path, http: int, transport: int) -> dict[str, str]:
     return {"OPENSEARCH_PATH_CONF": str(conf), "HOME": str(folder)}
 
 
-def _as_nobody(folder: Path) -> dict[str, Any]:
-    """OpenSearch refuses to run as root."""
+def _nobody(folder: Path) -> tuple[str, str]:
+    """OpenSearch refuses to run as root: user and group to run as."""
     if os.geteuid() != 0:
-        return {}
+        return "", ""
     nobody = pwd.getpwnam("nobody")
     for path in (folder, *folder.rglob("*")):
         os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
-def _end_with_parent() -> None:
-    """A test run that is killed leaves no server behind."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    return str(nobody.pw_uid), str(nobody.pw_gid)
 
 
 def _java() -> Path:
