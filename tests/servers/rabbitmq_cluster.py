@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,10 +76,16 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def leader(self, queue: str) -> ClusterNode:
-        """The node that leads a queue."""
-        told = self._any().control("list_queues", "name", "leader", "--quiet")
-        names = dict(line.split("\t") for line in told.splitlines() if "\t" in line)
-        return next(node for node in self.nodes if node.name == names[queue])
+        """The node that leads a queue. While one is being chosen, as after a node came back, it is not listed."""
+        deadline = time.monotonic() + 60
+        while True:
+            told = self._any().control("list_queues", "name", "leader", "--quiet")
+            names = dict(line.split("\t") for line in told.splitlines() if "\t" in line)
+            for node in self.nodes:
+                if node.name == names.get(queue):
+                    return node
+            assert time.monotonic() < deadline, f"nobody leads {queue}: {told}"
+            time.sleep(1)
 
     def move_leader(self, queue: str) -> ClusterNode:
         """Give the lead of a queue to another node, and name it."""
