@@ -74,7 +74,7 @@ class Load:
         with self._moved:
             goal = len(self.consumed) + more
             moved = self._moved.wait_for(lambda: len(self.consumed) >= goal or self.errors, 120)
-        self._check(moved)
+        self._check(bool(moved))
 
     def finish(self) -> None:
         """Publish no more, and wait until everything that was confirmed is consumed and logged."""
