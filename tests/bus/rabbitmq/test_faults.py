@@ -22,7 +22,7 @@ from remuda.broker.rabbitmq.threads import RabbitBroker
 from remuda.model.errors import Conflict
 from tests.bus.kit import eventually
 from tests.servers.faultproxy import FaultProxy
-from tests.servers.rabbitmq import RabbitNode
+from tests.servers.rabbitmq import RabbitNode, end_node, start_node
 
 SOON = 60.0
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
@@ -101,22 +101,27 @@ def all_came(tally: Tally, kept: list[int]) -> Callable[[], bool]:
     return lambda: set(kept) <= set(tally.seen)
 
 
-def test_rabbitmq_is_restarted_in_mid_load(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None:
+def test_rabbitmq_is_restarted_in_mid_load(make_bus: MakeBus) -> None:
     """B16, L2: what was confirmed is handled, publishers wait or are told, consumers come back."""
-    bus = make_bus(clean_url)
-    tally = counting(bus, threads=2)
-    bus.start()
-    publisher = Publisher(bus, "x")
-    publisher.start()
-    eventually(lambda: len(publisher.kept) > 50, SOON)
-    rabbit.stop()
-    rabbit.start()
-    before = len(publisher.kept)
-    eventually(lambda: len(publisher.kept) > before + 50, SOON)
-    publisher.end()
-    eventually(all_came(tally, publisher.kept), SOON)
-    assert tally.doubles < len(publisher.kept)
-    eventually(lambda: bus.health() == {"live": True, "ready": True}, SOON)
+    rabbit = start_node("restarted")
+    try:
+        bus = make_bus(rabbit.url)
+        tally = counting(bus, threads=2)
+        bus.start()
+        publisher = Publisher(bus, "x")
+        publisher.start()
+        eventually(lambda: len(publisher.kept) > 50, SOON)
+        rabbit.stop()
+        rabbit.start()
+        before = len(publisher.kept)
+        eventually(lambda: len(publisher.kept) > before + 50, SOON)
+        publisher.end()
+        eventually(all_came(tally, publisher.kept), SOON)
+        assert tally.doubles < len(publisher.kept)
+        eventually(lambda: bus.health() == {"live": True, "ready": True}, SOON)
+        bus.close()
+    finally:
+        end_node(rabbit)
 
 
 def test_connections_closed_by_rabbitmq(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None:
