@@ -320,4 +320,7 @@ def test_nobody_there_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RemudaError, match=r"no connection to amqp://guest@127.0.0.1:9/ within 1 s") as caught:
         bus.publish("x", 1)
     assert "secret" not in str(caught.value)
-    assert bus.health() == {"live": False, "ready": False}
+    health = bus.health()
+    assert (health["live"], health["ready"]) == (False, False)
+    assert "127.0.0.1:9: Connection refused" in health["problems"]["broker"]
+    assert "secret" not in str(health)

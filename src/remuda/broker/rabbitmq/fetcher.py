@@ -111,6 +111,11 @@ class Fetcher:
         return len(self._held)
 
     @property
+    def waiting(self) -> int:
+        """How many ask and were given nothing yet."""
+        return len(self._requests)
+
+    @property
     def must_start(self) -> bool:
         """Whether the broker has to be asked, which takes a while."""
         return not self.closed and not self.paused and (self._consumer is None or self._needed() > self._prefetch)

@@ -274,8 +274,14 @@ class Runtime:
         return QueueInfo(
             name, known.status, known.options, 0, waiting + sum(one.held for one in here), 0,
             hands.of(name), parked.message_count if parked else 0, 0, 0, consumers,
-            dict(self.consuming.counts.get(name, {})), self.pulls.get(name, 0), hands.late,
+            dict(self.consuming.counts.get(name, {})), self._waiting_pulls(name, known.status), hands.late,
         )  # fmt: skip
+
+    def _waiting_pulls(self, name: str, status: Status) -> int:
+        """Pulls have asked, and in this order, where the queue gives; elsewhere they wait until it does."""
+        with self._guard:
+            fetcher = self._fetchers.get(name)
+            return fetcher.waiting if fetcher is not None and status in GIVING else self.pulls.get(name, 0)
 
     def infos(self) -> list[QueueInfo]:
         self.check_open()
@@ -496,12 +502,10 @@ class Runtime:
         if self.publishing_connection.up:
             self.sender.close(5.0)
         try:
-            self.records.flush()
+            self.records.close()
         except RemudaError as error:
             _LOG.warning("the event log lacks the last moments of this process: %s", error)
         finally:
-            with contextlib.suppress(RemudaError):
-                self.records.close()
             if self._log is not None:
                 self._log.close()
             for connection in (self.publishing_connection, self.consuming_connection, self._following_connection):

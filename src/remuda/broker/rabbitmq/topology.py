@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -22,6 +23,9 @@ CHANNELS: Final = "remuda.channels"
 """A topic exchange that leads to channels alone."""
 _NOT_FOUND: Final = 404
 _PRECONDITION: Final = 406
+_MOURNING: Final = 0.5
+"""Seconds before a queue that somebody deleted is made again. A quorum queue made anew at once takes over the consumers
+of the old one, which are never told (RabbitMQ 3.10), and its messages are delivered to nobody."""
 T = TypeVar("T")
 
 
@@ -113,6 +117,8 @@ class Topology:
         self.forget(queue)
         definition = self._definitions.queues.get(queue)
         if definition is not None:
+            if self.look(queue) is None:
+                time.sleep(_MOURNING)
             self.make(queue, definition)
 
     def remove(self, queue: str, definition: QueueDefinition) -> None:

@@ -31,6 +31,8 @@ _WINDOW: Final = 8
 """Batches of entries on their way. More gather meanwhile, and go out in fewer entries."""
 _BUFFER: Final = 64 << 20
 _PATIENCE: Final = 30.0
+_FAREWELL: Final = 3.0
+"""Seconds that an end waits for a broker that is away."""
 _MARGIN: Final = 10 * SECOND
 _PROPERTIES: Final = encode_properties(Properties(content_type="application/vnd.remuda.records", delivery_mode=2))
 _NOT_FOUND: Final = 404
@@ -179,11 +181,13 @@ class StreamWriter:
         if ended:
             return
         try:
-            self.flush()
+            self.flush(self._timeout if self._connection.up else min(self._timeout, _FAREWELL))
         finally:
             with self._changed:
                 self._failure = self._failure or BrokerClosed("it was closed")
                 self._changed.notify_all()
+            if self._owned and not self._connection.up:
+                self._connection.close()  # the thread waits for it, in vain
             self._thread.join(self._timeout)
             with contextlib.suppress(AmqpError):
                 self._channel.close()
@@ -230,7 +234,8 @@ class StreamWriter:
             while self._turn():
                 pass
         except BaseException as error:
-            _LOG.exception("the event log's stream is not written any more")
+            if not self._closing:
+                _LOG.exception("the event log's stream is not written any more")
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
