@@ -57,6 +57,8 @@ class Search:
 
     def _proposer(self, bounds: Bounds, labels: dict[int, int] | None, pairs: dict[tuple[int, str], int]) -> Propose:
         query, low = self._query, bounds.low
+        if query.offsets is not None and not query.text.strip():
+            return _by_offsets(low, query.offsets)
         if query.text.strip():
             return self._by_words(low)
         if query.key is not None:
@@ -130,6 +132,9 @@ class Search:
             if value is not None:
                 conditions.append(f"messages.{name} {sign} ?")
                 values.append(value)
+        if query.offsets is not None:
+            conditions.append("copies.offset IN (SELECT value FROM json_each(?))")
+            values.append(msgspec.json.encode(query.offsets).decode())
         if after is not None:
             conditions.append("(copies.offset < ? OR copies.offset = ? AND queues.name > ?)")
             values += [after.offset, after.offset, after.queue]
@@ -203,6 +208,15 @@ class Search:
 
     def _run(self, statement: str, values: Iterable[object] = ()) -> Iterator[Any]:
         return self._connection.execute(statement, tuple(values))
+
+
+def _by_offsets(low: int, offsets: Iterable[int]) -> Propose:
+    wanted = sorted({offset for offset in offsets if offset >= low}, reverse=True)
+
+    def propose(below: int, size: int) -> list[int]:
+        return [offset for offset in wanted if offset < below][:size]
+
+    return propose
 
 
 def _topic_condition(prefix: TopicPrefix) -> tuple[str, list[str]]:
