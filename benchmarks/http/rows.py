@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -58,6 +58,9 @@ class Served:
             raise RuntimeError(f"{method} {path} was answered with {answer.status}: {content[:200]!r}")
         return content
 
+    def close(self) -> None:
+        self._connection.close()
+
     def cpu(self) -> float:
         """Seconds of processor time that the server has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -70,7 +73,9 @@ def served(directory: Path) -> Iterator[Served]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield Served(process, process.stdout.readline().strip())
+            server = Served(process, process.stdout.readline().strip())
+            with closing(server):
+                yield server
         finally:
             process.terminate()
 

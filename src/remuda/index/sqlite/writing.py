@@ -20,10 +20,11 @@ _CHANGED: Final = """CREATE TEMP TABLE IF NOT EXISTS changed (
     PRIMARY KEY (offset, queue)) WITHOUT ROWID"""
 _OLD: Final = """SELECT copies.queue, copies.state, count(*) FROM temp.changed CROSS JOIN copies
     ON copies.offset = changed.offset AND copies.queue = changed.queue GROUP BY 1, 2"""
+# The plus keeps SQLite from going through all copies and looking each up among the changes.
 _UPDATE: Final = """UPDATE copies SET state = n.state, modified = n.modified,
     attempts = coalesce(n.attempts, copies.attempts),
     reason = CASE WHEN n.clean OR n.reason IS NOT NULL THEN n.reason ELSE copies.reason END
-    FROM temp.changed AS n WHERE copies.offset = n.offset AND copies.queue = n.queue"""
+    FROM temp.changed AS n WHERE copies.offset = +n.offset AND copies.queue = +n.queue"""
 _ARRIVED: Final = """INSERT OR IGNORE INTO copies
     SELECT n.offset, n.queue, n.state, n.modified, coalesce(n.attempts, 0), n.reason FROM temp.changed AS n
     WHERE EXISTS (SELECT 1 FROM messages WHERE messages.offset = n.offset)
