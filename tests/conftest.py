@@ -48,11 +48,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     greenlets of other libraries are about."""
     if pyfuncitem.get_closest_marker("alone") is None or "REMUDA_ALONE" in os.environ:
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", pyfuncitem.nodeid]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "pytest_timeout",
+        pyfuncitem.nodeid,
+    ]
     done = subprocess.run(
         command,
         cwd=pyfuncitem.config.rootpath,
-        env={**os.environ, "REMUDA_ALONE": "1"},
+        env={**os.environ, "REMUDA_ALONE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # which would cost seconds
         capture_output=True,
         text=True,
         timeout=110,
