@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from remuda.bus.bus import Bus
 from remuda.model.message import Message
@@ -434,6 +435,26 @@ def test_health_and_prometheus(site: Site) -> None:
     text = site.client.get("/metrics").text
     assert 'remuda_queue_messages{queue="orders",state="waiting"} 1.0' in text
     assert "remuda_up 1.0" in text
+
+
+def test_prometheus_reads_every_name(site: Site) -> None:
+    """U2: as its own parser does."""
+    names = ['say "hi"', "back\\slash", "{curly=}", "ünï#x", "a,b"]
+    for name in names:
+        site.bus.broker.create_queue(name, type="pull")
+    site.publish("order.placed")
+    text = site.client.get("/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    kinds = {name: family.type for name, family in families.items()}
+    assert kinds["remuda_queue_messages"] == "gauge"
+    assert kinds["remuda_queue_entered"] == "counter"
+    found = {sample.labels["queue"] for sample in families["remuda_queue_consumers"].samples}
+    assert {*names, "orders"} <= found
+    entered = {
+        (sample.labels["queue"], sample.labels["state"]): sample.value
+        for sample in families["remuda_queue_entered"].samples
+    }
+    assert entered["orders", "queued"] == 1
 
 
 def test_a_broker_that_cannot_be_opened_is_told_and_comes_back(tmp_path: Path) -> None:
