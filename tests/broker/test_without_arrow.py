@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from remuda.log.check import check
 from remuda.log.directory import DirectoryDisk
 
 _WITHOUT = "import sys\nsys.modules['pyarrow'] = None\n"
-_SEGMENTS = {"segment_bytes": 1 << 16, "checkpoint_bytes": 1 << 16}
+_SEGMENT = 1 << 16
 
 
 def _run(script: str, *arguments: object) -> str:
@@ -47,10 +46,9 @@ def test_l1_messages_are_kept_handled_and_looked_up(tmp_path: Path) -> None:
 
 
 _FILL = """
-import json
 from remuda import Message, open_broker
 
-with open_broker(sys.argv[1], sync="os", success_retention=0, **json.loads(sys.argv[2])) as broker:
+with open_broker(sys.argv[1], sync="os", success_retention=0, segment_bytes=1 << 16, checkpoint_bytes=1 << 16) as broker:
     broker.create_queue("orders", type="pull")
     for _ in range(40):
         broker.publish([Message("orders.new", bytes(200))] * 100)
@@ -64,24 +62,22 @@ with open_broker(sys.argv[1], sync="os", success_retention=0, **json.loads(sys.a
     assert not broker.health().problems, broker.health()
 """
 _OPEN = """
-import json
 from remuda import open_broker
 
-with open_broker(sys.argv[1], **json.loads(sys.argv[2])) as broker:
+with open_broker(sys.argv[1], segment_bytes=1 << 16, checkpoint_bytes=1 << 16) as broker:
     assert broker.recovery.clean, broker.recovery.describe()
     print(broker.queue("orders").waiting)
 """
 
 
 def test_l6_what_outlived_its_retention_goes_and_the_rest_opens_again(tmp_path: Path) -> None:
-    options = json.dumps(_SEGMENTS)
-    gone = int(_run(_FILL, tmp_path / "data", options))
+    gone = int(_run(_FILL, tmp_path / "data"))
     assert gone >= 3000
     assert not list((tmp_path / "data").rglob("*.parquet"))
-    assert _run(_OPEN, tmp_path / "data", options) == "50\n"
+    assert _run(_OPEN, tmp_path / "data") == "50\n"
     report = check(DirectoryDisk(tmp_path / "data", create=False))
     assert report.clean, report.describe()
-    with open_broker(tmp_path / "data", **_SEGMENTS) as broker:
+    with open_broker(tmp_path / "data", segment_bytes=_SEGMENT, checkpoint_bytes=_SEGMENT) as broker:
         for _ in range(10):
             broker.publish([Message("orders.new", bytes(200))] * 100)
         broker.runtime.upkeep.checkpoint()
