@@ -48,7 +48,8 @@ def test_l1_messages_are_kept_handled_and_looked_up(tmp_path: Path) -> None:
 _FILL = """
 from remuda import Message, open_broker
 
-with open_broker(sys.argv[1], sync="os", success_retention=0, segment_bytes=1 << 16, checkpoint_bytes=1 << 16) as broker:
+SIZE = 1 << 16
+with open_broker(sys.argv[1], sync="os", success_retention=0, segment_bytes=SIZE, checkpoint_bytes=SIZE) as broker:
     broker.create_queue("orders", type="pull")
     for _ in range(40):
         broker.publish([Message("orders.new", bytes(200))] * 100)
