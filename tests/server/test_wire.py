@@ -7,8 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,9 @@ from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, Re
 from remuda.model.settlement import Outcome, Settlement
 from remuda.server.http.users import Users, make_entry
 from remuda.server.wire import WireServer, serve_wire
+from tests.conformance.kit import eventually
 
 LOOPBACK = ("127.0.0.1", 0)
-
-
-def eventually(condition: Callable[[], Any], within: float = 30) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -195,8 +188,8 @@ def test_s6_a_broken_connection_is_made_anew_and_nothing_is_doubled(tmp_path: Pa
             subscription = client.subscribe("other")
             for number in range(20):
                 guest = client.runtime.guest
-                with guest._lock:
-                    peer = guest._peer
+                with guest.line.lock:
+                    peer = guest.line.peer
                 if peer is not None:
                     peer.shutdown(socket.SHUT_RDWR)
                 client.publish(Message("jobs", b"%d" % number))
@@ -241,7 +234,7 @@ def test_s6_a_client_that_vanishes_gives_back_what_it_held(tmp_path: Path) -> No
         assert held is not None
         held.begin([1])
         client.runtime._stop.set()  # as if its machine were gone: no goodbye, and nobody comes back
-        client.runtime.guest._peer.shutdown(socket.SHUT_RDWR)
+        client.runtime.guest.line.peer.shutdown(socket.SHUT_RDWR)
         eventually(lambda: broker.queue("jobs").waiting == 2)
         again = broker.pull("jobs", 2)
         assert again is not None

@@ -23,7 +23,8 @@ from remuda.core.extensions import no_handler
 from remuda.log.directory import DirectoryDisk
 from remuda.model.errors import HostNotResponding, NotFound, StorageError, Unsupported
 from remuda.model.settlement import Outcome, Settlement
-from tests.broker.shared.kit import SOURCE, eventually, other
+from tests.broker.shared.kit import SOURCE, other
+from tests.conformance.kit import eventually
 
 pytestmark = pytest.mark.faults
 
