@@ -18,10 +18,11 @@ from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.options import BrokerOptions
 from remuda.broker.shared import presence, sockets
+from remuda.broker.shared.connection import Connection, Listener
 from remuda.broker.shared.filesystems import check_local
 from remuda.broker.shared.frames import Hello
 from remuda.broker.shared.guest import PATIENCE, Guest
-from remuda.broker.shared.host import Connection, Host, Listener, known_options
+from remuda.broker.shared.host import Host, known_options
 from remuda.broker.shared.presence import Presence
 from remuda.broker.shared.role import Role
 from remuda.log.directory import SOCKET, DirectoryDisk

@@ -7,7 +7,7 @@ which its answer comes back.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -162,6 +162,14 @@ class Carried(Dispatch, frozen=True):
 
     messages: Messages | None = None
     check: bool = False
+
+    def only(self, found: Sequence[tuple[int, int]]) -> Carried:
+        kept = super().only(found)
+        assert isinstance(kept, Carried)
+        assert self.messages is not None
+        offsets = [offset for first, count in self.runs for offset in range(first, first + count)]
+        rows = {offset: row for row, offset in enumerate(offsets)}
+        return msgspec.structs.replace(kept, messages=self.messages.take([rows[offset] for offset, _ in kept.runs]))
 
 
 VERBS: Final[tuple[type[Any], ...]] = (

@@ -19,7 +19,7 @@ from remuda.model.notices import Notice
 if TYPE_CHECKING:
     from remuda.broker.embedded.attempts import AttemptMarks
     from remuda.broker.embedded.runtime import Runtime
-    from remuda.broker.shared.host import Gate
+    from remuda.broker.shared.connection import Gate
 
 _NOTICES: Final = 100_000
 _LEASES: Final = 10_000

@@ -1,0 +1,96 @@
+"""How a guest comes to its host: the way there, and the first words."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from remuda.broker.shared import frames
+from remuda.broker.shared.frames import Hello, Welcome, WireError
+
+if TYPE_CHECKING:
+    from remuda.broker.shared.guest import Guest
+    from remuda.log.eventlog import EventLog
+
+READ: Final = 1 << 18
+
+
+class Way(Protocol):
+    """How a guest comes to its host."""
+
+    def connect(self) -> socket.socket:
+        """A connection; raises `OSError` while nobody listens."""
+
+    def hello(self, token: str, epoch: int) -> Hello: ...
+
+    def describe(self, pid: int) -> str:
+        """What to do about a host that does not answer."""
+
+    def begin(self, lease: int, events: int) -> Callable[[int], None] | None:
+        """Where what is begun can be marked without telling the host; None where it cannot."""
+
+    def reader(self, guest: Guest) -> EventLog: ...
+
+
+class Link(NamedTuple):
+    """A connection to a host that has let us in."""
+
+    peer: socket.socket
+    buffer: frames.Buffer
+    welcome: Welcome
+    clock_offset: int
+    """What the host's clock is ahead of ours, in microseconds."""
+
+
+def join(way: Way, token: str, epoch: int, patience: float) -> Link:
+    """Come to the host that there is now; raises `OSError` where there is none, and Remuda's errors where it does not
+    take us."""
+    peer = way.connect()
+    try:
+        with contextlib.suppress(OSError):
+            peer.settimeout(patience)
+        peer.sendall(frames.frame(frames.HELLO, way.hello(token, epoch)))
+        buffer = frames.Buffer()
+        asked_at = time.time_ns() // 1000
+        welcome = _welcome(peer, buffer)
+        if welcome.epoch < epoch:
+            raise ConnectionResetError("this was the host before the last one")
+        peer.settimeout(None)
+    except BaseException:
+        peer.close()
+        raise
+    return Link(peer, buffer, welcome, welcome.now - (asked_at + time.time_ns() // 1000) // 2)
+
+
+def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
+    waiting: list[tuple[int, bytes]] = []
+    while not waiting:
+        data = peer.recv(READ)
+        if not data:
+            raise ConnectionResetError("the host closed the connection")
+        waiting += buffer.feed(data)
+    kind, payload = waiting.pop(0)
+    if kind == frames.FAILED:
+        raise frames.raised(frames.decode(tuple[int, frames.Error], payload)[1])
+    if kind == frames.MOVING:
+        raise ConnectionResetError("the host is going")
+    if kind != frames.WELCOME:
+        raise WireError("the host did not say hello; is this another program's port?")
+    welcome: Welcome = frames.decode(Welcome, payload)
+    if welcome.version != frames.VERSION:
+        raise WireError(
+            f"the host speaks version {welcome.version} of Remuda's wire, this process {frames.VERSION}; "
+            "run the same version of Remuda on both sides"
+        )
+    return welcome
+
+
+def readable(peer: socket.socket, seconds: float) -> bool:
+    """Whether something came within the time. Not `select`, which cannot watch handles beyond 1024."""
+    poll = select.poll()
+    poll.register(peer, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(seconds * 1000))
