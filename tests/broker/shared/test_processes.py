@@ -269,6 +269,9 @@ def test_s5_extensions_cannot_be_given_to_a_guest(tmp_path: Path) -> None:
         open_broker(tmp_path / "d", extensions=mine)
 
 
+HELLO = frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1))
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -277,11 +280,10 @@ def test_s5_extensions_cannot_be_given_to_a_guest(tmp_path: Path) -> None:
         frames.HEAD.pack(2**32 - 1, frames.HELLO),
         frames.frame(frames.PUBLISH, None),
         frames.frame(frames.HELLO, {"version": 99, "token": "a", "pid": 1}),
-        frames.frame(frames.HELLO, {"version": 1, "token": "../../x", "pid": 1}),
-        frames.frame(frames.HELLO, {"version": 1, "token": "abc", "pid": 1}) + frames.frame(frames.COMMAND, [1, 99, 2]),
-        frames.frame(frames.HELLO, {"version": 1, "token": "abc", "pid": 1})
-        + frames.frame(frames.ASK, [1, "close", []]),
-        frames.frame(frames.HELLO, {"version": 1, "token": "abc", "pid": 1}) + frames.frame(200, []),
+        frames.frame(frames.HELLO, {"version": frames.VERSION, "token": "../../x", "pid": 1}),
+        HELLO + frames.frame(frames.COMMAND, [1, 99, 2]),
+        HELLO + frames.frame(frames.ASK, [1, "close", []]),
+        HELLO + frames.frame(200, []),
     ],
 )
 def test_s5_nonsense_on_the_socket_costs_its_own_connection_alone(tmp_path: Path, said: bytes) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from remuda.broker.shared import frames
@@ -78,7 +77,7 @@ class Answers:
                 fate: Future[None] = Future()
                 request.pending.confirmed = fate
                 holdings.watched[request.number] = (fate, result.first, result.accepted)
-            self._line.next_publish()
+            self._line.published(request.number)
         elif type(command) is Settle:
             if not result and request.again and command.lease in holdings.gone:
                 result = request.expected  # the host before had kept it, and only its answer was lost
@@ -92,13 +91,11 @@ class Answers:
             holdings.set_credit(command)
         elif type(command) is Unsubscribe:
             holdings.unsubscribed(command, self._give_back)
-        request.pending.result = result
-        with contextlib.suppress(InvalidStateError):
-            request.future.set_result(result)
+        request.resolve(result)
 
     def _fail(self, request: Request, error: Exception) -> None:
         if type(request.command) is Publish:
-            self._line.next_publish()
+            self._line.published(request.number)
         if request.restores and request.inbox is not None:
             command = request.command
             assert isinstance(command, Subscribe | Pull)
@@ -110,8 +107,7 @@ class Answers:
             return
         if type(request.command) is Settle and not request.waits:
             _log.error("an answer for queue %s could not be kept: %s", request.command.queue, error)
-        with contextlib.suppress(InvalidStateError):
-            request.future.set_exception(error)
+        request.fail(error)
 
     def published(self, raw: Any) -> Any:
         said = frames.decode(frames.Told, raw)

@@ -59,6 +59,8 @@ class Connection:
         self.stalled = False
         """Whether frames of it lie here that are not looked at yet."""
         self.closed = False
+        self.touched: set[Connection] = set()
+        """Where the host notes which connections it has to look at in this turn."""
 
     @property
     def full(self) -> bool:
@@ -69,6 +71,7 @@ class Connection:
         if data:
             self.unsent.append(data)
             self.unsent_bytes += len(data)
+            self.touched.add(self)
         return self.unsent_bytes
 
     def receive(self) -> bytes | None:
@@ -77,6 +80,11 @@ class Connection:
             return self.peer.recv(_READ)
         except (BlockingIOError, InterruptedError):
             return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether frames that lie here may be looked at now."""
+        return self.stalled and not self.full
 
     def flush(self) -> None:
         """Send as much as the peer takes."""

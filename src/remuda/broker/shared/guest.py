@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,11 +22,12 @@ import msgspec
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.shared import frames
 from remuda.broker.shared.answers import Answers
-from remuda.broker.shared.frames import Carried, Welcome, WireError
+from remuda.broker.shared.frames import Carried, Welcome
 from remuda.broker.shared.holdings import Holdings
 from remuda.broker.shared.line import Line
-from remuda.broker.shared.link import READ, Way, join, readable
+from remuda.broker.shared.link import Way, join
 from remuda.broker.shared.questions import Questions
+from remuda.broker.shared.reading import Reading
 from remuda.broker.shared.request import Request
 from remuda.broker.shared.succession import Succession
 from remuda.broker.shared.tls import TlsSocket
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from remuda.model.messages import Messages
 
 _log = logging.getLogger("remuda.guest")
-_WORRY: Final = 5.0
-"""Seconds without an answer after which the log says so."""
+_UNREAD: Final = 500
+"""Answers that nobody has waited for, after which they are read."""
 PATIENCE: Final = 30.0
 """Seconds without an answer after which a call gives up."""
 _CLOSED_TEXT: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
@@ -69,6 +70,7 @@ class Guest(Questions):
         self.line = Line()
         self.holdings = Holdings(self.clock)
         self._answers = Answers(self.line, self.holdings, self.notices, self.give_back)
+        self._reading = Reading(self.line, self._answers, self._attentive, lambda: way.describe(self.pid))
         self._successor: Succession | None = None
         """The engine in this very process, once it has become the host."""
         self._engine: Runtime | None = None
@@ -76,8 +78,8 @@ class Guest(Questions):
         self._late: list[Request] | None = None
         """What is asked while everything else is handed to it."""
         self._clock_offset = 0
-        self._heard_at = time.monotonic()
-        self._worried = False
+        self._unattended = False
+        """Whether answers are to come where no thread waits for them: for coroutines, and over TLS."""
 
     # The way in
 
@@ -90,15 +92,17 @@ class Guest(Questions):
         Without `wait` an answer is taken for given; if it does not reach this host, it goes to the next.
         """
         request = self._request_for(command, inbox, wait)
-        if wait or type(command) is not Settle:
+        self._send(request)
+        if request.awaited:
             self._await(request)
         return request.pending
 
     def begin(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
         """The same without waiting: the result is there when `Pending.answer` is."""
         request = self._request_for(command, inbox, wait)
-        if wait or type(command) is not Settle:
-            request.pending.answer = request.future
+        if request.awaited:
+            request.future = request.pending.answer = Future()
+        self._send(request)
         return request.pending
 
     def wait(self, ticket: int) -> None:
@@ -126,7 +130,7 @@ class Guest(Questions):
             request.expected = self.holdings.expected(command)
             if not waits:
                 request.pending.result = request.expected
-        self._send(request)
+                request.awaited = False
         return request
 
     def ask(self, question: str, *values: Any) -> Any:
@@ -139,7 +143,8 @@ class Guest(Questions):
         return self._await(request)
 
     def _send(self, request: Request) -> None:
-        with self.line.lock:
+        line = self.line
+        with line.lock:
             if self.closed:
                 raise BrokerClosed(_CLOSED_TEXT)
             successor = self._successor
@@ -147,17 +152,22 @@ class Guest(Questions):
                 self._late.append(request)
                 return
             if successor is None:
-                self.line.post(request)
+                line.post(request)
         if successor is not None:
             successor.carry_out([request])
+            return
+        if line.backlogged:
+            line.catch_up()
+        if request.future is not None or len(line.requests) > _UNREAD:
+            self._unattended = self._unattended or request.future is not None
+            self._reading.wake()
 
     def _await(self, request: Request) -> Any:
-        try:
-            return request.future.result(self._patience)
-        except TimeoutError:
-            if request.future.done():
-                raise
-            raise self.not_responding() from None
+        if not self._reading.wait_for(request, self._patience):
+            raise self.not_responding()
+        if request.error is not None:
+            raise request.error
+        return request.pending.result
 
     def not_responding(self) -> HostNotResponding:
         return HostNotResponding(
@@ -192,8 +202,9 @@ class Guest(Questions):
             inbox.divert(self.give_back)
             if command.tag in self.holdings.pulls:
                 with contextlib.suppress(BrokerClosed):
-                    cancelling = self._request_for(CancelPull(command.queue, command.tag), None, True)
-                    cancelling.future.add_done_callback(lambda _: self.holdings.pulls.pop(command.tag, None))
+                    cancelling = self.begin(CancelPull(command.queue, command.tag)).answer
+                    assert cancelling is not None
+                    cancelling.add_done_callback(lambda _: self.holdings.pulls.pop(command.tag, None))
         if pending.answer is not None:
             pending.answer.add_done_callback(give_back)
 
@@ -212,6 +223,7 @@ class Guest(Questions):
         def tell(offset: int) -> None:
             with self.line.lock:
                 self.line.say(frames.frame(frames.BEGUN, (lease, offset)))
+            self.line.catch_up()
 
         return tell
 
@@ -274,46 +286,18 @@ class Guest(Questions):
         not take us."""
         link = join(self._way, self.token, self.epoch, self._patience)
         self.welcome, self.pid, self.epoch = link.welcome, link.welcome.pid, link.welcome.epoch
-        self._clock_offset, self._buffer = link.clock_offset, link.buffer
-        self._heard_at = time.monotonic()
-        self.line.attach(link.peer, self.holdings, self._answers, hears=self.hears)
+        self._clock_offset = link.clock_offset
+        self._unattended = self._unattended or isinstance(link.peer, TlsSocket)
+        self.line.attach(link, self.holdings, self._answers, hears=self.hears)
 
     def listen(self) -> None:
-        """Take what the host says until the connection ends."""
-        peer, buffer = self.line.peer, self._buffer
-        assert peer is not None
-        try:
-            while not self.closed:
-                data = self._receive(peer)
-                if not data:
-                    break
-                self._heard_at, self._worried = time.monotonic(), False
-                for kind, payload in buffer.feed(data):
-                    if kind == frames.MOVING:
-                        return
-                    self._answers.take(kind, payload)
-        except OSError:
-            pass
-        except (WireError, msgspec.MsgspecError) as error:
-            _log.error("what the host says cannot be understood, and the connection is made anew: %s", error)
-        finally:
-            with self.line.lock:
-                self.line.peer = None
-            peer.close()
+        """Be there for what the host says until the connection ends."""
+        self._reading.follow()
 
-    def _receive(self, peer: socket.socket) -> bytes:
-        while True:
-            if (isinstance(peer, TlsSocket) and peer.pending()) or readable(peer, 1.0):
-                return peer.recv(READ)
-            self._look_after()
-
-    def _look_after(self) -> None:
-        """Nothing came for a second: say so, if somebody has waited for long."""
-        waiting = [request.since for request in list(self.line.requests.values())]
-        quiet = time.monotonic() - max(self._heard_at, min(waiting, default=time.monotonic()))
-        if waiting and quiet > _WORRY and not self._worried:
-            self._worried = True
-            _log.warning("%s has not answered for %.0f seconds", self._way.describe(self.pid), quiet)
+    def _attentive(self) -> bool:
+        """Whether something may come that nobody waits for."""
+        holdings = self.holdings
+        return bool(self._unattended or holdings.subscriptions or holdings.pulls or holdings.watched or self.hears)
 
     # Becoming the host
 
@@ -343,8 +327,13 @@ class Guest(Questions):
     def disown(self) -> None:
         """In a fork: let go of the connection, which is the parent's."""
         self.closed = True
+        self._reading.close()
         if self.line.peer is not None:
             self.line.peer.close()
+
+    def leave_line(self) -> None:
+        """The thread that listened has ended."""
+        self._reading.close()
 
     def close(self) -> None:
         """Say goodbye. The host puts back what is not answered."""
@@ -352,6 +341,7 @@ class Guest(Questions):
             if self.closed:
                 return
             self.closed = True
+            self._reading.stop()
             peer, self.line.peer = self.line.peer, None
             if peer is not None:
                 with contextlib.suppress(OSError):
@@ -365,8 +355,7 @@ class Guest(Questions):
         """Nobody will answer any more."""
         requests, self.line.requests = self.line.requests, {}
         for request in requests.values():
-            with contextlib.suppress(InvalidStateError):
-                request.future.set_exception(failure)
+            request.fail(failure)
         self.holdings.end(
             None if isinstance(failure, BrokerClosed) else failure,
             BrokerClosed("the broker was closed; the message is kept and its fate is not known yet"),

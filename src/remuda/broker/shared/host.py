@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from remuda.broker.shared import frames
 from remuda.broker.shared.connection import COMMAND_WEIGHT, Connection, Gate, Listener
 from remuda.broker.shared.frames import Hello, Welcome, WireError
+from remuda.broker.shared.permissions import Permissions
 from remuda.broker.shared.requests import RequestHandler
 from remuda.broker.shared.session import Session
 from remuda.model.errors import RemudaError
@@ -49,10 +49,19 @@ class Host:
         self._selector.register(self._wake_from, selectors.EVENT_READ, None)
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
+        self._touched: set[Connection] = set()
+        """Those with which something is to be done in this turn."""
+        self._stalled: set[Connection] = set()
+        self._strangers: set[Connection] = set()
+        """Those that have not said yet who they are."""
+        self._absent: set[Session] = set()
+        """Those without a connection, which may come back."""
         self._sessions: dict[str, Session] = {}
         self._awake = False
         self._posted: deque[Callable[[], None]] = deque()
-        self._dirty: set[Session] = set()
+        self._dirty: deque[Session] = deque()
+        self._eager = False
+        """Whether one of them was added since the last turn sent what there was."""
         self._requests = RequestHandler(runtime, self._post, self._later)
         self._stopping = False
         self._expected = runtime.engine.survivors
@@ -108,7 +117,8 @@ class Host:
         self._ring()
 
     def _wake_session(self, session: Session) -> None:
-        self._dirty.add(session)
+        self._dirty.append(session)
+        self._eager = True
         if threading.current_thread() is not self._thread:
             self._ring()
 
@@ -130,30 +140,34 @@ class Host:
             self._shut()
 
     def _patience(self) -> float | None:
-        if any(connection.stalled and not connection.full for connection in self._connections):
+        if self._eager or any(connection.ready for connection in self._stalled):
             return 0
         if self._requests.defers:
             return _DEFERRED
-        if self._claiming or any(session.until is not None for session in self._sessions.values()):
+        if self._claiming or self._absent:
             return 0.1
-        if any(connection.session is None for connection in self._connections):
+        if self._strangers:
             return 1.0
         return None
 
     def _turn(self, timeout: float | None) -> None:
         for key, mask in self._selector.select(timeout):
-            if key.data is None:
+            source = key.data
+            if type(source) is Connection:
+                if source.closed:
+                    continue
+                self._touched.add(source)
+                self._guarded(source, self._take if mask & selectors.EVENT_READ else Connection.flush)
+            elif source is None:
                 self._heard()
-            elif isinstance(key.data, Listener):
-                self._accept(key.data)
-            elif mask & selectors.EVENT_READ:
-                self._read(key.data)
             else:
-                self._guarded(key.data, key.data.flush)
+                self._accept(source)
         while self._posted:
             self._posted.popleft()()
-        for connection in [one for one in self._connections if one.stalled and not one.full]:
-            self._guarded(connection, partial(self._feed, connection, b""))
+        if self._stalled:
+            for connection in [one for one in self._stalled if one.ready]:
+                self._touched.add(connection)
+                self._guarded(connection, self._feed)
         self._look_after()
         self._requests.commit()
         self._send()
@@ -187,15 +201,14 @@ class Host:
 
     def _add(self, connection: Connection) -> None:
         self._connections.add(connection)
+        self._strangers.add(connection)
+        connection.touched = self._touched
         self._selector.register(connection.peer, selectors.EVENT_READ, connection)
 
-    def _read(self, connection: Connection) -> None:
-        self._guarded(connection, lambda: self._take(connection))
-
-    def _guarded(self, connection: Connection, work: Callable[[], None]) -> None:
+    def _guarded(self, connection: Connection, work: Callable[[Connection], None]) -> None:
         """Whatever a peer sends costs its own connection, never the others'."""
         try:
-            work()
+            work(connection)
         except WireError as error:
             _log.warning("a guest's connection is closed: %s", error)
             connection.send(frames.frame(frames.FAILED, (0, frames.error_of(error))))
@@ -215,8 +228,10 @@ class Host:
             return
         self._feed(connection, data)
 
-    def _feed(self, connection: Connection, data: bytes) -> None:
-        connection.stalled = False
+    def _feed(self, connection: Connection, data: bytes = b"") -> None:
+        if connection.stalled:
+            connection.stalled = False
+            self._stalled.discard(connection)
         for kind, payload in connection.buffer.feed(data):
             if connection.closing:
                 return
@@ -224,6 +239,7 @@ class Host:
                 self._greet(connection, kind, payload)
             elif kind == frames.GOODBYE:
                 self._end(connection.session)
+                connection.session.connection = None
                 connection.session = None
                 connection.closing = True
             else:
@@ -231,6 +247,7 @@ class Host:
             connection.load += COMMAND_WEIGHT if kind == frames.COMMAND else 1
             if connection.full:
                 connection.stalled = True
+                self._stalled.add(connection)
                 return
 
     # Who comes
@@ -254,17 +271,22 @@ class Host:
             connection.closing = True
             return
         session = self._sessions.get(hello.token)
+        if session is not None and hello.grants != (session.permissions and session.permissions.grants):
+            raise WireError("a guest comes back with other permissions than it had; open the broker anew")
         if session is None:
             session = self._sessions[hello.token] = Session(self._runtime, hello.token, self._wake_session)
+            session.permissions = None if hello.grants is None else Permissions(hello.grants)
         else:
-            for other in [one for one in self._connections if one.session is session]:
-                self._drop(other)
+            if session.connection is not None:
+                self._drop(session.connection)
+            self._absent.discard(session)
             session.returns()
         self._runtime.visited = True
         session.pid = hello.pid
         session.local = connection.local
-        connection.session = session
-        self._dirty.add(session)
+        connection.session, session.connection = session, connection
+        self._strangers.discard(connection)
+        self._dirty.append(session)
         welcome = Welcome(
             frames.VERSION, os.getpid(), self.epoch, self._runtime.clock(), known_options(self._runtime.options),
             connection.local,
@@ -277,24 +299,33 @@ class Host:
         if connection in self._connections and not self._stopping:
             connection.send(data)
             if connection.session is not None:
-                self._dirty.add(connection.session)
+                self._dirty.append(connection.session)
 
     def _send(self) -> None:
-        dirty, self._dirty = self._dirty, set()
-        for connection in list(self._connections):
+        self._eager = False
+        dirty: set[Session] = set()
+        while self._dirty:
+            dirty.add(self._dirty.popleft())
+        self._touched.update(one.connection for one in dirty if one.connection is not None)
+        touched = list(self._touched)
+        self._touched.clear()
+        for connection in touched:
+            if connection.closed:
+                continue
             session = connection.session
             if session in dirty and session is not None and not connection.closing:
                 while session.outgoing(connection.send):
-                    self._guarded(connection, connection.flush)
-                    if connection.unsent or connection not in self._connections:
+                    self._guarded(connection, Connection.flush)
+                    if connection.unsent or connection.closed:
                         break
             if connection.unsent:
-                self._guarded(connection, connection.flush)
+                self._guarded(connection, Connection.flush)
             if connection.closing and not connection.unsent:
                 self._drop(connection)
                 continue
             connection.load = 0
             self._listen_to(connection)
+        self._touched.clear()
 
     def _listen_to(self, connection: Connection) -> None:
         """A guest that does not take its answers is not heard until it does."""
@@ -302,7 +333,7 @@ class Host:
         if connection.unsent:
             wanted |= selectors.EVENT_WRITE
             if connection.session is not None:
-                self._dirty.add(connection.session)
+                self._dirty.append(connection.session)
         if wanted == connection.waits_for or connection not in self._connections:
             return
         if not wanted:
@@ -315,11 +346,10 @@ class Host:
 
     def _look_after(self) -> None:
         now = time.monotonic()
-        for session in [one for one in self._sessions.values() if one.until is not None and one.until <= now]:
+        for session in [one for one in self._absent if one.until is not None and one.until <= now]:
             self._end(session)
-        for connection in [one for one in self._connections if one.session is None]:
-            if now - connection.since > _STRANGERS:
-                self._drop(connection)
+        for connection in [one for one in self._strangers if now - one.since > _STRANGERS]:
+            self._drop(connection)
         if self._claiming and (now >= self._claiming or self._expected <= self._requests.attached):
             self._claiming = 0.0
             try:
@@ -332,6 +362,8 @@ class Host:
 
     def _lose(self, connection: Connection) -> None:
         """A connection broke."""
+        if connection.closed:
+            return  # its guest is back over another one
         session = connection.session
         self._drop(connection)
         if session is None or session.token not in self._sessions:
@@ -341,18 +373,24 @@ class Host:
         else:
             session.until = time.monotonic() + _GRACE
             session.gate = connection.gate
+            self._absent.add(session)
 
     def _drop(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
+            self._strangers.discard(connection)
+            self._stalled.discard(connection)
             connection.closed = True
+            if connection.session is not None and connection.session.connection is connection:
+                connection.session.connection = None
             if connection.waits_for:
                 self._selector.unregister(connection.peer)
             connection.peer.close()
 
     def _end(self, session: Session, gate: Gate | None = None) -> None:
-        gate = gate or session.gate or next((one.gate for one in self._connections if one.session is session), None)
+        gate = gate or session.gate or (session.connection.gate if session.connection is not None else None)
         self._sessions.pop(session.token, None)
+        self._absent.discard(session)
         session.end(None if gate is None else gate.marks(session.token))
 
     def _shut(self) -> None:

@@ -22,6 +22,7 @@ from remuda.model.commands import Publish
 if TYPE_CHECKING:
     from remuda.broker.embedded.inbox import Inbox
     from remuda.broker.shared.holdings import Holdings
+    from remuda.broker.shared.link import Link
     from remuda.model.commands import Pull, Subscribe
 
 
@@ -38,11 +39,13 @@ class Line:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.peer: socket.socket | None = None
+        self.buffer = frames.Buffer()
+        """What came from there and is not whole yet."""
         self.requests: dict[int, Request] = {}
         self._numbers = itertools.count(1)
         self._backlog: deque[Request] = deque()
         """Publishes that wait until fewer are under way: a host remembers only so many of each guest."""
-        self._publishing = 0
+        self._publishing: set[int] = set()
 
     def new_number(self) -> int:
         return next(self._numbers)
@@ -50,10 +53,10 @@ class Line:
     def post(self, request: Request) -> None:
         self.requests[request.number] = request
         if type(request.command) is Publish:
-            if self._publishing >= UNCONFIRMED or self._backlog:
+            if len(self._publishing) >= UNCONFIRMED or self._backlog:
                 self._backlog.append(request)
                 return
-            self._publishing += 1
+            self._publishing.add(request.number)
         request.sent = True
         self.say(request.frame)
 
@@ -66,32 +69,43 @@ class Line:
                 with contextlib.suppress(OSError):
                     self.peer.shutdown(socket.SHUT_RDWR)
 
-    def next_publish(self) -> None:
-        """One publish was answered: another may go."""
-        if not self._backlog:
-            self._publishing -= 1
-            return
-        with self.lock:
-            if self._backlog:
-                request = self._backlog.popleft()
-                request.sent = True
-                self.say(request.frame)
-            else:
-                self._publishing -= 1
+    def published(self, number: int) -> None:
+        """A publish was answered: another may go."""
+        self._publishing.discard(number)
+        if self._backlog:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Send what waited, unless somebody is sending: who reads must not wait for who writes, or a host that waits
+        for both would wait for ever. Whoever has sent calls this too."""
+        while self._backlog and len(self._publishing) < UNCONFIRMED and self.lock.acquire(False):
+            try:
+                while self._backlog and len(self._publishing) < UNCONFIRMED:
+                    request = self._backlog.popleft()
+                    self._publishing.add(request.number)
+                    request.sent = True
+                    self.say(request.frame)
+            finally:
+                self.lock.release()
+
+    @property
+    def backlogged(self) -> bool:
+        return bool(self._backlog)
 
     def take_all(self) -> list[Request]:
         """All that nobody answered, for whoever answers it in another way."""
         requests = [request for request in self.requests.values() if not request.restores]
         self.requests = {}
         self._backlog.clear()
+        self._publishing.clear()
         return requests
 
     # A new host
 
-    def attach(self, peer: socket.socket, holdings: Holdings, shapes: Shapes, *, hears: bool) -> None:
+    def attach(self, link: Link, holdings: Holdings, shapes: Shapes, *, hears: bool) -> None:
         """Bring everything that is under way to a host that knows nothing of it, or may not."""
         with self.lock:
-            self.peer = peer
+            self.buffer, self.peer = link.buffer, link.peer
             self.requests = {number: one for number, one in self.requests.items() if not one.restores}
             claims = holdings.claims()
             attached = Request(

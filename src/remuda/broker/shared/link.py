@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import Hello, Welcome, WireError
+from remuda.broker.shared.tls import TlsSocket
 
 if TYPE_CHECKING:
     from remuda.broker.shared.guest import Guest
     from remuda.log.eventlog import EventLog
 
-READ: Final = 1 << 18
+_READ: Final = 1 << 18
+_A_SECOND: Final = struct.pack("@ll", 1, 0)
+"""So that who waits in `recv` can look around."""
 
 
 class Way(Protocol):
@@ -60,6 +63,8 @@ def join(way: Way, token: str, epoch: int, patience: float) -> Link:
         if welcome.epoch < epoch:
             raise ConnectionResetError("this was the host before the last one")
         peer.settimeout(None)
+        if not isinstance(peer, TlsSocket):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _A_SECOND)
     except BaseException:
         peer.close()
         raise
@@ -67,13 +72,13 @@ def join(way: Way, token: str, epoch: int, patience: float) -> Link:
 
 
 def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
-    waiting: list[tuple[int, bytes]] = []
-    while not waiting:
-        data = peer.recv(READ)
+    first: tuple[int, bytes] | None = None
+    while first is None:
+        data = peer.recv(_READ)
         if not data:
             raise ConnectionResetError("the host closed the connection")
-        waiting += buffer.feed(data)
-    kind, payload = waiting.pop(0)
+        first = next(buffer.feed(data), None)  # what comes behind it stays there
+    kind, payload = first
     if kind == frames.FAILED:
         raise frames.raised(frames.decode(tuple[int, frames.Error], payload)[1])
     if kind == frames.MOVING:
@@ -87,10 +92,3 @@ def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
             "run the same version of Remuda on both sides"
         )
     return welcome
-
-
-def readable(peer: socket.socket, seconds: float) -> bool:
-    """Whether something came within the time. Not `select`, which cannot watch handles beyond 1024."""
-    poll = select.poll()
-    poll.register(peer, select.POLLIN | select.POLLHUP | select.POLLERR)
-    return bool(poll.poll(seconds * 1000))

@@ -11,6 +11,7 @@ from remuda.broker.shared import frames
 from remuda.broker.shared.border import checked
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
+from remuda.broker.shared.permissions import READ, Permissions
 from remuda.core.effects import Dispatch
 from remuda.model.commands import CancelPull, Pull, Reclaim, Settle, Subscribe, Unsubscribe
 from remuda.model.errors import RemudaError
@@ -98,6 +99,8 @@ class RequestHandler:
         command = frames.publish_of(said, session.token, trusted=connection.local)
         if not connection.local:
             command = checked(command)
+            if session.permissions is not None:
+                session.permissions.check_command(command)
         pending = self._runtime.submit(command)
         self._answers.append(_Answer(connection, said.request, pending, frames.told, pending.ticket))
         if pending.confirmed is not None:
@@ -115,6 +118,8 @@ class RequestHandler:
         command, runtime = frames.command_of(said), self._runtime
         if not connection.local:
             command = checked(command)
+            if session.permissions is not None:
+                session.permissions.check_command(command)
         if isinstance(command, Subscribe):
             ready = session.subscribe(command)
             if ready is None:
@@ -179,6 +184,9 @@ class RequestHandler:
         if shapes is None:
             raise WireError(f"there is no question {said.question!r}")
         values = frames.decode(shapes[0], said.values)
+        permissions = session.permissions
+        if permissions is not None:
+            permissions.check_question(said.question, values)
         if said.question == "notices":
             session.hear(values[0])
             connection.send(frames.frame(frames.RESULT, (said.request, None)))
@@ -190,20 +198,26 @@ class RequestHandler:
         elif said.question in _SLOW:
             self._executor = self._executor or ThreadPoolExecutor(1, "remuda-host-work")
             connection.slow += 1
-            self._executor.submit(self._answer_slowly, connection, said.request, said.question, values)
+            self._executor.submit(self._answer_slowly, connection, permissions, said, values)
         else:
             result = getattr(self._runtime, said.question)(*values)
+            if permissions is not None:
+                result = permissions.only_seen(said.question, result)
             connection.send(frames.frame(frames.RESULT, (said.request, result)))
 
-    def _answer_slowly(self, connection: Connection, request: int, question: str, values: tuple[Any, ...]) -> None:
+    def _answer_slowly(
+        self, connection: Connection, permissions: Permissions | None, said: frames.Asked, values: tuple[Any, ...]
+    ) -> None:
         try:
-            if question in LOG_QUESTIONS:
-                found = answer_from_log(self._runtime, question, values)
+            if said.question in LOG_QUESTIONS:
+                found = answer_from_log(self._runtime, said.question, values)
             else:
-                found = getattr(self._runtime, question)(*values)
-            data = frames.frame(frames.RESULT, (request, found))
+                found = getattr(self._runtime, said.question)(*values)
+            if permissions is not None:
+                found = permissions.only_seen(said.question, found)
+            data = frames.frame(frames.RESULT, (said.request, found))
         except BaseException as error:
-            data = frames.frame(frames.FAILED, (request, frames.error_of(error)))
+            data = frames.frame(frames.FAILED, (said.request, frames.error_of(error)))
         self._post(lambda: self._answered_slowly(connection, data))
 
     def _answered_slowly(self, connection: Connection, data: bytes) -> None:
@@ -214,6 +228,9 @@ class RequestHandler:
         request, claims = frames.decode(tuple[int, list[frames.Claim]], payload)
         found: list[int] = []
         for claim in claims:
+            if session.permissions is not None and not session.permissions.may(READ, claim.queue):
+                found.append(0)
+                continue
             command = Reclaim(claim.queue, claim.lease, claim.consumer, claim.runs, claim.pulled)
             found.append(self._runtime.submit(command).result)
             held = Dispatch(claim.queue, claim.consumer, 0, claim.lease, claim.runs, [], 0)

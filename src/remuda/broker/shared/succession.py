@@ -85,9 +85,7 @@ class Succession:
                 result = request.expected
             if carried_out is not None:
                 request.pending.held, request.pending.confirmed = carried_out.held, carried_out.confirmed
-            request.pending.result = result
-            with contextlib.suppress(InvalidStateError):
-                request.future.set_result(result)
+            request.resolve(result)
 
     def _answer(self, request: Request) -> Any:
         if request.question == "notices":
@@ -97,11 +95,10 @@ class Succession:
 
 def _fail(request: Request, error: Exception) -> None:
     gone = isinstance(error, NotFound) and type(request.command) in (RemoveQueue, RemoveExchange)
-    with contextlib.suppress(InvalidStateError):
-        if gone and request.again:
-            request.future.set_result(None)
-        else:
-            request.future.set_exception(error)
+    if gone and request.again:
+        request.resolve(None)
+    else:
+        request.fail(error)
 
 
 def _follow(source: Future[None] | None, fate: Future[None]) -> None:
