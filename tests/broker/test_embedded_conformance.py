@@ -10,7 +10,7 @@ import pytest
 
 from remuda.broker.opening import open_async_broker, open_broker
 from remuda.broker.port import AsyncBroker, Broker
-from tests.conformance.kit import Backend
+from tests.conformance.kit import Backend, quick_folder
 from tests.conformance.suite import suite
 from tests.conformance.threads_face import LoopThread, ThreadsFace
 
@@ -61,10 +61,11 @@ BACKENDS: dict[str, Callable[[Path], Embedded]] = {
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    place = BACKENDS[request.param](tmp_path)
-    yield place
-    place.close()
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    with quick_folder() as folder:
+        place = BACKENDS[request.param](folder)
+        yield place
+        place.close()
 
 
 globals().update(suite(__name__))

@@ -13,7 +13,7 @@ from remuda.broker.opening import open_async_broker, open_broker
 from remuda.broker.port import AsyncBroker, Broker
 from remuda.server.wire import WireServer, serve_wire
 from tests.conformance import delivery, queues, settling
-from tests.conformance.kit import Backend, eventually, queue_names
+from tests.conformance.kit import Backend, eventually, queue_names, quick_folder
 from tests.conformance.suite import suite
 from tests.conformance.threads_face import LoopThread, ThreadsFace
 
@@ -116,10 +116,11 @@ asynchronously = pytest.mark.parametrize("backend", ["asyncio"], indirect=True)
 
 
 @pytest.fixture(params=["guest", "tcp"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    place = BACKENDS[request.param](tmp_path)
-    yield place
-    place.close()
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    with quick_folder() as folder:
+        place = BACKENDS[request.param](folder)
+        yield place
+        place.close()
 
 
 globals().update(suite(__name__))
