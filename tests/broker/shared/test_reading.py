@@ -192,12 +192,15 @@ import signal, sys, threading
 from remuda import Message, open_broker
 broker = open_broker(sys.argv[1], sync="os")
 assert broker.runtime.remote
-beside, stop = [], threading.Event()
+beside, failures, stop = [], [], threading.Event()
 def publish():
-    while not stop.is_set():
-        body = b"b-%d" % len(beside)
-        broker.publish(Message("jobs", body))
-        beside.append(body)
+    try:
+        while not stop.is_set():
+            body = b"b-%d" % len(beside)
+            broker.publish(Message("jobs", body))
+            beside.append(body)
+    except Exception as error:
+        failures.append(error)
 thread = threading.Thread(target=publish, daemon=True)
 class Interrupt(BaseException):
     pass
@@ -224,6 +227,7 @@ while number < 300:
 stop.set()
 thread.join(60)
 assert not thread.is_alive(), "the other thread was left waiting"
+assert not failures, failures
 stored = [body for record in broker.spectate().messages() for body in record.messages.bodies]
 assert len(stored) == len(set(stored)), "stored twice"
 assert set(confirmed) | set(beside) <= set(stored), "lost"

@@ -39,7 +39,7 @@ class Answers:
     def take(self, kind: int, payload: bytes) -> None:
         if kind == frames.RESULT:
             said = frames.decode(frames.Answered, payload)
-            request = self._line.requests.pop(said.request, None)
+            request = self._line.requests.get(said.request)
             if request is not None:
                 try:
                     result = request.shape(said.result)
@@ -47,11 +47,14 @@ class Answers:
                     self._fail(request, error)
                 else:
                     self._resolve(request, result)
+                # Only now: a caller that reads may be interrupted in the middle, and then it is asked again.
+                self._line.requests.pop(said.request, None)
         elif kind == frames.FAILED:
             number, said_error = frames.decode(tuple[int, frames.Error], payload)
-            failed = self._line.requests.pop(number, None)
+            failed = self._line.requests.get(number)
             if failed is not None:
                 self._fail(failed, frames.raised(said_error))
+                self._line.requests.pop(number, None)
             elif number == 0:
                 _log.error("the host refused this process: %s", said_error.text)
         elif kind == frames.DELIVERY:

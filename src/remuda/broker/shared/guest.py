@@ -156,8 +156,7 @@ class Guest(Questions):
         if successor is not None:
             successor.carry_out([request])
             return
-        if line.backlogged:
-            line.catch_up()
+        line.send_waiting()
         if request.future is not None or len(line.requests) > _UNREAD:
             self._unattended = self._unattended or request.future is not None
             self._reading.wake()
@@ -223,7 +222,7 @@ class Guest(Questions):
         def tell(offset: int) -> None:
             with self.line.lock:
                 self.line.say(frames.frame(frames.BEGUN, (lease, offset)))
-            self.line.catch_up()
+            self.line.send_waiting()
 
         return tell
 

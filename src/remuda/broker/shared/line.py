@@ -66,31 +66,39 @@ class Line:
             try:
                 self.peer.sendall(data)
             except OSError:
-                with contextlib.suppress(OSError):
-                    self.peer.shutdown(socket.SHUT_RDWR)
+                self._hang_up()
+            except BaseException:
+                # Ctrl-C in the middle of a frame: what follows would be taken for the rest of it.
+                self._hang_up()
+                raise
+
+    def _hang_up(self) -> None:
+        if self.peer is not None:
+            with contextlib.suppress(OSError):
+                self.peer.shutdown(socket.SHUT_RDWR)
 
     def published(self, number: int) -> None:
-        """A publish was answered: another may go."""
+        """A publish was answered: another may go, once somebody catches up."""
         self._publishing.discard(number)
-        if self._backlog:
-            self.catch_up()
+
+    def send_waiting(self) -> None:
+        """Whoever may wait for the line sends publishes that waited."""
+        if self.backlogged:
+            with self.lock:
+                self.catch_up()
 
     def catch_up(self) -> None:
-        """Send what waited, unless somebody is sending: who reads must not wait for who writes, or a host that waits
-        for both would wait for ever. Whoever has sent calls this too."""
-        while self._backlog and len(self._publishing) < UNCONFIRMED and self.lock.acquire(False):
-            try:
-                while self._backlog and len(self._publishing) < UNCONFIRMED:
-                    request = self._backlog.popleft()
-                    self._publishing.add(request.number)
-                    request.sent = True
-                    self.say(request.frame)
-            finally:
-                self.lock.release()
+        """Send publishes that waited, for who holds the lock."""
+        while self._backlog and len(self._publishing) < UNCONFIRMED:
+            request = self._backlog.popleft()
+            self._publishing.add(request.number)
+            request.sent = True
+            self.say(request.frame)
 
     @property
     def backlogged(self) -> bool:
-        return bool(self._backlog)
+        """Whether publishes wait that may go now."""
+        return bool(self._backlog) and len(self._publishing) < UNCONFIRMED
 
     def take_all(self) -> list[Request]:
         """All that nobody answered, for whoever answers it in another way."""

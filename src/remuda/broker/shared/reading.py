@@ -21,16 +21,17 @@ import msgspec
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.line import Line
+from remuda.broker.shared.request import Request
 from remuda.broker.shared.tls import TlsSocket
 
 if TYPE_CHECKING:
     from remuda.broker.shared.answers import Answers
-    from remuda.broker.shared.request import Request
 
 _log = logging.getLogger("remuda.guest")
 _READ: Final = 1 << 18
 _TICK: Final = 1000
 """Milliseconds after which the guest's thread looks around though nothing has come."""
+_MOMENT: Final = 0.001
 _WORRY: Final = 5.0
 """Seconds without an answer after which the log says so."""
 _GONE: Final = getattr(select, "POLLRDHUP", select.POLLIN) | select.POLLHUP | select.POLLERR
@@ -47,8 +48,11 @@ class Reading:
         self._answers = answers
         self._attentive = attentive
         self._describe = describe
+        self._reader: object = None
+        """Whoever reads, if anybody does. Unlike a lock it tells whose turn it is, so that an interrupt which comes
+        between taking it and the next line leaves nobody out for good."""
         self._turn = threading.Lock()
-        """Held by whoever reads."""
+        """Held to change that, and no longer."""
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._resting = False
         self._stopped = False
@@ -59,17 +63,16 @@ class Reading:
 
     def wait_for(self, request: Request, patience: float) -> bool:
         """Whether the answer came in time."""
-        turn, deadline = self._turn, time.monotonic() + patience
+        deadline = time.monotonic() + patience
         gate: threading.Lock | None = None
         try:
             while not request.finished:
-                if turn.acquire(False):
-                    try:
-                        self._read_for(request, deadline)
-                    finally:
-                        turn.release()
+                if self._take_turn(request):
+                    self._read_for(request, deadline)
+                    self._end_turn(request)
                     if request.finished:
                         break
+                    self.wake()  # it may have found the turn taken
                 elif gate is None:
                     gate = request.new_gate()
                     continue  # whoever read may have left before there was a gate to open
@@ -80,7 +83,19 @@ class Reading:
             return True
         finally:
             request.awaited = False
+            self._end_turn(request)
             self._pass_on()
+
+    def _take_turn(self, reader: object) -> bool:
+        with self._turn:
+            if self._reader is None:
+                self._reader = reader
+            return self._reader is reader
+
+    def _end_turn(self, reader: object) -> None:
+        with self._turn:
+            if self._reader is reader:
+                self._reader = None
 
     def _read_for(self, request: Request, deadline: float) -> None:
         """Read until this request is answered, its time is up, or the connection has ended."""
@@ -115,6 +130,7 @@ class Reading:
             self.wake()
         elif waiting:
             waiting[0].open_gate()
+        self._line.send_waiting()
 
     def wake(self) -> None:
         """Have the guest's thread look whether it should read."""
@@ -140,13 +156,13 @@ class Reading:
         rest.register(self._wake[0], select.POLLIN)
         self._heard_at = time.monotonic()
         try:
-            with self._turn:
-                goes_on = self._take(b"")  # what came right behind the welcome
+            self._wait_for_turn()
+            goes_on = self._take(b"")  # what came right behind the welcome
             while goes_on and not self._stopped:
-                if self._needed():
-                    with self._turn:
-                        goes_on = self._hear(peer, watch, _TICK)
+                if self._needed() and self._take_turn(self):
+                    goes_on = self._hear(peer, watch, _TICK)
                 else:
+                    self._end_turn(self)
                     goes_on = self._rest(peer, watch, rest)
         except OSError:
             pass
@@ -156,8 +172,21 @@ class Reading:
             with line.lock:
                 line.peer = None
             _hang_up(peer)
-            with self._turn:
-                peer.close()
+            self._wait_for_turn()
+            peer.close()
+            self._end_turn(self)
+
+    def _wait_for_turn(self) -> None:
+        """Whoever reads ends soon: its connection has."""
+        while not self._take_turn(self):
+            time.sleep(_MOMENT)
+            self._free_turn()
+
+    def _free_turn(self) -> None:
+        """One who was interrupted while it gave up its turn may still have it."""
+        reader = self._reader
+        if isinstance(reader, Request) and not reader.awaited:
+            self._end_turn(reader)
 
     def _needed(self) -> bool:
         return self._attentive() or any(request.awaited for request in list(self._line.requests.values()))
@@ -167,12 +196,19 @@ class Reading:
             self._look_after()
             return True
         data = peer.recv(_READ)
-        return bool(data) and self._take(data)
+        goes_on = bool(data) and self._take(data)
+        if self._line.backlogged and self._line.lock.acquire(False):
+            # Not to be waited for: who sends may be waiting for the host, and that for us to read.
+            try:
+                self._line.catch_up()
+            finally:
+                self._line.lock.release()
+        return goes_on
 
     def _rest(self, peer: socket.socket, watch: select.poll, rest: select.poll) -> bool:
         """Others read, if anything comes at all."""
         self._resting = True
-        if self._needed():
+        if self._needed() and self._reader is None:
             self._resting = False
             return True
         found = dict(rest.poll(_TICK))
@@ -183,16 +219,16 @@ class Reading:
                 self._wake[0].recv(4096)
             if not found:
                 return True
-        elif not found:
+        if not found:
             self._look_after()
-            if not self._line.requests or not self._turn.acquire(False):
-                return True
-            try:  # answers that nobody has waited for
-                return self._hear(peer, watch, 0)
-            finally:
-                self._turn.release()
-        with self._turn:
-            return self._hear(peer, watch, 0)
+            self._free_turn()
+        if not self._take_turn(self):
+            time.sleep(_MOMENT)
+            return True
+        try:
+            return self._hear(peer, watch, 0)  # the end, or answers that nobody waits for
+        finally:
+            self._end_turn(self)
 
     def _take(self, data: bytes) -> bool:
         """What came; False when the host goes."""
