@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import remuda
+from remuda import Message, open_broker
 
 SOURCE = str(Path(remuda.__file__).parent.parent)
 PROGRAM = """
@@ -69,3 +70,9 @@ def other(path: Path) -> Iterator[Other]:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def publish_ten(path: str, number: int) -> None:
+    """What processes that are started by spawning do: here, because they load the module in which it stands."""
+    with open_broker(path, sync="os") as broker:
+        broker.publish([Message("jobs", b"%d-%d" % (number, row)) for row in range(10)])
