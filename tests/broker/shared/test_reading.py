@@ -55,6 +55,21 @@ def at_once(count: int, work: Callable[[int], None]) -> None:
         assert not thread.is_alive(), "a caller was left waiting"
 
 
+def test_s5_a_caller_reads_its_own_answers(guest: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other thread wakes up for them, but for a look around each second."""
+    reading = guest.runtime.guest._reading
+    hear, heard = reading._hear, list[object]()
+
+    def counted(*how: Any) -> bool:
+        heard.append(how)
+        return bool(hear(*how))
+
+    monkeypatch.setattr(reading, "_hear", counted)
+    for _ in range(200):
+        guest.publish(Message("jobs", b"x"))
+    assert len(heard) < 100
+
+
 def test_s5_callers_read_for_each_other(host: EmbeddedBroker, guest: EmbeddedBroker) -> None:
     taken: list[bytes] = []
 

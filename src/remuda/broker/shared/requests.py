@@ -99,8 +99,8 @@ class RequestHandler:
         command = frames.publish_of(said, session.token, trusted=connection.local)
         if not connection.local:
             command = checked(command)
-            if session.permissions is not None:
-                session.permissions.check_command(command)
+        if session.permissions is not None:
+            session.permissions.check_command(command)
         pending = self._runtime.submit(command)
         self._answers.append(_Answer(connection, said.request, pending, frames.told, pending.ticket))
         if pending.confirmed is not None:
@@ -118,8 +118,8 @@ class RequestHandler:
         command, runtime = frames.command_of(said), self._runtime
         if not connection.local:
             command = checked(command)
-            if session.permissions is not None:
-                session.permissions.check_command(command)
+        if session.permissions is not None:
+            session.permissions.check_command(command)
         if isinstance(command, Subscribe):
             ready = session.subscribe(command)
             if ready is None:
