@@ -115,7 +115,7 @@ class Runtime:
         self._tags = tags or itertools.count(1)
         self.visitors: set[int] = set()
         """Tags of subscriptions that other processes have here: closing does not end them, the next writer has them."""
-        self.visited = False
+        self.visited = bool(self.engine.survivors)
         """Whether other processes are served, of which one takes over when this one ends."""
         self.fence: Callable[[], None] | None = None
         """Asked before anything is written whether the directory is still ours."""
