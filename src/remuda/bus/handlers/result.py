@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
+import traceback as tracebacks
 from types import CodeType, TracebackType
 from typing import Final
 
@@ -34,6 +34,11 @@ class CallResult(msgspec.Struct, frozen=True):
     error: BaseException | None = None
     """For logs; it does not leave its process."""
     error_type: str = ""
+
+    @property
+    def traceback(self) -> str | None:
+        """The whole traceback of the error; None where only its end was kept."""
+        return self.detail if self.detail is not None and len(self.detail) < _DETAIL_LIMIT else None
 
 
 DONE: Final = CallResult(Outcome.ACK)
@@ -88,7 +93,7 @@ def _traceback(error: BaseException) -> str:
                 name = f"{type(error).__module__}.{name}"
             text = _full_text(error)
             return storable(f"{lines}{name}: {text}\n" if text else f"{lines}{name}\n")[-_DETAIL_LIMIT:]
-    return storable("".join(traceback.format_exception(type(error), error, trace)))[-_DETAIL_LIMIT:]
+    return storable("".join(tracebacks.format_exception(type(error), error, trace)))[-_DETAIL_LIMIT:]
 
 
 def _from_handler(trace: TracebackType | None) -> TracebackType | None:
@@ -112,7 +117,7 @@ def _stack(trace: TracebackType | None) -> str:
     key = tuple(frames)
     known = _stacks.get(key)
     if known is None:
-        known = "Traceback (most recent call last):\n" + "".join(traceback.format_tb(trace))
+        known = "Traceback (most recent call last):\n" + "".join(tracebacks.format_tb(trace))
         if len(_stacks) >= _STACKS_KEPT:
             _stacks.clear()
         _stacks[key] = known
