@@ -35,12 +35,15 @@ class SparseIndex:
     def __init__(self) -> None:
         self._numbers = array("q")
         self._starts = array("q")
+        self.due = 0
+        """The byte from which on the next number is noted."""
 
     def add(self, number: int, start: int) -> None:
-        if not self._starts or start - self._starts[-1] >= INDEX_STEP:
+        if start >= self.due:
             # Readers look for a number first: its start must be there by then.
             self._starts.append(start)
             self._numbers.append(number)
+            self.due = start + INDEX_STEP
 
     def block(self, number: int) -> Block | None:
         """The frames that may hold `number`."""
@@ -106,7 +109,8 @@ class SegmentIndex:
             self._blocks.append(content)
             self._open = content
         if type(record) is Appended:
-            self.messages.add(record.first, start)
+            if start >= self.messages.due:
+                self.messages.add(record.first, start)
             ids = record.messages.ids
             if type(ids) is range:
                 if ids:
@@ -118,7 +122,8 @@ class SegmentIndex:
             elif ids:
                 content.hashes.update(map(hash, ids))  # type: ignore[union-attr]
         elif type(record) is Events:
-            self.events.add(record.first, start)
+            if start >= self.events.due:
+                self.events.add(record.first, start)
             for row in record.rows:
                 group = row.first >> _NEIGHBOURS
                 if row.count == 1 and group == content.last:

@@ -11,7 +11,7 @@ import google_crc32c
 
 from remuda.log import checkpoint as checkpoints
 from remuda.log.checkpoint import KEPT, Checkpoint, Mark
-from remuda.log.codec import encode
+from remuda.log.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, new_marker
@@ -158,8 +158,7 @@ class Log:
         """Add a record to what is pending; gives how many bytes it takes. Nothing is written yet."""
         if not self._usable:
             self._check()
-        offset, position = self._after(record)
-        kind, payload = encode(record, self.next_offset, self.next_position)
+        kind, payload, offset, position = self._encoded(record)
         size = len(payload) + FRAME_BYTES
         if len(payload) > MAX_PAYLOAD:
             raise StorageError(f"a batch of {size} bytes is too large for one frame; nothing was stored")
@@ -190,8 +189,7 @@ class Log:
         byte = self._byte
         if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
             return 0
-        offset, position = self._after(record)
-        kind, payload = encode(record, self.next_offset, self.next_position)
+        kind, payload, offset, position = self._encoded(record)
         length = len(payload)
         size = length + FRAME_BYTES
         if size > _SMALL:
@@ -199,7 +197,7 @@ class Log:
         if segment.index is not None:
             segment.index.note(record, byte)
         number = self._number
-        crc = _extend_crc(_crc(NUMBERED.pack(number, kind)), payload)
+        crc = _crc(NUMBERED.pack(number, kind) + payload)
         data = HEADER.pack(segment.marker, number, length, crc, kind) + payload
         self.next_offset, self.next_position = offset, position
         self._number = number + 1
@@ -234,18 +232,18 @@ class Log:
             raise
         return True
 
-    def _after(self, record: Record) -> tuple[int, int]:
-        """The counters after a record, which must begin where the log stands."""
+    def _encoded(self, record: Record) -> tuple[int, bytes, int, int]:
+        """The kind and payload of a record, which must begin where the log stands, and the counters after it."""
         offset, position = self.next_offset, self.next_position
+        if type(record) is Events:
+            if record.first != position:
+                _check_begin(record.first, position)
+            return EVENTS, encode_events(record, offset), offset, position + len(record.rows)
         if type(record) is Appended:
             if record.first != offset:
                 _check_begin(record.first, offset)
-            offset += len(record.messages.bodies)
-        elif type(record) is Events:
-            if record.first != position:
-                _check_begin(record.first, position)
-            position += len(record.rows)
-        return offset, position
+            return MESSAGES, encode_appended(record, position), offset + len(record.messages.bodies), position
+        return *encode(record, offset, position), offset, position
 
     def _header(self, segment: TailSegment, kind: int, payload: bytes) -> bytes:
         number = self._number
