@@ -62,8 +62,8 @@ _own = threading.local()
 def as_batch(messages: Publishable) -> Messages:
     """Messages as columns, every value of its proper type."""
     if type(messages) is Message:
-        batch = Messages.of_one(messages)
-        if batch.is_plain() and type(messages.id) is str:
+        batch = Messages.of_plain(messages)
+        if batch is not None:
             return batch
         return Messages.of_one(_with_tuple(messages)).checked()
     if isinstance(messages, Messages):
