@@ -5,7 +5,8 @@ from __future__ import annotations
 from remuda.core import delivering
 from remuda.core.credit import Consumer, Credit
 from remuda.core.effects import Dispatch
-from remuda.core.queue import Lease, Queue, Waiter
+from remuda.core.leases import Lease, Waiter
+from remuda.core.queue import Queue
 from remuda.core.ranges import MessageRange
 from remuda.core.ready import Place, Run
 from remuda.core.recorder import BLOCK_BITS
@@ -230,7 +231,7 @@ class Consuming:
         queue.flights.add(MessageRange(first, count, State.FETCHED, expires, priority, 1, token, 0, False, None, now))
         deadline = now + queue.options.acknowledge_timeout
         runs = [(first, count)]
-        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, set(), set(), pulled=True)
+        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, pulled=True)
         queue._note_end(lease)
         name = queue.name
         dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, ready.by_rank if ready.size else (0, 0))
