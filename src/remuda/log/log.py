@@ -60,6 +60,8 @@ class Log:
         self._active: TailSegment | None = None
         self._upcoming = TailSegment(1, new_marker(), Counters(0, 0, 0))
         self._byte = 0
+        self.room = 0
+        """How many bytes at least can be appended without another `reserve`."""
         self._begun = 0
         """The time of the first record in the active segment."""
         self._pending: list[Part] = []
@@ -203,6 +205,7 @@ class Log:
         self._number = number + 1
         self._byte = byte + size
         self._total += size
+        self.room -= size
         try:
             self._writer.write(segment, data)
         except BaseException as error:
@@ -265,6 +268,7 @@ class Log:
             needed += self.options.spare_bytes
         if needed > segment.reserved:
             self._writer.reserve(segment, needed)
+        self.room = segment.reserved - self._byte - HEADER_BYTES - self.options.spare_bytes
 
     def take(self) -> Batch:
         """Hand over what is pending. One batch at a time is written, while others append."""
@@ -292,6 +296,7 @@ class Log:
         self._finished.append(segment)
         self._active = None
         self._byte = 0
+        self.room = 0
         return True
 
     def mark(self) -> Mark:
@@ -367,6 +372,7 @@ class Log:
             self._writer.close()
             self._closed = True
             self._usable = False
+            self.room = 0
             self.disk.unlock()
 
     def _segment(self) -> TailSegment:
@@ -381,6 +387,7 @@ class Log:
         self._active.first = Counters(self._number, self.next_offset, self.next_position)
         self._active.index = SegmentIndex()
         self._byte = 0
+        self.room = 0
         return self._active
 
     def _begin(self, segment: TailSegment) -> bytes:
@@ -391,6 +398,7 @@ class Log:
     def _grow(self, size: int) -> None:
         self._byte += size
         self._total += size
+        self.room = self.room - size if self._byte < self.options.segment_bytes else 0
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -403,6 +411,7 @@ class Log:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._usable = False
+        self.room = 0
 
 
 def time_of(record: Record) -> int:

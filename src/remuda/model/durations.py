@@ -27,7 +27,9 @@ _TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*")
 
 def micros(value: Duration, unit: int = SECOND) -> int:
     """`value` in microseconds; a bare number counts in `unit`."""
-    if isinstance(value, timedelta):
+    if type(value) is int:
+        result = value * unit
+    elif isinstance(value, timedelta):
         result = round(value.total_seconds() * SECOND)
     elif isinstance(value, str):
         match = _TEXT.fullmatch(value)

@@ -43,7 +43,7 @@ def fold(values: list[T]) -> Column[T]:
         return values
 
 
-class Messages(msgspec.Struct, frozen=True, kw_only=True):
+class Messages(msgspec.Struct, frozen=True):
     """Messages side by side. `ids` is a `range` of snowflakes or the callers' own texts; None until assigned."""
 
     bodies: list[bytes]
@@ -151,11 +151,15 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
 
     def slice(self, start: int, stop: int) -> Messages:
         """Neighbouring messages."""
-        if start == 0 and stop >= len(self):
+        bodies, name, ids, *rest = msgspec.structs.astuple(self)
+        if start == 0 and stop >= len(bodies):
             return self
-        columns = {name: cut(cast(Any, getattr(self, name)), start, stop) for name in _SHARED}
-        ids = None if self.ids is None else self.ids[start:stop]
-        return Messages(bodies=self.bodies[start:stop], ids=ids, **columns)
+        if ids is not None:
+            ids = ids[start:stop]
+        if type(name) is list:
+            name = name[start:stop]
+        rest = [column[start:stop] if type(column) is list else column for column in rest]
+        return Messages(bodies[start:stop], name, ids, *rest)
 
     def checked(self) -> Messages:
         """The same messages with every value of its proper type, or `InvalidMessage` that names the column and row."""

@@ -75,6 +75,7 @@ class Keeping:
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
         self._outbox: list[Effects] = []
+        self._replicates = self.extensions.synchronizer is not None
         self._unreplicated: list[Record] = []
         self._recipients = Recipients(self.notices)
         self.fence: Callable[[], None] | None = None
@@ -226,29 +227,30 @@ class Keeping:
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
         """As `_record`, for one record that concerns nobody but who caused it."""
-        engine = self.engine
+        engine, group = self.engine, self._group
+        log = engine.log
         ticket = self._ticket = self._ticket + 1
         syncs = durable and self._syncs
-        alone = not (syncs or self._must_sync or self._outbox or self.extensions.synchronizer) and self._group.idle
+        alone = not (syncs or self._must_sync or self._outbox or self._replicates or group.busy)
         size, kept = 0, False
         try:
-            size = engine.log.append_now(record) if alone else 0
+            size = log.append_now(record) if alone else 0
             kept = size > 0
             if not size:
-                size = engine.log.append(record)
-                kept = alone and engine.log.write_now()
+                size = log.append(record)
+                kept = alone and log.write_now()
         except BaseException as error:
             if not passes(error):
                 self._fail(error)
                 raise
-            size = size or engine.log.pending_bytes  # whoever waits for it tries again
+            size = size or log.pending_bytes  # whoever waits for it tries again
         if kept:
             self._deferred = 0
-            self._group.note(ticket)
+            group.note(ticket)
             ticket = 0
         else:
             self._must_sync = self._must_sync or syncs
-            if self.extensions.synchronizer is not None:
+            if self._replicates:
                 self._unreplicated.append(record)
         if type(record) is Appended:
             engine.store(record, size)
@@ -262,7 +264,7 @@ class Keeping:
         self._ticket += 1
         self.engine.log.append(record)
         self._must_sync = self._must_sync or (durable and self._syncs)
-        if self.extensions.synchronizer is not None:
+        if self._replicates:
             self._unreplicated.append(record)
         self._deferred = self._ticket
 
@@ -276,7 +278,7 @@ class Keeping:
         ticket = self._ticket = self._ticket + 1
         self._must_sync = self._must_sync or (durable and self._syncs)
         self._outbox.append(Effects([], [dispatch for dispatch, _ in served], [], [], []))
-        if self.extensions.synchronizer is not None:
+        if self._replicates:
             self._unreplicated += records
         self._timer.nudge(engine.core.next_wake())
         return ticket
@@ -291,7 +293,7 @@ class Keeping:
             return 0
         self._must_sync = self._must_sync or (effects.durable and self._syncs)
         self._outbox.append(effects)
-        if self.extensions.synchronizer is not None:
+        if self._replicates:
             self._unreplicated += effects.records
         self._timer.nudge(self.engine.core.next_wake())
         return self._ticket
@@ -303,8 +305,9 @@ class Keeping:
             or (effects.durable and self._syncs)
             or effects.concerns_others
             or self._outbox
-            or not self._group.idle
-            or self.extensions.synchronizer is not None
+            or self._group.busy
+            or self._group.failure is not None
+            or self._replicates
         ):
             return False
         try:

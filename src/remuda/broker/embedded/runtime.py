@@ -158,7 +158,8 @@ class Runtime(Questions):
         queue = core.queues.get(command.queue)
         if command.runs is None and queue is not None:
             if settlement.reason is None and settlement.detail is None:
-                log.reserve(_PLAIN_ANSWER, use_spare=True)
+                if log.room < _PLAIN_ANSWER:
+                    log.reserve(_PLAIN_ANSWER, use_spare=True)
             else:
                 self.engine.make_room_for_answer(command)
             record = core.consuming.settle_plainly(queue, command.lease, settlement, now)
@@ -182,7 +183,8 @@ class Runtime(Questions):
         """What is there at once; else None, and the delivery will come to the inbox if the request waits."""
         engine = self.engine
         core = engine.core
-        engine.log.reserve(SMALL_RECORD, use_spare=True)
+        if engine.log.room < SMALL_RECORD:
+            engine.log.reserve(SMALL_RECORD, use_spare=True)
         if not command.newest and command.clear_after == "none":
             queue = core.queues.get(command.queue)
             done = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from remuda.bus.broker_api import Clock, Outcome, Settlement, outcome_of, settlement
@@ -15,7 +15,6 @@ from remuda.bus.publishing.replies import REPLY_TOPIC
 from remuda.bus.publishing.reply import Reply
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.durations import text
-from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
 
@@ -66,9 +65,9 @@ class FailurePolicy:
             )  # fmt: skip
         return settlement(Outcome.RETRY, reason, delay, consumer, detail), None
 
-    def failure_reply(self, message: Message, result: CallResult, fate: Fate) -> Reply | None:
-        """Word of a failure for who asked for it: at the end, and to a caller as soon as waiting is in vain."""
-        headers = message.headers
+    def failure_reply(self, headers: Mapping[str, str], result: CallResult, fate: Fate) -> Reply | None:
+        """Word of a failure for who asked for it, by the message's headers: at the end, and to a caller as soon as
+        waiting is in vain."""
         callback = headers.get(names.CALLBACK)
         called = callback is not None and callback.startswith(REPLY_TOPIC)
         target = callback if called else headers.get(names.FAILURE_CALLBACK)
