@@ -1,9 +1,8 @@
-"""Small writes that do not let go of the interpreter where other threads want it.
+"""Small writes that do not let go of the interpreter.
 
 `os.pwrite` lets other threads run meanwhile. A small write only copies a few bytes into the page cache, and is over
 before another thread has woken up: that thread then finds the interpreter taken again, and both have paid for nothing.
-With several busy threads this doubles the price of a message. A thread that is alone gets the interpreter back at once,
-and for it `os.pwrite` is the cheaper call.
+With several busy threads this doubles the price of a message.
 """
 
 from __future__ import annotations
@@ -16,10 +15,6 @@ from typing import Any, Final
 _MOST_BYTES: Final = 32 * 1024
 _STALL: Final = 0.05
 _DISTRUST: Final = 10.0
-_TAKEN: Final = 0.0001
-"""A small write that takes longer had to wait for the interpreter."""
-_CROWDED: Final = 1.0
-"""For how long others are then taken to want it."""
 _now = time.monotonic
 
 
@@ -40,25 +35,17 @@ class QuickWriter:
     def __init__(self) -> None:
         self._pwrite = _find_pwrite()
         self._distrusted_until = 0.0 if self._pwrite is not None else float("inf")
-        self._crowded_until = 0.0
 
     def write(self, handle: int, data: bytes, position: int) -> int:
         """As `os.pwrite`."""
         began = _now()
         size = len(data)
-        if began >= self._crowded_until:
-            written: int = os.pwrite(handle, data, position)
-            ended = _now()
-            if ended - began > _TAKEN and size <= _MOST_BYTES and ended > self._distrusted_until:
-                self._crowded_until = ended + _CROWDED
-            return written
-        if size > _MOST_BYTES:
+        if size > _MOST_BYTES or began < self._distrusted_until:
             return os.pwrite(handle, data, position)
-        written = self._pwrite(handle, data, size, position)
+        written: int = self._pwrite(handle, data, size, position)
         ended = _now()
         if ended - began > _STALL:
             self._distrusted_until = ended + _DISTRUST
-            self._crowded_until = 0.0
         if written < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
