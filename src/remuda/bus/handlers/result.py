@@ -48,6 +48,20 @@ def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResu
     """The result of a call that raised."""
     text = _text(error)
     name = type(error).__name__
+    if isinstance(error, _TOLD):
+        return _told(error, text, name)
+    error.__traceback__ = _from_handler(error.__traceback__)
+    final = retry is not None and not retry.retries(error)
+    # A log may be a file or a terminal that cannot hold such a text either.
+    logged = error if _speaks(error) and _is_storable(_full_text(error)) else None
+    return CallResult(Outcome.NACK, f"{name}: {text}", _traceback(error), final=final, error=logged, error_type=name)
+
+
+_TOLD: Final = (HandlerDecision, Undecodable, HandlerTimeout)
+"""Errors that say all there is to say: nobody needs to know where they were raised."""
+
+
+def _told(error: BaseException, text: str, name: str) -> CallResult:
     match error:
         case Retry():
             return CallResult(Outcome.RETRY, text, delay=error.after, error_type=name)
@@ -61,13 +75,8 @@ def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResu
             return CallResult(Outcome.DEAD, text, error_type=name)
         case Undecodable():
             return CallResult(Outcome.INVALID, f"undecodable: {text}", error_type=name)
-        case HandlerTimeout():
+        case _:
             return CallResult(Outcome.NACK, text or "timed out", error_type=name)
-    error.__traceback__ = _from_handler(error.__traceback__)
-    final = retry is not None and not retry.retries(error)
-    # A log may be a file or a terminal that cannot hold such a text either.
-    logged = error if _speaks(error) and _is_storable(_full_text(error)) else None
-    return CallResult(Outcome.NACK, f"{name}: {text}", _traceback(error), final=final, error=logged, error_type=name)
 
 
 def unstorable_reply(error: Exception) -> CallResult:
