@@ -69,10 +69,10 @@ class Reply:
         self.error: AmqpError | None = None
 
     def answer(self, method: Method, properties: bytes = b"", body: bytes = b"") -> None:
+        """Take the answer. Who waits for it is told by `done`, after what came before it has been handed on."""
         if self._begin is not None:
             self._begin()
         self.value = (method, properties, body)
-        self.done.set()
 
     def fail(self, error: AmqpError) -> None:
         self.error = error

@@ -499,6 +499,7 @@ class Connection:
         """Hand on what came, deliveries of one consumer together."""
         delivered: dict[Consumer, list[Delivery]] = {}
         settled: list[Receipt] = []
+        answered: list[Reply] = []
         with self.changed:
             for number, method, properties, body in events:
                 channel = self._channels.get(number)
@@ -520,6 +521,12 @@ class Connection:
                     settled += channel.tracker.answer(method.delivery_tag, method.multiple, True)
                 elif type(method) is BasicNack:
                     settled += channel.tracker.answer(method.delivery_tag, method.multiple, False)
+                elif (reply := channel.reply) is not None and isinstance(method, reply.kinds):
+                    if isinstance(method, BasicGetOk):
+                        channel.window.delivered([method.delivery_tag])
+                    channel.reply = None
+                    reply.answer(method, properties, body)
+                    answered.append(reply)
                 else:
                     settled += self._on_channel(channel, method, properties, body)
             for consumer, batch in delivered.items():
@@ -528,11 +535,12 @@ class Connection:
         for consumer, batch in delivered.items():
             if batch[-1].epoch == consumer.channel.epoch:
                 consumer.extend(batch)
+        for reply in answered:
+            reply.done.set()
         for receipt in settled:
             receipt.settle()
 
     def _on_channel(self, channel: Channel, method: Method, properties: bytes, body: bytes) -> list[Receipt]:
-        reply = channel.reply
         if isinstance(method, ChannelClose):
             self.put(method_frame(channel.number, ChannelCloseOk()))
             if self._link is not None:
@@ -544,12 +552,7 @@ class Connection:
             if self._on_change is not None:
                 self._on_change()
             return receipts
-        if reply is not None and isinstance(method, reply.kinds):
-            if isinstance(method, BasicGetOk):
-                channel.window.delivered([method.delivery_tag])
-            channel.reply = None
-            reply.answer(method, properties, body)
-        elif isinstance(method, BasicReturn):
+        if isinstance(method, BasicReturn):
             if channel.tracker.returned(method, properties, body) is None and channel.confirms:
                 _LOG.warning("a message for %r %r came back that was not published here", method.exchange, method.text)
         elif isinstance(method, BasicCancel):

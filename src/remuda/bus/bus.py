@@ -825,7 +825,7 @@ class Bus:
         patterns: dict[str, list[str]] = {}
         for handler in self.handlers:
             patterns.setdefault(handler.queue, []).extend(handler.topics)
-        declaring.declare_queues(broker, self.queue_settings(), patterns)
+        declaring.declare_queues(broker, self.schedules.fitted(broker, self.queue_settings()), patterns)
 
     def _with_prefix(self, options: Any) -> Any:
         if not self.prefix or options.failover is None:

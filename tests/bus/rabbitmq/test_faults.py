@@ -229,6 +229,41 @@ def test_over_tls(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None
     eventually(all_came(tally, list(range(100))), SOON)
 
 
+def test_rabbitmq_is_killed_soon_after_it_was_made(make_bus: MakeBus) -> None:
+    """L2, B16: a young node of RabbitMQ 3.10 may not bring its streams back. The bus goes on without them: it publishes
+    and handles, another opens, and the log is a line in `health`."""
+    rabbit = start_node("killed")
+    try:
+        bus = make_bus(rabbit.url)
+        tally = counting(bus)
+        bus.start()
+        bus.publish_many("x", range(20))
+        eventually(all_came(tally, list(range(20))), SOON)
+        rabbit.kill()
+        rabbit.start()
+        eventually(lambda: publishes(bus, 20), SOON)
+        eventually(lambda: tally.seen[20], SOON)
+        other = make_bus(rabbit.url)
+        other.subscribe("y", queue="another")(tally)
+        other.start()
+        other.publish("y", 21)
+        eventually(lambda: tally.seen[21], SOON)
+        eventually(lambda: bus.health()["ready"] and other.health()["ready"], SOON)
+        assert set(bus.health().get("problems", {})) <= {"log"}
+        bus.publish("x", 22)
+        eventually(lambda: tally.seen[22], SOON)
+    finally:
+        end_node(rabbit)
+
+
+def publishes(bus: Bus, number: int) -> bool:
+    try:
+        bus.publish("x", number)
+    except RemudaError:
+        return False
+    return True
+
+
 def test_several_hosts_are_tried_in_turn(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None:
     with FaultProxy("127.0.0.1", rabbit.port) as one, FaultProxy("127.0.0.1", rabbit.port) as two:
         one.refuse = True

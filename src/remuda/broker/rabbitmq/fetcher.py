@@ -21,6 +21,10 @@ from remuda.amqp.errors import AmqpError
 
 MOST: Final = 4096
 """Unanswered messages of one queue in this process, at most, however many are asked for."""
+MANY: Final = 32
+"""From so many on that are asked for at once, messages are quick, and more of them are on their way meanwhile."""
+AHEAD: Final = 4
+"""How many times as many: RabbitMQ sends while workers work, and they never wait for what they have acknowledged."""
 IDLE: Final = 1.0
 """Seconds without a request after which the queue is left alone."""
 
@@ -197,7 +201,7 @@ class Fetcher:
         self._looked = now
         with self._guard:
             idle = not self._requests and now - self._last_asked >= IDLE
-            few = len(self._held) > 4 * self._peak
+            few = len(self._held) > 2 * AHEAD * self._peak
             peak, self._peak = self._peak, self._wanted()
         if (self._consumer is None and not self._held) or not (idle or few):
             return []
@@ -242,7 +246,8 @@ class Fetcher:
             return self.fixed
         with self._guard:
             wanted = self._wanted()
-        return min(max(self._prefetch, 1 << max(wanted - 1, 0).bit_length()), MOST)
+        needed = 1 << max(wanted - 1, 0).bit_length()
+        return min(max(self._prefetch, needed if wanted < MANY else needed * AHEAD), MOST)
 
     def _wanted(self) -> int:
         return sum(request.count for request in self._requests) + self.in_hand
@@ -270,11 +275,10 @@ class Fetcher:
     def _taken(self, count: int, *, for_nobody: bool = False) -> Arrival:
         """With the lock held. What was sent before the connection was lost is RabbitMQ's again."""
         epoch = self.channel.epoch if self.channel is not None else -1
-        batch: Arrival = []
-        while self._held and len(batch) < count:
-            delivery = self._held.popleft()
-            if delivery.epoch == epoch:
-                batch.append(delivery)
+        held, batch = self._held, list[Delivery]()
+        while held and (missing := count - len(batch)) > 0:
+            taken = [held.popleft() for _ in range(min(missing, len(held)))]
+            batch += [delivery for delivery in taken if delivery.epoch == epoch]
         if not for_nobody:
             self.in_hand += len(batch)
         return batch

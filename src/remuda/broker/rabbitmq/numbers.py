@@ -48,11 +48,11 @@ def id_of(number: int) -> str | None:
     return str(number) if 0 <= number < _SNOWFLAKES else None
 
 
-def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbours together: each run is a first number and how many follow it, a snowflake's step apart."""
+def runs_of(numbers: Sequence[int], step: int = STEP) -> list[tuple[int, int]]:
+    """Neighbours together: each run is a first number and how many there are, a snowflake's step apart."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
-        if runs and number == runs[-1][0] + runs[-1][1] * STEP:
+        if runs and number == runs[-1][0] + runs[-1][1] * step:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
             runs.append((number, 1))

@@ -11,8 +11,9 @@ from remuda.amqp.channel import Channel
 from remuda.amqp.connection import Connection
 from remuda.amqp.errors import ChannelClosed, ConnectionLost
 from remuda.amqp.methods import QueueDeclareOk
-from remuda.broker.rabbitmq.definitions import PARKING, Definitions, QueueDefinition, change
+from remuda.broker.rabbitmq.definitions import PARKING, QueueDefinition, change
 from remuda.broker.rabbitmq.delays import exchange_of, level_arguments
+from remuda.broker.rabbitmq.journal import Definitions
 from remuda.broker.rabbitmq.support import DEAD, QueueKind, native, parking, parks_natively, version_of
 from remuda.model.errors import Conflict
 from remuda.model.options import QueueOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -41,6 +42,16 @@ def reference(id: str) -> int:
         return int(id)
     digest = blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return _HASHED | (int.from_bytes(digest, "big") & (_HASHED - 1))
+
+
+def references(ids: Sequence[str]) -> list[int]:
+    """The numbers that stand for ids, which cost less where all are snowflakes of one length."""
+    length = len(ids[0]) if ids else 0
+    joined = "".join(ids)
+    alike = 0 < length <= _DIGITS and len(joined) == length * len(ids) and joined.isascii() and joined.isdigit()
+    if alike and all(len(id) == length and id[0] != "0" for id in ids):
+        return list(map(int, ids))
+    return list(map(reference, ids))
 
 
 def neighbours(first: int, count: int) -> range:
