@@ -80,7 +80,7 @@ class Runtime:
         )  # fmt: skip
         self.topology = Topology(
             self.consuming_connection, self.definitions, self.settings.queue_type, self.clock,
-            uses_existing=self.settings.uses_existing,
+            max_priority=self.settings.max_priority, uses_existing=self.settings.uses_existing,
         )  # fmt: skip
         self.queues = Queues(self.definitions, self.topology, options, self.clock)
         self.settler = Settler(self.sender, self.topology, self.queues.ensure)
