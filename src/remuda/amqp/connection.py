@@ -36,6 +36,7 @@ from remuda.amqp.methods import (
     BasicDeliver,
     BasicGetOk,
     BasicNack,
+    BasicQos,
     BasicReturn,
     ChannelClose,
     ChannelCloseOk,
@@ -396,6 +397,7 @@ class Connection:
             # Nobody waits for the answers: a queue that has no leader may give none for long.
             channel.resuming = dict(channel.consumers)
             for consumer in channel.consumers.values():
+                self.put(method_frame(channel.number, BasicQos(0, consumer.prefetch, False)))
                 self.put(method_frame(channel.number, consumer.request))
             channel.open = True
             self.changed.notify_all()

@@ -70,7 +70,7 @@ class Fetcher:
         self.failure: AmqpError | None = None
         self._connection = connection
         self._on_gone = on_gone
-        self._consumer: Consumer | None = None
+        self._consumers: list[Consumer] = []
         self._prefetch = 0
         self._held: deque[Delivery] = deque()
         self._requests: deque[_Request] = deque()
@@ -115,6 +115,11 @@ class Fetcher:
         return len(self._held)
 
     @property
+    def consumers(self) -> int:
+        """How many consumers RabbitMQ sees."""
+        return len(self._consumers)
+
+    @property
     def waiting(self) -> int:
         """How many ask and were given nothing yet."""
         return len(self._requests)
@@ -122,24 +127,35 @@ class Fetcher:
     @property
     def must_start(self) -> bool:
         """Whether the broker has to be asked, which takes a while."""
-        return not self.closed and not self.paused and (self._consumer is None or self._needed() > self._prefetch)
+        return not self.closed and not self.paused and (not self._consumers or self._needed() > self._prefetch)
 
     def start(self) -> None:
-        """Have RabbitMQ send as many as are asked for. Waits for it."""
+        """Have RabbitMQ send as many as are asked for. Waits for it.
+
+        For more, another consumer of the same channel joins those that are there: one that was cancelled would have
+        messages on their way to it returned, which costs them their place and counts as an attempt.
+        """
         with self._adjusting:
             needed = self._needed()
-            if self.closed or self.paused or (self._consumer is not None and needed <= self._prefetch):
+            if self.closed or self.paused or (self._consumers and needed <= self._prefetch):
                 return
             if self.channel is None:
                 self.channel = self._connection.channel()
-            before, self._consumer = self._consumer, None
-            if before is not None:
-                self.channel.cancel(before)
-                self._collect(before)
-            self.channel.set_prefetch(needed)
+            if self._consumers and self.exclusive:
+                self._cancel_all(self.channel)
+            more = needed - self._prefetch if self._consumers else needed
+            self.channel.set_prefetch(more)
             consumer = self.channel.consume(self.queue, exclusive=self.exclusive)
-            self._prefetch, self._consumer, self.failure = needed, consumer, None
+            self._consumers.append(consumer)
+            self._prefetch, self.failure = needed, None
         consumer.listen(lambda: self._collect(consumer))
+
+    def _cancel_all(self, channel: Channel) -> None:
+        consumers, self._consumers = self._consumers, []
+        for consumer in consumers:
+            with contextlib.suppress(AmqpError):  # the connection is lost, and with it all it had sent
+                channel.cancel(consumer)
+            self._collect(consumer)
 
     def put_in_front(self, deliveries: Sequence[Delivery]) -> bool:
         """Give these out before all others; False if there is nobody to give them to any more."""
@@ -178,7 +194,6 @@ class Fetcher:
                 if len(taken) >= MOST:
                     break
             self.channel.cancel(consumer)
-            self._prefetch = 0
             taken += consumer.take()
         self.given(len(taken))
         return taken
@@ -203,7 +218,7 @@ class Fetcher:
             idle = not self._requests and now - self._last_asked >= IDLE
             few = len(self._held) > 2 * AHEAD * self._peak
             peak, self._peak = self._peak, self._wanted()
-        if (self._consumer is None and not self._held) or not (idle or few):
+        if (not self._consumers and not self._held) or not (idle or few):
             return []
         given_back = self._stop()
         self._prefetch = peak
@@ -231,11 +246,8 @@ class Fetcher:
 
     def _stop(self) -> Arrival:
         with self._adjusting:
-            consumer, self._consumer = self._consumer, None
-            if consumer is not None and self.channel is not None:
-                with contextlib.suppress(AmqpError):  # the connection is lost, and with it all it had sent
-                    self.channel.cancel(consumer)
-                self._collect(consumer)
+            if self.channel is not None:
+                self._cancel_all(self.channel)
             with self._guard:
                 return self._taken(len(self._held), for_nobody=True)
 
@@ -259,8 +271,8 @@ class Fetcher:
             self._held.extend(arrived)
         if arrived:
             self._serve()
-        if consumer.ended is not None and self._consumer is consumer:
-            self._consumer = None
+        if consumer.ended is not None and consumer in self._consumers:
+            self._consumers = []
             self.failure = consumer.ended
             self._on_gone()
 

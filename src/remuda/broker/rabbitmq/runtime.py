@@ -166,8 +166,9 @@ class Runtime:
         here = self.consumers.of(name)
         hands = self.consuming.hands
         names = self.consumers.names(name)
-        if seen is not None and seen.consumer_count > len(here) and not names:
-            names = tuple(f"elsewhere-{number}" for number in range(1, seen.consumer_count - len(here) + 1))
+        if seen is not None and not names:
+            elsewhere = seen.consumer_count - sum(one.consumers for one in here)
+            names = tuple(f"elsewhere-{number}" for number in range(1, elsewhere + 1))
         waiting = seen.message_count if seen is not None else 0
         return QueueInfo(
             name, known.status, known.options, 0, waiting + sum(one.held for one in here), 0,
