@@ -393,6 +393,10 @@ class Connection:
             _LOG.warning("channel %d cannot be opened again: %s", channel.number, closed)
             self._tasks.append(channel)
             return
+        except AmqpError:
+            if channel.ended is not None:
+                return  # the program closed it meanwhile, which concerns nobody else
+            raise
         with self.changed:
             # Nobody waits for the answers: a queue that has no leader may give none for long.
             channel.resuming = dict(channel.consumers)
