@@ -100,8 +100,8 @@ def run(
 
 def _dashboard(bus: Bus, listen: str | None, users: str | None) -> Server | None:
     """The dashboard of a bus on its socket; None where it was not asked for and cannot be had."""
-    from remuda.bus.extras import MissingExtra
     from remuda.model.errors import RemudaError
+    from remuda.model.extras import MissingExtra
     from remuda.server.http.mounting import dashboard
     from remuda.server.http.serving import DEFAULT, Server, check_safe, names_of, read_listen
     from remuda.server.http.users import Users

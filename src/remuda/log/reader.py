@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from remuda.log.arrow import pa, pc
 from remuda.log.columns import regroup, slice_appended
 from remuda.log.disk import Disk
 from remuda.log.eventlog import Ends

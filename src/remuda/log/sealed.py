@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import pyarrow as pa
-
+from remuda.log.arrow import pa
 from remuda.log.disk import Disk
 from remuda.log.fetch import Piece
 from remuda.log.parquet import SealedParquet, Unreadable
