@@ -11,6 +11,7 @@ import pytest
 from remuda.log import sealed
 from remuda.log.collect import collect
 from remuda.log.disk import DirectoryDisk, Disk, MemoryDisk
+from remuda.log.parquet import SealedParquet
 from remuda.log.reader import Reader
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.seal import seal
@@ -224,11 +225,10 @@ def test_l8_a_sealed_file_is_opened_once_and_let_go_with_its_listing(
 ) -> None:
     """One message costs one row group. A file that was written anew is opened anew, one that is gone is not kept."""
     opened: list[str] = []
-    original = sealed.SealedParquet
 
-    def counted(disk: Disk, name: str) -> sealed.SealedParquet:
+    def counted(disk: Disk, name: str) -> SealedParquet:
         opened.append(name)
-        return original(disk, name)
+        return SealedParquet(disk, name)
 
     monkeypatch.setattr(sealed, "SealedParquet", counted)
     disk = DirectoryDisk(tmp_path)
