@@ -28,7 +28,9 @@ _TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*")
 def micros(value: Duration, unit: int = SECOND) -> int:
     """`value` in microseconds; a bare number counts in `unit`."""
     length: float
-    if isinstance(value, timedelta):
+    if type(value) is int:
+        length = value * unit
+    elif isinstance(value, timedelta):
         length = value.total_seconds() * SECOND
     elif isinstance(value, str):
         match = _TEXT.fullmatch(value)
