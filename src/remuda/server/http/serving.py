@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from remuda.bus.extras import MissingExtra
 from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.extras import MissingExtra
 from remuda.server.http.mounting import require_extra
 from remuda.server.http.users import Users
 
