@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -37,7 +37,6 @@ from remuda.broker.rabbitmq.support import DEAD
 from remuda.broker.rabbitmq.topology import Topology
 from remuda.broker.rabbitmq.upkeep import Upkeep, WorkerClaim
 from remuda.log.eventlog import EventLog
-from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import STREAM
 from remuda.model.commands import RemoveQueue, SetStatus
 from remuda.model.document import Document, document
@@ -47,6 +46,9 @@ from remuda.model.options import AutoDestroy, Status
 from remuda.model.records import Event
 from remuda.model.results import Health, QueueInfo
 from remuda.model.state import State
+
+if TYPE_CHECKING:
+    from remuda.log.streams.log import StreamLog
 
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _AGAIN: Final = 1.0
@@ -216,6 +218,8 @@ class Runtime:
             self.records.flush()  # then there is a stream
         with self._guard:
             if self._log is None:
+                from remuda.log.streams.log import StreamLog  # which loads Arrow
+
                 self._log = StreamLog(self.settings.connection, self.settings.log or STREAM)
             return self._log
 
