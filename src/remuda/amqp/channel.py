@@ -196,7 +196,7 @@ class Channel:
         """Give a delivery back, or refuse it; False if the broker no longer waits for it."""
         connection = self.connection
         with connection.changed:
-            if delivery.epoch != self.epoch or not self.window.settle(delivery.tag):
+            if not self.open or delivery.epoch != self.epoch or not self.window.settle(delivery.tag):
                 return False
             connection.put(method_frame(self.number, BasicNack(delivery.tag, False, requeue)))
         return True
@@ -291,6 +291,8 @@ class Channel:
             # What was acknowledged before is told before: a channel that closes first would take it back.
             connection.flush_acks()
             connection.put(data)
+            if isinstance(method, ChannelClose):
+                self.open = False  # whatever came behind it would be an error of the whole connection
         timeout = connection.options.reply_timeout
         if not reply.done.wait(timeout):
             connection.abandon(self, epoch, f"{type(method).__name__} was not answered within {timeout:g} s", timeout)

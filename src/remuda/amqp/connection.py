@@ -478,7 +478,7 @@ class Connection:
 
     def flush_acks(self) -> None:
         for channel in self.unsent_acks:
-            for frame in channel.window.frames(channel.number):
+            for frame in channel.window.frames(channel.number) if channel.open else ():
                 self._out.append(frame)
                 self._out_size += len(frame)
         self.unsent_acks.clear()

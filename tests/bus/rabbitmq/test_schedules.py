@@ -8,7 +8,7 @@ import time
 import pytest
 
 from remuda import Bus, Context
-from remuda.broker.rabbitmq.definitions import BEGAN, PLANNED, Catalog, change
+from remuda.broker.rabbitmq.definitions import BEGAN, PLANNED, REMOVED, Catalog, change
 from tests.bus.kit import eventually
 from tests.bus.rabbitmq.conftest import MakeBus
 
@@ -88,6 +88,9 @@ def test_of_the_copies_of_a_run_one_may_run(count: int) -> None:
         assert not catalog.play(change(BEGAN, "s", 0, due=due, copy="b"))
         assert catalog.play(change(BEGAN, "s", 0, due=due, copy="a"))
     assert catalog.play(change(BEGAN, "s", 0, due=5, copy="c")) is (count == 1)
+    assert not catalog.play(change(PLANNED, "s", 0, due=5))
+    catalog.play(change(REMOVED, "s", 0))
+    assert catalog.play(change(PLANNED, "s", 0, due=5)), "the queue took its runs with it"
     again = Catalog()
     for one in catalog.changes(0):
         again.play(one)

@@ -76,7 +76,10 @@ class Catalog:
             return self._begin(change.name, change.due, change.copy)
         definition = self._changed(change, self.queues.get(change.name))
         if definition is None:
-            return change.action == REMOVED and self.queues.pop(change.name, None) is not None
+            if change.action != REMOVED:
+                return False
+            self.planned.pop(change.name, None)  # a schedule's queue has its name, and takes its runs with it
+            return self.queues.pop(change.name, None) is not None
         if definition == self.queues.get(change.name):
             return change.action == CONFIGURED
         self.queues[change.name] = definition

@@ -194,7 +194,7 @@ class Publishing:
         messages = command.messages
         due = cell(messages.due, row)
         if due is not None and due - now > _AT_ONCE:
-            exchange = exchange_of(level_for(due - now))
+            exchange = exchange_of(self.topology.level_made(due - now))
             return [Outgoing(exchange, queue, properties, body) for queue in self.queues_of(command, row)]
         if command.queue is not None:
             return [Outgoing("", command.queue, properties, body)]

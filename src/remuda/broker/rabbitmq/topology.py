@@ -12,7 +12,7 @@ from remuda.amqp.connection import Connection
 from remuda.amqp.errors import ChannelClosed, ConnectionLost
 from remuda.amqp.methods import QueueDeclareOk
 from remuda.broker.rabbitmq.definitions import PARKING, QueueDefinition, change
-from remuda.broker.rabbitmq.delays import exchange_of, level_arguments
+from remuda.broker.rabbitmq.delays import exchange_of, level_arguments, level_for
 from remuda.broker.rabbitmq.journal import Definitions
 from remuda.broker.rabbitmq.support import DEAD, QueueKind, native, parking, parks_natively, version_of
 from remuda.model.errors import Conflict
@@ -115,6 +115,15 @@ class Topology:
 
     def has_level(self, level: int) -> bool:
         return level in self._levels
+
+    def level_made(self, delay: int) -> int:
+        """The longest level within a delay of so many microseconds that is there. Where time has passed since one was
+        made for it, that one, which is a moment too long: an exchange that is not there closes the channel."""
+        level = level_for(delay)
+        made = set(self._levels)
+        if level in made or not made:
+            return level
+        return max((one for one in made if one < level), default=min(made))
 
     def remake(self, queue: str) -> None:
         """Look whether a queue is still there, and make it again if it is not."""

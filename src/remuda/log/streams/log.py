@@ -255,7 +255,7 @@ class StreamLog:
     # Entries.
 
     def _next_entry(self) -> int:
-        last = self._source.last()
+        last = self._source.last(known=self._known > 0)
         self._known = max(self._known, 0 if last is None else last.number + 1)
         return 0 if last is None else last.number + 1
 

@@ -78,13 +78,17 @@ class StreamSource:
                 self._connection = None
                 finalizer()
 
-    def last(self) -> RawEntry | None:
-        """The newest entry; None where there is none."""
-        deadline = time.monotonic() + _EMPTY
+    def last(self, *, known: bool = False) -> RawEntry | None:
+        """The newest entry; None where there is none. `known` is whether there are some: then they are waited for."""
+        deadline = time.monotonic() + (_PATIENCE if known else _EMPTY)
         with self._consuming("last") as (channel, consumer):
             taken: list[Delivery] = []
             while not taken and time.monotonic() < deadline:
                 taken = self._taken(consumer, 0.2)
+            if not taken and known:
+                raise StorageError(
+                    f"the stream {self!r} sent nothing for {_PATIENCE:g} s, though it has entries; read again"
+                )
             if not taken:
                 return None
             # The broker hands over a whole chunk before it answers the next request, so nothing of it comes later.
