@@ -33,6 +33,11 @@ _PER_SECOND: Final = 40_000
 _WINDOW: Final = 1000
 _SIZES: Final = {"100B": 100, "1KiB": 1024}
 _PAIRS: Final = {"1-1": 1, "2-2": 2}
+_BOUND_BY: Final = {
+    "transient": "one core's Python: the server is a single process",
+    "durable": "one core's Python: the server is a single process",
+    "synced": "one core's Python, and a sync for each window of confirms",
+}
 _numbers = itertools.count(1)
 
 
@@ -108,7 +113,8 @@ def measure(
                 client.stdin.write("\n")
                 client.stdin.flush()
             for client in clients:
-                assert client.wait(300) == 0
+                assert client.stdout is not None
+                assert client.stdout.readline() == "done\n"
             seconds = time.perf_counter() - began
             cpu = (_cpu(target.pid) - worked) / (each * pairs) * 1e6
         finally:
@@ -140,6 +146,8 @@ def row(name: str, effort: Effort) -> Result:
         "server_us_per_message": {
             side: round(statistics.median(one.cpu for one in found), 1) for side, found in rounds.items()
         },
+        "rounds": {side: [round(one.rate) for one in found] for side, found in rounds.items()},
+        "bound_by": _BOUND_BY[mode],
     }  # fmt: skip
     return rate_result(name, rates.pop("remuda"), dict(rates), None, settings)
 
@@ -153,8 +161,11 @@ def sync_share(effort: Effort) -> Result:
         with remuda("always", syncs) as ours:
             measure(ours, pairs=1, size=100, count=count, durable=True, kind="classic", window=window)
         shares[window] = count / syncs[0] / window
-    settings = {"share_by_window": {str(window): round(share, 2) for window, share in shares.items()}}
-    return Result(name="server/sync-share", unit="share", remuda=round(min(shares.values()), 2), settings=settings)
+    settings = {
+        "share_by_window": {str(window): round(share, 2) for window, share in shares.items()},
+        "bound_by": "how soon the publisher sends the next window after it was confirmed",
+    }
+    return Result(name=SYNC_SHARE, unit="share", remuda=round(min(shares.values()), 2), settings=settings)
 
 
 def _cpu(pid: int) -> float:
@@ -166,6 +177,11 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
 
 
+def is_server(result: Result) -> bool:
+    return result.name.startswith("server/")
+
+
+SYNC_SHARE: Final = "server/sync-share"
 SERVER_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
     **{
         name: partial(row, name)
@@ -176,5 +192,5 @@ SERVER_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
             for size in _SIZES
         )
     },
-    "server/sync-share": sync_share,
+    SYNC_SHARE: sync_share,
 }

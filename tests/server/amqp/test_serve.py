@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pika
 import pika.exceptions
 import pytest
+import typer
 
 from remuda.broker.opening import open_broker
-from remuda.model.errors import InvalidOption, NotAllowed
+from remuda.bus.bus import Bus
+from remuda.cli.app import app
+from remuda.model.errors import InvalidOption, NotAllowed, RemudaError
 from remuda.model.message import Message
-from remuda.server.serving import AmqpListener, read_address, tls_context
+from remuda.server.serving import AmqpListener, DashboardListener, read_address, tls_context
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
 from tests.servers.amqpd import RunningServer
@@ -29,10 +35,10 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Served:
-    def __init__(self, process: subprocess.Popen[str], url: str, wire: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
         self.process = process
-        self.url = url
-        self.wire = wire
+        self.url, _, self.wire = line.split(" at ")[1].split(" ")[:3]
+        self.line = line
 
 
 @contextmanager
@@ -46,8 +52,7 @@ def serving(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **environm
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("ready: "), process.stderr.read() if process.stderr else ""
-        url, _, wire = line.split(" at ")[1].split(" ")[:3]
-        yield Served(process, url, wire)
+        yield Served(process, line)
     finally:
         if process.poll() is None:
             process.kill()
@@ -123,6 +128,28 @@ def test_only_those_who_may_do_everything_come_in_by_the_wire(tmp_path: Path) ->
             open_broker(f"remuda://reader:long%20enough@{place}")
 
 
+def test_it_serves_the_dashboard_too(tmp_path: Path) -> None:
+    """S4: on the same queues, and its address is told with the others."""
+    with serving(tmp_path / "data", "--dashboard", "127.0.0.1:0") as served, Client(f"{served.url}/") as client:
+        client.channel.queue_declare("seen-on-the-page", durable=True)
+        found = re.search(r" and (http://127\.0\.0\.1:\d+)/ ", served.line)
+        assert found is not None
+        with urllib.request.urlopen(f"{found[1]}/queues", timeout=30) as answer:
+            assert "seen-on-the-page" in answer.read().decode()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"), [(["--dashboard", "--wire", "none"], ""), (["--dashboard", ":99"], ":99"),
+                            (["--dashboard"], ""), ([], None)],
+)  # fmt: skip
+def test_the_dashboard_can_stand_without_an_address(arguments: list[str], read: str | None) -> None:
+    commands: Any = typer.main.get_command(app)
+    context = commands.commands["serve"].make_context("serve", ["--data", "d", *arguments])
+    assert context.params["dashboard"] == read
+
+
 def _fails(tmp_path: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "remuda.cli", "serve", "--data", str(tmp_path / "data"), *arguments],
@@ -136,12 +163,19 @@ def _fails(tmp_path: Path, *arguments: str) -> str:
 def test_beyond_loopback_it_wants_users(tmp_path: Path) -> None:
     """S4."""
     assert "without a password. Give --users FILE" in _fails(tmp_path, "--listen", "0.0.0.0:0")
+    with Bus("memory://") as bus:
+        with pytest.raises(InvalidOption, match=r"no login.*--dashboard-users users.txt. Nothing was started"):
+            DashboardListener(bus, "0.0.0.0:8321")
+        with pytest.raises(InvalidOption, match="--dashboard takes HOST:PORT"):
+            DashboardListener(bus, "here")
     with pytest.raises(InvalidOption, match="would let everybody on the network in"):
         AmqpListener("::", 5672)
     with open_broker("memory://") as broker, socket.create_server(("127.0.0.1", 0)) as taken:
-        listener = AmqpListener("127.0.0.1", taken.getsockname()[1])
+        port = taken.getsockname()[1]
         with pytest.raises(InvalidOption, match="cannot listen"):
-            asyncio.run(listener.open(broker))
+            asyncio.run(AmqpListener("127.0.0.1", port).open(broker))
+        with pytest.raises(RemudaError, match="cannot listen"), Bus("memory://") as bus:
+            asyncio.run(DashboardListener(bus, f"127.0.0.1:{port}").open(broker))
     with pytest.raises(InvalidOption, match="cannot be used"):
         tls_context(str(tmp_path / "none"), str(tmp_path / "none"))
 

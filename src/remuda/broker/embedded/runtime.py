@@ -109,6 +109,8 @@ class Runtime:
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
+        self._sync_due = False
+        """Whether some of those are to be synced: with the next sync, or soon."""
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
         self._recipients = Recipients(self.notices)
@@ -257,10 +259,11 @@ class Runtime:
         self.engine.make_room_for_answer(command)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
-        if ticket and not wait and not self._outbox[-1].concerns_others:
-            self._deferred = ticket
+        if ticket and not wait:
             self._timer.nudge(now + _DEFERMENT)
-            ticket = 0
+            if not self._outbox[-1].concerns_others:
+                self._deferred = ticket
+                ticket = 0
         return Pending(settled, ticket)
 
     def _pull(self, command: Pull, now: int, inbox: Inbox | None) -> Pending:
@@ -566,6 +569,9 @@ class Runtime:
             with self._changing():
                 self.engine.core.tick(self.clock())
                 ticket = self._record() or self._deferred
+                if self._sync_due:
+                    self._must_sync = True
+                    ticket = self._ticket = self._ticket + 1
         self.wait(ticket)
         if self._owed:
             self._pay()
@@ -765,7 +771,7 @@ class Runtime:
         """As `_keep`, with whatever is written next."""
         self._ticket += 1
         self.engine.log.append(record)
-        self._must_sync = self._must_sync or (durable and self._syncs)
+        self._sync_due = self._sync_due or (durable and self._syncs)
         if self.extensions.synchronizer is not None:
             self._unreplicated.append(record)
         self._deferred = self._ticket
@@ -786,14 +792,21 @@ class Runtime:
         return ticket
 
     def _record(self, *, defer: bool = False) -> int:
-        """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is."""
+        """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is.
+
+        What is deferred is told when it is written, and synced a little later: nobody was promised more.
+        """
         effects = self.engine.record()
         if not effects.records and not effects.concerns_others:
             return 0
         self._ticket += 1
         if not defer and self._write_alone(effects):
             return 0
-        self._must_sync = self._must_sync or (effects.durable and self._syncs)
+        if effects.durable and self._syncs:
+            if defer and not effects.confirmations:
+                self._sync_due = True
+            else:
+                self._must_sync = True
         self._outbox.append(effects)
         if self.extensions.synchronizer is not None:
             self._unreplicated += effects.records
@@ -832,6 +845,7 @@ class Runtime:
             outbox, self._outbox = self._outbox, []
             records, self._unreplicated = self._unreplicated, []
             must_sync, self._must_sync = self._must_sync, False
+            self._sync_due = self._sync_due and not must_sync
             self._deferred = 0
         try:
             if self.fence is not None:

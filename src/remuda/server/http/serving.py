@@ -38,22 +38,22 @@ class Listen(NamedTuple):
             return False
 
 
-def read_listen(text: str) -> Listen:
+def read_listen(text: str, option: str = "--listen") -> Listen:
     """`host:port`, `:port`, `[::1]:port` or a port alone."""
     host, separator, port = text.rpartition(":")
     if not separator:
         host, port = "", text
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidOption(f"--listen takes HOST:PORT, like {DEFAULT} or 0.0.0.0:8321, not {text!r}")
+        raise InvalidOption(f"{option} takes HOST:PORT, like {DEFAULT} or 0.0.0.0:8321, not {text!r}")
     return Listen(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
 
 
-def check_safe(listen: Listen, users: Users | None) -> None:
+def check_safe(listen: Listen, users: Users | None, option: str = "--users") -> None:
     """Refuse to listen beyond this machine without a login."""
     if users is None and not listen.is_local:
         raise InvalidOption(
             f"{listen.host} can be reached from other machines, and there is no login; make a user with "
-            "remuda dashboard-user users.txt NAME, then add --users users.txt. Nothing was started"
+            f"remuda dashboard-user users.txt NAME, then add {option} users.txt. Nothing was started"
         )
 
 
