@@ -157,7 +157,7 @@ def sync_share(effort: Effort) -> Result:
     shares = {}
     for window in (100, 1000):
         syncs: list[int] = []
-        count = max(40 * window, round(_PER_SECOND * effort.seconds / 4))
+        count = max(60 * window, round(_PER_SECOND * effort.seconds / 4))
         with remuda("always", syncs) as ours:
             measure(ours, pairs=1, size=100, count=count, durable=True, kind="classic", window=window)
         shares[window] = count / syncs[0] / window

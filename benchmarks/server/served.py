@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import remuda.log.seal  # noqa: F401  a server loads it once, when its first segment is full
 from benchmarks.syncs import counted_syncs
 from remuda.broker.opening import open_broker
 from remuda.server.serving import AmqpListener, run

@@ -134,7 +134,7 @@ def test_it_serves_the_dashboard_too(tmp_path: Path) -> None:
         client.channel.queue_declare("seen-on-the-page", durable=True)
         found = re.search(r" and (http://127\.0\.0\.1:\d+)/ ", served.line)
         assert found is not None
-        with urllib.request.urlopen(f"{found[1]}/queues", timeout=30) as answer:
+        with urllib.request.urlopen(f"{found[1]}/", timeout=30) as answer:
             assert "seen-on-the-page" in answer.read().decode()
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(30) == 0

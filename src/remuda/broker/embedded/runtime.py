@@ -109,8 +109,8 @@ class Runtime:
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
-        self._sync_due = False
-        """Whether some of those are to be synced: with the next sync, or soon."""
+        self._sync_by = NEVER
+        """When those are to be synced, unless something else is before."""
         self._outbox: list[Effects] = []
         self._unreplicated: list[Record] = []
         self._recipients = Recipients(self.notices)
@@ -569,14 +569,14 @@ class Runtime:
             with self._changing():
                 self.engine.core.tick(self.clock())
                 ticket = self._record() or self._deferred
-                if self._sync_due:
+                if self._sync_by <= self.clock():
                     self._must_sync = True
                     ticket = self._ticket = self._ticket + 1
         self.wait(ticket)
         if self._owed:
             self._pay()
         with self.lock:
-            wake = self.engine.core.next_wake()
+            wake = min(self.engine.core.next_wake(), self._sync_by)
             return wake if self.trouble is None else min(wake, self.clock() + _PROBE)
 
     def sync(self) -> None:
@@ -771,10 +771,16 @@ class Runtime:
         """As `_keep`, with whatever is written next."""
         self._ticket += 1
         self.engine.log.append(record)
-        self._sync_due = self._sync_due or (durable and self._syncs)
+        if durable and self._syncs:
+            self._sync_soon()
         if self.extensions.synchronizer is not None:
             self._unreplicated.append(record)
         self._deferred = self._ticket
+
+    def _sync_soon(self) -> None:
+        """What is not promised to anybody may wait for a sync that is due anyway."""
+        if self._sync_by == NEVER:
+            self._sync_by = self.clock() + _DEFERMENT
 
     def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
         """Keep a message and its deliveries to those who waited for it."""
@@ -804,7 +810,7 @@ class Runtime:
             return 0
         if effects.durable and self._syncs:
             if defer and not effects.confirmations:
-                self._sync_due = True
+                self._sync_soon()
             else:
                 self._must_sync = True
         self._outbox.append(effects)
@@ -845,7 +851,7 @@ class Runtime:
             outbox, self._outbox = self._outbox, []
             records, self._unreplicated = self._unreplicated, []
             must_sync, self._must_sync = self._must_sync, False
-            self._sync_due = self._sync_due and not must_sync
+            self._sync_by = NEVER if must_sync else self._sync_by
             self._deferred = 0
         try:
             if self.fence is not None:
