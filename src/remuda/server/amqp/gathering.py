@@ -17,8 +17,8 @@ _log = logging.getLogger("remuda.amqp")
 _PATIENCE: Final = 0.25
 """How long a commit is waited for before the next begins: a queue may confirm when a consumer has answered."""
 _LONGEST: Final = 0.02
-_WORTHWHILE: Final = 0.0002
-"""A commit that is over sooner is not worth waiting for company."""
+_SHORTEST: Final = 0.001
+"""About what each commit costs in work, however few messages it carries: waiting as long for company is never wrong."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -60,7 +60,7 @@ class Gathering:
                 # What more company would save is the wait for the disk, not the work for each message.
                 saves = now - began - (time.thread_time() - worked)
                 self._expected = self._messages + messages
-                self._until = now + min(saves, _LONGEST) if saves >= _WORTHWHILE else now
+                self._until = now + min(max(saves, _SHORTEST), _LONGEST)
         finally:
             self._task = None
 
