@@ -16,7 +16,7 @@ run: $(READY) ## Play a day in the example shop; DIR=data keeps its messages the
 	@$(PYTHON) -m examples.shop $(DIR)
 
 test: lint ## Lint, then run all tests
-	$(PYTHON) -m pytest -q -n 2 --dist loadfile --max-worker-restart 0
+	$(PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 lint: $(READY) ## Check style, types and the layers of imports
 	$(PYTHON) -m ruff check

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["broker_url", "clean_url", "janitor", "rabbit"]
+
+_LONGEST: Final = (
+    "tests/spark/test_connect.py", "tests/faults/test_rabbitmq_cluster.py", "tests/spark/test_cluster.py",
+    "tests/index/test_kill.py", "tests/spark/",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest come first, so that no process is left alone with one at the end."""
+
+    def place(item: pytest.Item) -> int:
+        return next((rank for rank, name in enumerate(_LONGEST) if item.nodeid.startswith(name)), len(_LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +62,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     greenlets of other libraries are about."""
     if pyfuncitem.get_closest_marker("alone") is None or "REMUDA_ALONE" in os.environ:
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", pyfuncitem.nodeid]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "pytest_timeout",
+        pyfuncitem.nodeid,
+    ]
     done = subprocess.run(
         command,
         cwd=pyfuncitem.config.rootpath,
-        env={**os.environ, "REMUDA_ALONE": "1"},
+        env={**os.environ, "REMUDA_ALONE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # which would cost seconds
         capture_output=True,
         text=True,
         timeout=110,

@@ -2,8 +2,8 @@
 
     python -m examples.shop [DIR]
 
-With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like. Where Java is at hand,
-Spark reports on them last.
+With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like. A report on them
+comes last.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main(directory: str, page: Path) -> None:
     console.print(report.table(found))
     kept = sum(line.end not in ("done", "moved on") for line in found)
     console.print(f"{len(found) - kept} ended well; {kept} are kept, with their reason, for someone to look at.")
-    console.print("\n[bold]The same in figures[/bold]\nSpark reads the log; this is `remuda report`.\n")
+    console.print("\n[bold]The same in figures[/bold]\nThis is `remuda report`; of a large log Spark tells it.\n")
     figures.show(directory, page, console)
 
 

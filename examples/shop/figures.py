@@ -12,10 +12,10 @@ from remuda.spark.report import Wish, make_report, print_report, write_page
 
 
 def show(directory: str, page: Path, console: Console) -> None:
-    """Print the short form and write the page; where Spark cannot run, one line says why."""
+    """Print the short form and write the page; where that is not possible, one line says why."""
     try:
         with console.status("counting") if console.is_terminal else nullcontext():
-            report = make_report(Wish(url=directory), engine="spark")
+            report = make_report(Wish(url=directory))
         write_page(page, report)
     except RemudaError as error:
         page.unlink(missing_ok=True)

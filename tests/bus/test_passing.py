@@ -257,8 +257,8 @@ class TestCall:
             with pytest.raises(TimeoutError, match=r"slow.*kept"):
                 asyncio.run(bus.call_async("slow", timeout="50ms"))
             asyncio.run(cancelled_call(bus))
-            assert bus._replies is not None
-            assert bus._replies._waiting == {}
+            assert bus._calls.listener is not None
+            assert bus._calls.listener._waiting == {}
             go.set()
             assert bus.call("quick") == "quick"
 
@@ -294,7 +294,7 @@ class TestCall:
 
         thread = threading.Thread(target=call)
         thread.start()
-        eventually(lambda: bus._replies is not None and bus._replies._waiting)
+        eventually(lambda: bus._calls.listener is not None and bus._calls.listener._waiting)
         bus.close()
         thread.join(5)
         assert [type(error) for error in failures] == [BrokerClosed]

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.faults]
 def on(disk: FailingDisk, bus: Bus) -> None:
     """Have the bus keep its messages on this disk."""
     broker = EmbeddedBroker(Runtime(disk, clock=bus._clock))
-    bus._declare(broker)
+    bus._processors.declare(broker)
     bus._broker = broker
 
 

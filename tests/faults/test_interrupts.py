@@ -19,7 +19,7 @@ pytestmark = pytest.mark.faults
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
-import signal, sys
+import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from remuda import Message, open_broker
 try:
@@ -27,11 +27,11 @@ try:
         broker.create_queue("jobs", type="pull")
         while True:
             broker.publish(Message("jobs.one", b"x"))
-            print("published", flush=True)
+            os.write(1, b"published\\n")  # at one go, whatever comes between
             delivery = broker.pull("jobs")
             delivery.nack()
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    os.write(1, b"interrupted\\n")
 """
 
 

@@ -6,58 +6,59 @@ import getpass
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
-from remuda.bus import declaring
 from remuda.bus.broker_api import Broker, Clock, clear_waiting, open_broker, reprocess_retries, steady_clock
-from remuda.bus.companions import Companion, TransactionalOutbox, wait_until_idle
+from remuda.bus.companions import Companion, TransactionalOutbox
 from remuda.bus.execution.failure_policy import Threshold
 from remuda.bus.execution.processes.parent import parent
 from remuda.bus.execution.processor import QueueProcessor
+from remuda.bus.execution.processors import Processors
 from remuda.bus.execution.runner import Runner
-from remuda.bus.execution.signals import stopped_by_sigterm
-from remuda.bus.handlers.call import HandlerCall
-from remuda.bus.handlers.context import Context, child_headers
-from remuda.bus.handlers.dispatcher import Dispatcher
+from remuda.bus.execution.running import Running
 from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler, handler_id
-from remuda.bus.handlers.loops import LoopHolder, LoopThread, drive, drive_async, loop_runs_here
+from remuda.bus.handlers.loops import LoopHolder
 from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
-from remuda.bus.handlers.providers import Providers
+from remuda.bus.handlers.providers import Provided, Providers, refuse_async_providers
 from remuda.bus.handlers.registry import (
     HandlerRegistry,
     RuleKwargs,
     SubscribeKwargs,
+    check_known,
     check_queue,
     check_topics,
+    class_name,
     marked_methods,
     read_options,
 )
 from remuda.bus.handlers.signature import read_signature
 from remuda.bus.health import BusHealth, bus_health
-from remuda.bus.lifecycle import Lifecycle
 from remuda.bus.publishing import bodies, tracking
-from remuda.bus.publishing import headers as names
+from remuda.bus.publishing.calls import Calls
 from remuda.bus.publishing.checks import Moment
-from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter
-from remuda.bus.publishing.options import BatchKwargs, CallKwargs, PublishKwargs, PublishOptions, SendKwargs
+from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter, waiting_filter
+from remuda.bus.publishing.options import (
+    BatchKwargs,
+    CallKwargs,
+    PublishKwargs,
+    PublishOptions,
+    SendKwargs,
+    once_id,
+    read_publish_options,
+)
 from remuda.bus.publishing.publisher import Publisher
-from remuda.bus.publishing.replies import ReplyListener
-from remuda.bus.publishing.reply import Reply
-from remuda.bus.publishing.system_queues import CALLBACKS, SYSTEM_QUEUES
+from remuda.bus.publishing.sending import Sending
+from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.bus.publishing.tracking import MessageStatus
 from remuda.bus.scheduling.cron import Cron
 from remuda.bus.scheduling.runs import Schedules
 from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule, topic_of
 from remuda.bus.settings.settings import QueueSettings, Settings
-from remuda.bus.system_handlers import system_handlers
 from remuda.bus.testing import ManualClock, TestBus
-from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
 from remuda.model.message import Message, Priority
@@ -65,7 +66,7 @@ from remuda.model.messages import Messages
 from remuda.model.options import read_enum
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -105,23 +106,21 @@ class Bus:
         self.loop_holder = LoopHolder()
         self._registry = HandlerRegistry()
         self._providers = Providers()
-        self._lifecycle = Lifecycle()
         self._publisher = Publisher(self)
+        self._calls = Calls(self, self._publisher)
+        self._sending = Sending(self, self._publisher, self._registry, self._environment)
         self.schedules = Schedules(self)
         # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
         self._clock = clock or steady_clock()
         self._broker_options = broker_options
         self._broker: Broker | None = None
-        self._replies: ReplyListener | None = None
-        self._runner: Runner | None = None
-        self._waiting_runs = 0
-        self._loop_thread: LoopThread | None = None
         self._closed = False
-        self._test: TestBus | None = None
         self._opening = threading.RLock()
         self.outbox: TransactionalOutbox | None = None
         self.companions: list[Companion] = []
         """What runs as long as the bus does: relays."""
+        self._processors = Processors(self, self._environment)
+        self._running = Running(self._processors.runner, self.loop_holder, self.companions)
 
     @property
     def handlers(self) -> list[Handler]:
@@ -141,7 +140,7 @@ class Bus:
         message is not taken while one with its id waits or is handled; with `keep_result`, `bus.result(id)` finds
         what the handler returned.
         """
-        _check_known(options, SubscribeKwargs, "subscribe")
+        check_known(options, SubscribeKwargs, "subscribe")
         check_topics(topics)
         chosen = read_options(options)
         named = check_queue(options.get("queue"), options.get("group"))
@@ -149,8 +148,9 @@ class Bus:
         def register(function: F) -> F:
             name = handler_id(function)
             queue = named or name
-            signature = read_signature(function, batch=chosen.batch is not None, provided=_Provided(self))
-            self._refuse_async_providers(function, name, signature.by_type.values())
+            provided = Provided(self._providers, self.stack)
+            signature = read_signature(function, batch=chosen.batch is not None, provided=provided)
+            refuse_async_providers(function, name, signature.by_type.values(), self._providers)
             patterns = tuple(self.prefix + topic for topic in topics)
             self.add(Handler(name, self.prefix + queue, patterns, function, self._with_prefix(chosen), signature))
             return function
@@ -165,7 +165,7 @@ class Bus:
         for method, topics, options in found:
             name = handler_id(method)
             if "." not in name or not hasattr(method, "__self__"):
-                options = {"queue": f"{_class_name(instance)}.{method.__name__}", **options}
+                options = {"queue": f"{class_name(instance)}.{method.__name__}", **options}
             self.subscribe(*topics, **options)(method)
 
     def every(
@@ -208,23 +208,23 @@ class Bus:
 
     def on_startup(self, function: F) -> F:
         """Call a function, or await a coroutine, before handlers start. Coroutines run on the handlers' loop."""
-        self._lifecycle.startup.append(function)
+        self._running.lifecycle.startup.append(function)
         return function
 
     def on_shutdown(self, function: F) -> F:
         """Call a function, or await a coroutine, after handlers have stopped."""
-        self._lifecycle.shutdown.append(function)
+        self._running.lifecycle.shutdown.append(function)
         return function
 
     def add(self, handler: Handler) -> None:
         """Register a handler made by hand."""
-        if self._runner is not None and self._runner.running:
+        if self._running.running:
             raise RemudaError(f"the bus is running; register {handler.id} before it starts")
         before = list(self._registry.handlers)
         self._registry.add(handler)
         if self._broker is not None:
             try:
-                self._declare(self._broker)
+                self._processors.declare(self._broker)
             except BaseException:
                 self._registry.handlers = before
                 raise
@@ -261,7 +261,7 @@ class Bus:
         is committed.
         """
         if unique is not None or idempotency_key is not None:
-            id = _once_id(id, unique, idempotency_key)
+            id = once_id(id, unique, idempotency_key)
         options = PublishOptions(
             callback, headers, id, object, key, mime_type, priority, delay, at, expires, user, failure_callback,
             keep_result,
@@ -296,7 +296,7 @@ class Bus:
             return await asyncio.to_thread(self.publish, topic, body, transaction=transaction, **options)
         options.pop("unique", None)
         options.pop("idempotency_key", None)
-        messages = self._publisher.message(topic, body, _options(options))
+        messages = self._publisher.message(topic, body, read_publish_options(options))
         return (await self._publisher.publish_async(messages, transaction))[0]
 
     async def publish_many_async(
@@ -314,28 +314,11 @@ class Bus:
 
         One handler of each queue is run. Nothing is stored, so there is neither a retry nor a timeout.
         """
-        message = self._message_to_send(topic, body, options)
-        try:
-            message = drive(self.stack.publishing(message), self.loop_holder)
-            results = [self._call(handler, message).value() for handler in self._registry.taking(message.name)]
-        except Exception as error:
-            drive(self.stack.unpublished(message, error), self.loop_holder)
-            raise
-        drive(self.stack.published(message), self.loop_holder)
-        return results
+        return self._sending.send(topic, body, options)
 
     async def send_async(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         """`send` for coroutines."""
-        message = self._message_to_send(topic, body, options)
-        try:
-            message = await drive_async(self.stack.publishing(message))
-            takers = self._registry.taking(message.name)
-            results = [await self._call(handler, message).value_async() for handler in takers]
-        except Exception as error:
-            await drive_async(self.stack.unpublished(message, error))
-            raise
-        await drive_async(self.stack.published(message))
-        return results
+        return await self._sending.send_async(topic, body, options)
 
     @overload
     def call(
@@ -365,18 +348,7 @@ class Bus:
         If the handler fails for good, or would be tried again only after the timeout, its error is raised as
         `HandlerFailed`.
         """
-        message, future = self._ask(topic, body, timeout, options)
-        try:
-            if self._test is not None:
-                self._test.serve(future)
-            reply = future.result(micros(timeout) / SECOND)
-        except TimeoutError:
-            if future.done():
-                raise
-            raise _no_reply(topic, timeout) from None
-        finally:
-            self._forget(message)
-        return bodies.decode(reply.body, reply.mime_type, result)
+        return self._calls.call(topic, body, timeout, result, options)
 
     @overload
     async def call_async(
@@ -402,31 +374,20 @@ class Bus:
         **options: Unpack[CallKwargs],
     ) -> Any:
         """`call` for coroutines."""
-        import asyncio
-
-        message, future = await asyncio.to_thread(self._ask, topic, body, timeout, options)
-        try:
-            if self._test is not None:
-                await self._test.serve_async(future)
-            reply = await asyncio.wait_for(asyncio.wrap_future(future), micros(timeout) / SECOND)
-        except TimeoutError:
-            raise _no_reply(topic, timeout) from None
-        finally:
-            self._forget(message)
-        return bodies.decode(reply.body, reply.mime_type, result)
+        return await self._calls.call_async(topic, body, timeout, result, options)
 
     # By id
 
     def status(self, id: str) -> MessageStatus:
         """How a message stands in all its queues; raises `NotFound` for an id that is not known."""
-        return tracking.status_of(self.broker.message(_checked_id(id)))
+        return tracking.status_of(self.broker.message(tracking.check_id(id)))
 
     def cancel(self, id: str, *, who: str | None = None) -> bool:
         """End a message that waits, for its turn, its time or a retry; False if it is being handled or has ended.
 
         It is then dead with the reason `cancelled`, and can be reprocessed.
         """
-        return tracking.cancel(self.broker, _checked_id(id), who or self._who())
+        return tracking.cancel(self.broker, tracking.check_id(id), who or self._who())
 
     @overload
     def result(self, id: str, result: type[T], *, queue: str | None = None, timeout: Duration = 0) -> T: ...
@@ -438,7 +399,7 @@ class Bus:
         Raises `ResultNotReady` if it has not ended within `timeout`.
         """
         name = None if queue is None else self._queue_name(queue)
-        return tracking.result_of(self.broker, _checked_id(id), name, result, micros(timeout) / SECOND)
+        return tracking.result_of(self.broker, tracking.check_id(id), name, result, micros(timeout) / SECOND)
 
     # Running
 
@@ -453,7 +414,7 @@ class Bus:
             if self._broker is None:
                 broker = open_broker(self.url, clock=self._clock, **self._broker_options)
                 try:
-                    self._declare(broker)
+                    self._processors.declare(broker)
                 except BaseException:
                     broker.close()
                     raise
@@ -466,23 +427,7 @@ class Bus:
 
         Ctrl-C and SIGTERM stop it too; handlers that run then have `grace` to end, and nothing is lost.
         """
-        seconds = micros(grace) / SECOND
-        limit = None if timeout is None else micros(timeout) / SECOND
-        self._waiting_runs += 1
-        try:
-            with stopped_by_sigterm(self, grace):
-                try:
-                    runner = self.start()
-                    if until_idle:
-                        wait_until_idle(runner, self.companions, limit)
-                    else:
-                        runner.wait()
-                except KeyboardInterrupt:
-                    _log.info("stopping; handlers have %s to finish", grace)
-                finally:
-                    self._stop(seconds)
-        finally:
-            self._waiting_runs -= 1
+        self._running.run(until_idle, grace, timeout)
 
     async def run_async(
         self,
@@ -496,118 +441,43 @@ class Bus:
 
         With `loop_per_queue` each queue has a loop of its own, so that a handler that blocks stops no other queue.
         """
-        import asyncio
-
-        seconds = micros(grace) / SECOND
-        limit = None if timeout is None else micros(timeout) / SECOND
-        self._waiting_runs += 1
-        try:
-            with stopped_by_sigterm(self, grace):
-                try:
-                    runner = await self.start_async(loop_per_queue=loop_per_queue)
-                    if until_idle:
-                        await asyncio.to_thread(wait_until_idle, runner, self.companions, limit)
-                    else:
-                        await asyncio.to_thread(runner.wait)
-                except asyncio.CancelledError:
-                    self.ask_to_stop()
-                    raise
-                finally:
-                    await self.stop_async(grace=seconds)
-        finally:
-            self._waiting_runs -= 1
+        await self._running.run_async(until_idle, grace, timeout, loop_per_queue)
 
     def start(self) -> Runner:
         """Handle messages in the background; `stop` ends it."""
-        self._check_not_running()
-        if self._lifecycle.needs_loop and self._loop_thread is None:
-            self._loop_thread = LoopThread()
-            self.loop_holder.loop = self._loop_thread.loop
-        try:
-            self._lifecycle.start(self.loop_holder)
-            return self._start_runner(self.loop_holder.loop)
-        except BaseException:
-            self._end_loop_thread()
-            raise
+        return self._running.start()
 
     async def start_async(self, *, loop_per_queue: bool = False) -> Runner:
         """Handle messages in the background, coroutines on this loop; `await stop_async()` ends it."""
-        import asyncio
-
-        self._check_not_running()
-        self.loop_holder.loop = asyncio.get_running_loop()
-        await self._lifecycle.start_async()
-        loop = None if loop_per_queue else self.loop_holder.loop
-        return await asyncio.to_thread(self._start_runner, loop)
+        return await self._running.start_async(loop_per_queue=loop_per_queue)
 
     def ask_to_stop(self) -> None:
         """Let `run` end; handlers finish first. May be called from anywhere, signal handlers included."""
-        if (runner := self._runner) is not None:
-            runner.ask_to_stop()
+        self._running.ask_to_stop()
 
     def stop(self, grace: Duration = "10s") -> None:
         """Stop handling: handlers have `grace` to finish, the rest goes back to its queue.
 
         A `run` in another thread is asked to end. After `start` it returns when all handlers have ended.
         """
-        seconds = micros(grace) / SECOND
-        if self._waiting_runs:
-            self.ask_to_stop()
-        elif threading.current_thread().name.startswith("remuda-"):
-            # A handler that waited for all handlers would wait for itself.
-            self.ask_to_stop()
-            threading.Thread(target=self._stop, args=(seconds,), name="stop-bus", daemon=True).start()
-        else:
-            self._refuse_to_wait_on_own_loop("await bus.stop_async()")
-            self._stop(seconds)
+        self._running.stop(grace)
 
     async def stop_async(self, grace: Duration = "10s") -> None:
         """`stop` for coroutines, after `start_async`."""
-        import asyncio
-
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            ending = asyncio.to_thread(self._stop_runner, runner, micros(grace) / SECOND)
-            await asyncio.shield(asyncio.ensure_future(ending))
-            await self._lifecycle.stop_async()
-        self.loop_holder.loop = None
+        await self._running.stop_async(grace)
 
     def close(self) -> None:
         """Stop, and let the broker go."""
-        self._refuse_to_wait_on_own_loop("await bus.stop_async() first")
-        self._stop(10)
+        self._running.refuse_to_wait_on_own_loop("await bus.stop_async() first")
+        self._running.end(10)
         with self._opening:
             self._closed = True
-            if self._replies is not None:
-                self._replies.close()
-                self._replies = None
+            self._calls.close()
             if self.outbox is not None:
                 self.outbox.close()
             if self._broker is not None:
                 self._broker.close()
                 self._broker = None
-
-    def _refuse_to_wait_on_own_loop(self, instead: str) -> None:
-        if self._runner is not None and loop_runs_here() and self.loop_holder.loop is not None:
-            import asyncio
-
-            if asyncio.get_running_loop() is self.loop_holder.loop:
-                raise RemudaError(f"handlers run on this loop, which must not wait for them; {instead}")
-
-    def _stop(self, grace: float) -> None:
-        # Not under the lock: handlers that are to finish may need it.
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            try:
-                self._stop_runner(runner, grace)
-                self._lifecycle.stop(self.loop_holder)
-            finally:
-                self._end_loop_thread()
-
-    def _stop_runner(self, runner: Runner, grace: float) -> None:
-        for companion in self.companions:
-            companion.stop(grace)
-        runner.stop(grace)
 
     def __enter__(self) -> Bus:
         return self
@@ -632,7 +502,7 @@ class Bus:
         if self._closed:
             return {"live": False, "ready": False}
         try:
-            runner = self._runner
+            runner = self._running.runner
             running = runner is not None and runner.running
             return bus_health(self.broker, running, None if runner is None else runner.trouble, self.companions)
         except RemudaError as error:
@@ -694,66 +564,26 @@ class Bus:
         name, who = self._queue_name(queue), who or self._who()
         if topic is None and reason is None and since is None and until is None:
             return self.broker.clear(name, who=who)
-        chosen = message_filter(reason=reason, since=since, until=until)
-        full_topic = None if topic is None else self.prefix + topic
-
-        def wanted(document: Document) -> bool:
-            reasons = [view.reason or "" for view in document.queues if view.queue == name]
-            return (
-                (full_topic is None or document.message.name == full_topic)
-                and (reason is None or any(reason in text for text in reasons))
-                and chosen.since <= document.created
-                and (chosen.until is None or document.created < chosen.until)
-            )
-
+        wanted = waiting_filter(
+            name, None if topic is None else self.prefix + topic, reason, message_filter(since=since, until=until)
+        )
         return clear_waiting(self.broker, name, wanted, who)
 
     # Inside
 
     def queue_settings(self) -> dict[str, QueueSettings]:
         """What holds for each queue; checked as a whole."""
-        chosen = {
-            handler.queue: self.settings.for_queue(handler.queue.removeprefix(self.prefix), handler.options)
-            for handler in self.handlers
-        }
-        if self.prefix:
-            chosen = {queue: self._settings_with_prefix(one) for queue, one in chosen.items()}
-        declaring.refuse_cycles(chosen)
-        return chosen
+        return self._processors.queue_settings()
 
     def processors(self) -> list[QueueProcessor]:
         """What works on each queue, for whoever runs it."""
-        chosen = self.queue_settings()
-        made = []
-        for queue, settings in chosen.items():
-            handlers = [handler for handler in self.handlers if handler.queue == queue]
-            made.append(self._processor(handlers, settings, self.stack, self.on_threshold))
-        for handler in system_handlers(self):
-            settings = self.settings.for_queue(handler.queue, handler.options)
-            made.append(self._processor([handler], settings, MiddlewareStack(), None))
-        return made
-
-    def send_reply(self, message: Message, reply: Reply) -> None:
-        """Publish what a call caused. If the broker refuses a reply for now, it is kept and tried again by itself."""
-        headers = {**child_headers(message.headers, message.id), **reply.headers}
-        answer = Message(reply.topic, reply.body, id=reply.id, mime_type=reply.mime_type, headers=headers)
-        if reply.queue is not None:
-            self.broker.publish(answer, queue=reply.queue)
-            return
-        try:
-            self.publish_messages([answer])
-        except Exception as error:
-            _log.warning(
-                "the reply to %s is kept: %s did not take it, and it will be tried again: %s",
-                message.id, reply.topic, error,
-            )  # fmt: skip
-            self.broker.publish(answer, queue=CALLBACKS)
+        return self._processors.all()
 
     def _schedule(
         self, rule: Every | Cron, name: str | None, catch_up: CatchUp | str, rules: RuleKwargs
     ) -> Callable[[F], F]:
         missed = read_enum("catch_up", catch_up, CatchUp)
-        _check_known(rules, RuleKwargs, "a schedule")
+        check_known(rules, RuleKwargs, "a schedule")
         if name is not None and (not isinstance(name, str) or not name):
             raise InvalidOption(f"name must be a text, not {name!r}")
 
@@ -767,76 +597,14 @@ class Bus:
 
         return register
 
-    def _refuse_async_providers(self, function: Callable[..., Any], name: str, wanted: Iterable[Any]) -> None:
-        import inspect
-
-        if inspect.iscoroutinefunction(function):
-            return
-        for one in wanted:
-            provider = self._providers.get(one)
-            if provider is not None and provider.is_async:
-                raise InvalidOption(
-                    f"handler {name} is a plain function, but the provider of {one!r} is a coroutine; "
-                    "make the handler a coroutine too"
-                )
-
     def _environment(self, stack: MiddlewareStack, settings: QueueSettings | None = None) -> CallEnvironment:
         retry = None if settings is None else settings.retry
         return CallEnvironment(stack, self._providers, self.encoding, self.loop_holder, retry, self.prefix)
-
-    def _processor(
-        self,
-        handlers: Sequence[Handler],
-        settings: QueueSettings,
-        stack: MiddlewareStack,
-        on_threshold: Threshold | None,
-    ) -> QueueProcessor:
-        dispatcher = Dispatcher(handlers[0].queue, handlers, settings, self._environment(stack, settings))
-        if any(topic in self.schedules.by_topic for handler in handlers for topic in handler.topics):
-            dispatcher.gate = self.schedules.begin
-        return QueueProcessor(dispatcher, self.broker, self.send_reply, on_threshold, self._clock)
-
-    def _check_not_running(self) -> None:
-        if self._runner is not None and self._runner.running:
-            raise RemudaError("the bus is already running")
-
-    def _start_runner(self, loop: asyncio.AbstractEventLoop | None) -> Runner:
-        processors = self.processors()
-        mine = [processor.queue for processor in processors]
-        known = [queue.removeprefix(self.prefix) for queue in mine]
-        for name in sorted(self.settings.unknown_queues(known)):
-            _log.warning("a setting names the queue %s, which no handler here has", name)
-        targets = [one.settings.failover for one in processors if one.settings.failover is not None]
-        declaring.warn_of_orphans(self.broker, self.url, mine, targets)
-        self.schedules.plan_all()
-        runner = self._runner = Runner(processors, self.broker, self.deliver, loop)
-        runner.start()
-        for companion in self.companions:
-            companion.start()
-        return runner
-
-    def _end_loop_thread(self) -> None:
-        thread, self._loop_thread = self._loop_thread, None
-        if thread is not None:
-            self.loop_holder.loop = None
-            thread.close()
-
-    def _declare(self, broker: Broker) -> None:
-        patterns: dict[str, list[str]] = {}
-        for handler in self.handlers:
-            patterns.setdefault(handler.queue, []).extend(handler.topics)
-        declaring.declare_queues(broker, self.queue_settings(), patterns)
 
     def _with_prefix(self, options: Any) -> Any:
         if not self.prefix or options.failover is None:
             return options
         return msgspec.structs.replace(options, failover=self.prefix + options.failover)
-
-    def _settings_with_prefix(self, settings: QueueSettings) -> QueueSettings:
-        failover = settings.failover
-        if failover is None or failover.startswith(self.prefix):
-            return settings
-        return msgspec.structs.replace(settings, failover=self.prefix + failover)
 
     def _queue_name(self, queue: str) -> str:
         if not isinstance(queue, str) or not queue:
@@ -846,17 +614,7 @@ class Bus:
     def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
         if "id" in options:
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self._publisher.messages(topic, bodies, _options(options))
-
-    def _message(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
-        return self._publisher.message(topic, body, _options(options))[0]
-
-    def _message_to_send(self, topic: str, body: Any, options: Mapping[str, Any]) -> Message:
-        for name in ("callback", "delay", "at", "expires", "priority"):
-            if options.get(name) is not None:
-                raise InvalidMessage(f"send runs the handlers here and now, so it takes no {name}; publish does")
-        message = self._message(topic, body, options)
-        return msgspec.structs.replace(message, id=message.id or f"sent-{uuid.uuid4()}")
+        return self._publisher.messages(topic, bodies, read_publish_options(options))
 
     def _who(self) -> str:
         """Who does something at this bus, if nobody is named."""
@@ -866,100 +624,3 @@ class Bus:
             return getpass.getuser()
         except (KeyError, OSError):
             return "unknown"
-
-    def _call(self, handler: Handler, message: Message) -> HandlerCall:
-        context = Context(message, handler.queue, handler.id, 1)
-        return HandlerCall(handler, (context,), self._environment(self.stack))
-
-    def _ask(self, topic: str, body: Any, timeout: Duration, options: Mapping[str, Any]) -> tuple[str, Future[Message]]:
-        """Publish with a callback to this bus. Gives the message's id, and what will hold the reply."""
-        if options.get("callback") is not None:
-            raise InvalidMessage("call is given the reply itself, so it takes no callback; nothing was stored")
-        if self.outbox is not None and self.outbox.connection(None) is not None:
-            raise RemudaError(
-                "a call inside a transaction would wait for ever: its message is sent only after the commit. Call "
-                "before or after the transaction, or publish with a callback; nothing was stored"
-            )
-        deadline = self.now() + micros(timeout)
-        with self._opening:
-            if self._replies is None:
-                self._replies = ReplyListener(self.broker)
-            replies = self._replies
-        message = self._message(topic, body, {**options, "callback": replies.topic})
-        headers = {**message.headers, names.CALL_DEADLINE: str(deadline)}
-        message = msgspec.structs.replace(message, id=message.id or str(uuid.uuid4()), headers=headers)
-        future = replies.expect(message.id)
-        try:
-            self.publish_messages([message])
-        except BaseException:
-            replies.forget(message.id)
-            raise
-        return message.id, future
-
-    def _forget(self, message: str) -> None:
-        """Nobody waits for the reply to this message any more."""
-        if (replies := self._replies) is not None:
-            replies.forget(message)
-
-
-class _Provided:
-    """The types that handlers of a bus may ask for beside those that every bus knows."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-
-    def __contains__(self, wanted: object) -> bool:
-        return wanted in self._bus._providers or wanted in self._bus.stack.provided
-
-
-def handles(*topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
-    """Mark a method as a handler; `bus.subscribe_class(instance)` registers all that are marked."""
-    _check_known(options, SubscribeKwargs, "handles")
-
-    def mark(function: F) -> F:
-        marks = [*getattr(function, "__remuda_handles__", ()), (topics, options)]
-        target = function.__func__ if isinstance(function, staticmethod | classmethod) else function
-        target.__remuda_handles__ = marks  # type: ignore[attr-defined]
-        return function
-
-    return mark
-
-
-def _options(options: Mapping[str, Any]) -> PublishOptions:
-    try:
-        return PublishOptions(**options)
-    except TypeError:
-        unknown = sorted(set(options) - set(PublishOptions.__struct_fields__))
-        raise TypeError(
-            f"no option is called {', '.join(unknown)}; there are {', '.join(PublishOptions.__struct_fields__)}"
-        ) from None
-
-
-def _check_known(options: Mapping[str, Any], known: Any, what: str) -> None:
-    unknown = sorted(set(options) - set(known.__annotations__) - set(RuleKwargs.__annotations__))
-    if unknown:
-        names = sorted({*known.__annotations__, *RuleKwargs.__annotations__})
-        raise TypeError(f"{what} has no option {', '.join(unknown)}; there are {', '.join(names)}")
-
-
-def _class_name(instance: object) -> str:
-    return instance.__name__ if isinstance(instance, type) else type(instance).__name__
-
-
-def _once_id(id: str, unique: str | None, idempotency_key: str | None) -> str:
-    if (unique is not None and idempotency_key is not None) or id:
-        raise InvalidMessage("give one of id, unique and idempotency_key, not several; nothing was stored")
-    key = unique if unique is not None else idempotency_key
-    if not isinstance(key, str) or not key:
-        raise InvalidMessage(f"unique and idempotency_key must be texts, not {key!r}; nothing was stored")
-    return key
-
-
-def _checked_id(id: str) -> str:
-    if not isinstance(id, str) or not id:
-        raise InvalidOption(f"an id must be a text, not {id!r}")
-    return id
-
-
-def _no_reply(topic: str, timeout: Duration) -> TimeoutError:
-    return TimeoutError(f"no reply from {topic} within {timeout}; the message is kept and may still be handled")

@@ -59,46 +59,46 @@ class TestBus:
     __test__ = False
 
     def __init__(self, bus: Bus, url: str | os.PathLike[str], clock: ManualClock | None) -> None:
-        if bus._runner is not None and bus._runner.running:
+        if bus._running.running:
             raise RemudaError("the bus is running; stop it before testing")
         self.bus = bus
         self.clock = clock or ManualClock()
         self._started = False
         self._planned = False
         self._errors: list[CallResult] = []
-        self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies, bus._closed)
-        bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies = url, self.clock, {}, None, None
-        bus._test = self
+        self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener, bus._closed)
+        bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener = url, self.clock, {}, None, None
+        bus._calls.test = self
 
     def close(self) -> None:
         bus = self.bus
         if self._started:
-            bus._lifecycle.stop(bus.loop_holder)
+            bus._running.lifecycle.stop(bus.loop_holder)
         self._restore()
 
     def __enter__(self) -> TestBus:
-        if self.bus._lifecycle.needs_loop:
+        if self.bus._running.lifecycle.needs_loop:
             raise RemudaError("a startup or shutdown hook is a coroutine; write: async with bus.testing() as test")
         self._started = True
-        self.bus._lifecycle.start(self.bus.loop_holder)
+        self.bus._running.lifecycle.start(self.bus.loop_holder)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     async def __aenter__(self) -> TestBus:
-        await self.bus._lifecycle.start_async()
+        await self.bus._running.lifecycle.start_async()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.bus._lifecycle.stop_async()
+        await self.bus._running.lifecycle.stop_async()
         self._restore()
 
     def _restore(self) -> None:
         bus = self.bus
         bus.close()
-        bus._test = None
-        bus.url, bus._clock, bus._broker_options, bus._broker, bus._replies, bus._closed = self._before
+        bus._calls.test = None
+        bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener, bus._closed = self._before
 
     def publish(self, topic: str, body: Any = None, **options: Unpack[PublishKwargs]) -> str:
         return self.bus.publish(topic, body, **options)
@@ -108,7 +108,7 @@ class TestBus:
 
     def call(self, topic: str, body: Any = None, *, result: Any = Any, **options: Unpack[CallKwargs]) -> Any:
         """Publish, run, and give the reply, or raise the handler's error."""
-        _, future = self.bus._ask(topic, body, 0, options)
+        _, future = self.bus._calls.ask(topic, body, 0, options)
         self.run()
         reply = future.result(_SOON)
         return bodies.decode(reply.body, reply.mime_type, result)

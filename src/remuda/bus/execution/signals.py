@@ -9,18 +9,19 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from remuda.model.durations import Duration
-
-if TYPE_CHECKING:
-    from remuda.bus.bus import Bus
 
 _log = logging.getLogger("remuda.run")
 _AGAIN = 0.05
 
 
-def stopped_by_sigterm(bus: Bus, grace: Duration) -> AbstractContextManager[None]:
+class Stoppable(Protocol):
+    def ask_to_stop(self) -> None: ...
+
+
+def stopped_by_sigterm(bus: Stoppable, grace: Duration) -> AbstractContextManager[None]:
     """Inside, SIGTERM stops the bus, unless the application has its own way with signals."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     return StopOnSignal(bus, grace, (signal.SIGTERM,)) if ours else nullcontext()
@@ -30,7 +31,7 @@ class StopOnSignal(AbstractContextManager[None]):
     """While this is entered, signals stop the bus."""
 
     def __init__(
-        self, bus: Bus, grace: Duration, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+        self, bus: Stoppable, grace: Duration, signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
     ) -> None:
         self._bus = bus
         self._grace = grace

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 import msgspec
 
 from remuda.bus.handlers.context import Context
+from remuda.bus.handlers.middleware import MiddlewareStack
 from remuda.bus.handlers.signature import BY_TYPE
 from remuda.model.errors import InvalidOption
 
@@ -92,3 +93,29 @@ def _end_async(made: Any, failure: BaseException | None) -> Generator[Any, Any, 
             yield made.athrow(failure)
     except StopAsyncIteration:
         return
+
+
+class Provided:
+    """The types that handlers of a bus may ask for beside those that every bus knows."""
+
+    def __init__(self, providers: Providers, stack: MiddlewareStack) -> None:
+        self._providers = providers
+        self._stack = stack
+
+    def __contains__(self, wanted: object) -> bool:
+        return wanted in self._providers or wanted in self._stack.provided
+
+
+def refuse_async_providers(
+    function: Callable[..., Any], name: str, wanted: Iterable[Any], providers: Providers
+) -> None:
+    """A plain function cannot wait for what a coroutine makes."""
+    if inspect.iscoroutinefunction(function):
+        return
+    for one in wanted:
+        provider = providers.get(one)
+        if provider is not None and provider.is_async:
+            raise InvalidOption(
+                f"handler {name} is a plain function, but the provider of {one!r} is a coroutine; "
+                "make the handler a coroutine too"
+            )

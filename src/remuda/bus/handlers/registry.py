@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_interactive
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
@@ -160,6 +160,30 @@ def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple
             marks += [mark for mark in getattr(raw, "__remuda_handles__", ()) if mark not in marks]
         for topics, options in marks:
             yield getattr(instance, name), topics, options
+
+
+def handles(*topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
+    """Mark a method as a handler; `bus.subscribe_class(instance)` registers all that are marked."""
+    check_known(options, SubscribeKwargs, "handles")
+
+    def mark(function: F) -> F:
+        marks = [*getattr(function, "__remuda_handles__", ()), (topics, options)]
+        target = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+        target.__remuda_handles__ = marks  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def check_known(options: Mapping[str, Any], known: Any, what: str) -> None:
+    unknown = sorted(set(options) - set(known.__annotations__) - set(RuleKwargs.__annotations__))
+    if unknown:
+        names = sorted({*known.__annotations__, *RuleKwargs.__annotations__})
+        raise TypeError(f"{what} has no option {', '.join(unknown)}; there are {', '.join(names)}")
+
+
+def class_name(instance: object) -> str:
+    return instance.__name__ if isinstance(instance, type) else type(instance).__name__
 
 
 def _check_name(option: str, name: object) -> None:

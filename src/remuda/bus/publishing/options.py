@@ -170,3 +170,24 @@ def read_priority(value: Priority | int | str) -> Priority:
         return Priority[value.upper()] if isinstance(value, str) else Priority(value)
     except (KeyError, ValueError):
         raise InvalidMessage(f"priority must be high or normal, not {value!r}; nothing was stored") from None
+
+
+def read_publish_options(options: Mapping[str, Any]) -> PublishOptions:
+    """Options by name, or a `TypeError` that lists those there are."""
+    try:
+        return PublishOptions(**options)
+    except TypeError:
+        unknown = sorted(set(options) - set(PublishOptions.__struct_fields__))
+        raise TypeError(
+            f"no option is called {', '.join(unknown)}; there are {', '.join(PublishOptions.__struct_fields__)}"
+        ) from None
+
+
+def once_id(id: str, unique: str | None, idempotency_key: str | None) -> str:
+    """The id of a message that is published once."""
+    if (unique is not None and idempotency_key is not None) or id:
+        raise InvalidMessage("give one of id, unique and idempotency_key, not several; nothing was stored")
+    key = unique if unique is not None else idempotency_key
+    if not isinstance(key, str) or not key:
+        raise InvalidMessage(f"unique and idempotency_key must be texts, not {key!r}; nothing was stored")
+    return key

@@ -13,7 +13,7 @@ from remuda.bus.publishing import bodies
 from remuda.bus.publishing.results import result_id
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.model.document import Document, QueueView
-from remuda.model.errors import NotFound
+from remuda.model.errors import InvalidOption, NotFound
 from remuda.model.state import LIVE, PARKED, State
 
 _LOOK: Final = 0.02
@@ -135,3 +135,9 @@ def _failure(view: QueueView, message_id: str) -> HandlerFailed:
         queue=view.queue,
         message_id=message_id,
     )
+
+
+def check_id(id: str) -> str:
+    if not isinstance(id, str) or not id:
+        raise InvalidOption(f"an id must be a text, not {id!r}")
+    return id

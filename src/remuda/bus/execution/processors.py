@@ -1,0 +1,120 @@
+"""What works on each queue of a bus: its handlers with their settings, and the bus's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from remuda.bus import declaring
+from remuda.bus.broker_api import Broker
+from remuda.bus.execution.failure_policy import Threshold
+from remuda.bus.execution.processor import QueueProcessor
+from remuda.bus.execution.runner import Runner
+from remuda.bus.handlers.context import child_headers
+from remuda.bus.handlers.dispatcher import Dispatcher
+from remuda.bus.handlers.environment import CallEnvironment
+from remuda.bus.handlers.handler import Handler
+from remuda.bus.handlers.middleware import MiddlewareStack
+from remuda.bus.publishing.reply import Reply
+from remuda.bus.publishing.system_queues import CALLBACKS
+from remuda.bus.settings.settings import QueueSettings
+from remuda.bus.system_handlers import system_handlers
+from remuda.model.message import Message
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from remuda.bus.bus import Bus
+
+_log = logging.getLogger("remuda.bus")
+
+
+class Processors:
+    """Makes them anew for whoever is to run them, after the settings of that moment."""
+
+    def __init__(
+        self, bus: Bus, environment: Callable[[MiddlewareStack, QueueSettings | None], CallEnvironment]
+    ) -> None:
+        self._bus = bus
+        self._environment = environment
+
+    def queue_settings(self) -> dict[str, QueueSettings]:
+        bus = self._bus
+        chosen = {
+            handler.queue: bus.settings.for_queue(handler.queue.removeprefix(bus.prefix), handler.options)
+            for handler in bus.handlers
+        }
+        if bus.prefix:
+            chosen = {queue: self._with_prefix(one) for queue, one in chosen.items()}
+        declaring.refuse_cycles(chosen)
+        return chosen
+
+    def declare(self, broker: Broker) -> None:
+        """Make the queues of all handlers at a broker what they have to be."""
+        patterns: dict[str, list[str]] = {}
+        for handler in self._bus.handlers:
+            patterns.setdefault(handler.queue, []).extend(handler.topics)
+        declaring.declare_queues(broker, self.queue_settings(), patterns)
+
+    def all(self) -> list[QueueProcessor]:
+        bus = self._bus
+        made = []
+        for queue, settings in self.queue_settings().items():
+            handlers = [handler for handler in bus.handlers if handler.queue == queue]
+            made.append(self._processor(handlers, settings, bus.stack, bus.on_threshold))
+        for handler in system_handlers(bus):
+            settings = bus.settings.for_queue(handler.queue, handler.options)
+            made.append(self._processor([handler], settings, MiddlewareStack(), None))
+        return made
+
+    def runner(self, loop: asyncio.AbstractEventLoop | None) -> Runner:
+        """For all of them; tells of settings and queues that no handler here has."""
+        bus = self._bus
+        processors = self.all()
+        mine = [processor.queue for processor in processors]
+        known = [queue.removeprefix(bus.prefix) for queue in mine]
+        for name in sorted(bus.settings.unknown_queues(known)):
+            _log.warning("a setting names the queue %s, which no handler here has", name)
+        targets = [one.settings.failover for one in processors if one.settings.failover is not None]
+        declaring.warn_of_orphans(bus.broker, bus.url, mine, targets)
+        bus.schedules.plan_all()
+        return Runner(processors, bus.broker, bus.deliver, loop)
+
+    def _processor(
+        self,
+        handlers: Sequence[Handler],
+        settings: QueueSettings,
+        stack: MiddlewareStack,
+        on_threshold: Threshold | None,
+    ) -> QueueProcessor:
+        bus = self._bus
+        dispatcher = Dispatcher(handlers[0].queue, handlers, settings, self._environment(stack, settings))
+        if any(topic in bus.schedules.by_topic for handler in handlers for topic in handler.topics):
+            dispatcher.gate = bus.schedules.begin
+        return QueueProcessor(dispatcher, bus.broker, self._send_reply, on_threshold, bus.now)
+
+    def _send_reply(self, message: Message, reply: Reply) -> None:
+        """Publish what a call caused. If the broker refuses a reply for now, it is kept and tried again by itself."""
+        bus = self._bus
+        headers = {**child_headers(message.headers, message.id), **reply.headers}
+        answer = Message(reply.topic, reply.body, id=reply.id, mime_type=reply.mime_type, headers=headers)
+        if reply.queue is not None:
+            bus.broker.publish(answer, queue=reply.queue)
+            return
+        try:
+            bus.publish_messages([answer])
+        except Exception as error:
+            _log.warning(
+                "the reply to %s is kept: %s did not take it, and it will be tried again: %s",
+                message.id, reply.topic, error,
+            )  # fmt: skip
+            bus.broker.publish(answer, queue=CALLBACKS)
+
+    def _with_prefix(self, settings: QueueSettings) -> QueueSettings:
+        failover, prefix = settings.failover, self._bus.prefix
+        if failover is None or failover.startswith(prefix):
+            return settings
+        return msgspec.structs.replace(settings, failover=prefix + failover)

@@ -1,0 +1,173 @@
+"""From start to stop: hooks, the loop that coroutines run on, workers and companions, in their order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from remuda.bus.companions import Companion, wait_until_idle
+from remuda.bus.execution.runner import Runner
+from remuda.bus.execution.signals import stopped_by_sigterm
+from remuda.bus.handlers.loops import LoopHolder, LoopThread, loop_runs_here
+from remuda.bus.lifecycle import Lifecycle
+from remuda.model.durations import SECOND, Duration, micros
+from remuda.model.errors import RemudaError
+
+if TYPE_CHECKING:
+    import asyncio
+
+_log = logging.getLogger("remuda.bus")
+
+
+class Running:
+    """Whether handlers run, and who waits for them."""
+
+    def __init__(
+        self,
+        make_runner: Callable[[asyncio.AbstractEventLoop | None], Runner],
+        loop_holder: LoopHolder,
+        companions: Sequence[Companion],
+    ) -> None:
+        self.lifecycle = Lifecycle()
+        self.runner: Runner | None = None
+        self._make_runner = make_runner
+        self._loop_holder = loop_holder
+        self._companions = companions
+        self._waiting_runs = 0
+        self._loop_thread: LoopThread | None = None
+
+    @property
+    def running(self) -> bool:
+        return (runner := self.runner) is not None and runner.running
+
+    def run(self, until_idle: bool, grace: Duration, timeout: Duration | None) -> None:
+        seconds = micros(grace) / SECOND
+        limit = None if timeout is None else micros(timeout) / SECOND
+        self._waiting_runs += 1
+        try:
+            with stopped_by_sigterm(self, grace):
+                try:
+                    runner = self.start()
+                    if until_idle:
+                        wait_until_idle(runner, self._companions, limit)
+                    else:
+                        runner.wait()
+                except KeyboardInterrupt:
+                    _log.info("stopping; handlers have %s to finish", grace)
+                finally:
+                    self.end(seconds)
+        finally:
+            self._waiting_runs -= 1
+
+    async def run_async(
+        self, until_idle: bool, grace: Duration, timeout: Duration | None, loop_per_queue: bool
+    ) -> None:
+        import asyncio
+
+        seconds = micros(grace) / SECOND
+        limit = None if timeout is None else micros(timeout) / SECOND
+        self._waiting_runs += 1
+        try:
+            with stopped_by_sigterm(self, grace):
+                try:
+                    runner = await self.start_async(loop_per_queue=loop_per_queue)
+                    if until_idle:
+                        await asyncio.to_thread(wait_until_idle, runner, self._companions, limit)
+                    else:
+                        await asyncio.to_thread(runner.wait)
+                except asyncio.CancelledError:
+                    self.ask_to_stop()
+                    raise
+                finally:
+                    await self.stop_async(seconds)
+        finally:
+            self._waiting_runs -= 1
+
+    def start(self) -> Runner:
+        self._check_not_running()
+        if self.lifecycle.needs_loop and self._loop_thread is None:
+            self._loop_thread = LoopThread()
+            self._loop_holder.loop = self._loop_thread.loop
+        try:
+            self.lifecycle.start(self._loop_holder)
+            return self._start_runner(self._loop_holder.loop)
+        except BaseException:
+            self._end_loop_thread()
+            raise
+
+    async def start_async(self, *, loop_per_queue: bool = False) -> Runner:
+        import asyncio
+
+        self._check_not_running()
+        self._loop_holder.loop = asyncio.get_running_loop()
+        await self.lifecycle.start_async()
+        loop = None if loop_per_queue else self._loop_holder.loop
+        return await asyncio.to_thread(self._start_runner, loop)
+
+    def ask_to_stop(self) -> None:
+        if (runner := self.runner) is not None:
+            runner.ask_to_stop()
+
+    def stop(self, grace: Duration) -> None:
+        seconds = micros(grace) / SECOND
+        if self._waiting_runs:
+            self.ask_to_stop()
+        elif threading.current_thread().name.startswith("remuda-"):
+            # A handler that waited for all handlers would wait for itself.
+            self.ask_to_stop()
+            threading.Thread(target=self.end, args=(seconds,), name="stop-bus", daemon=True).start()
+        else:
+            self.refuse_to_wait_on_own_loop("await bus.stop_async()")
+            self.end(seconds)
+
+    async def stop_async(self, grace: Duration) -> None:
+        import asyncio
+
+        runner, self.runner = self.runner, None
+        if runner is not None:
+            ending = asyncio.to_thread(self._stop_runner, runner, micros(grace) / SECOND)
+            await asyncio.shield(asyncio.ensure_future(ending))
+            await self.lifecycle.stop_async()
+        self._loop_holder.loop = None
+
+    def end(self, grace: float) -> None:
+        """Stop, and wait until all has stopped; `grace` in seconds."""
+        # Not under the bus's lock: handlers that are to finish may need it.
+        runner, self.runner = self.runner, None
+        if runner is not None:
+            try:
+                self._stop_runner(runner, grace)
+                self.lifecycle.stop(self._loop_holder)
+            finally:
+                self._end_loop_thread()
+
+    def refuse_to_wait_on_own_loop(self, instead: str) -> None:
+        if self.runner is not None and loop_runs_here() and self._loop_holder.loop is not None:
+            import asyncio
+
+            if asyncio.get_running_loop() is self._loop_holder.loop:
+                raise RemudaError(f"handlers run on this loop, which must not wait for them; {instead}")
+
+    def _check_not_running(self) -> None:
+        if self.running:
+            raise RemudaError("the bus is already running")
+
+    def _start_runner(self, loop: asyncio.AbstractEventLoop | None) -> Runner:
+        runner = self.runner = self._make_runner(loop)
+        runner.start()
+        for companion in self._companions:
+            companion.start()
+        return runner
+
+    def _stop_runner(self, runner: Runner, grace: float) -> None:
+        for companion in self._companions:
+            companion.stop(grace)
+        runner.stop(grace)
+
+    def _end_loop_thread(self) -> None:
+        thread, self._loop_thread = self._loop_thread, None
+        if thread is not None:
+            self._loop_holder.loop = None
+            thread.close()
