@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.effort import Effort
 from benchmarks.results import Result, rate_result
@@ -131,7 +131,7 @@ def row(name: str, effort: Effort) -> Result:
     """One row: Remuda, and RabbitMQ with classic queues or, where messages are synced, with quorum queues too."""
     _, mode, pairs, size = name.split("/")
     count = max(2000, round(_PER_SECOND * effort.seconds))
-    shape = {"pairs": _PAIRS[pairs], "size": _SIZES[size], "durable": mode != "transient"}
+    shape: Any = {"pairs": _PAIRS[pairs], "size": _SIZES[size], "durable": mode != "transient"}
     rounds: dict[str, list[Round]] = {"remuda": [], "classic": []}
     with remuda("always" if mode == "synced" else "os") as ours, rabbitmq() as theirs:
         measure(ours, **shape, count=2000, kind="classic")

@@ -60,14 +60,20 @@ def serving(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **environm
 
 
 def test_it_is_ready_and_ends_in_order(tmp_path: Path) -> None:
-    """S4: the readiness line, systemd's notice, and SIGTERM."""
+    """S4: the readiness line, the dashboard on the same queues, systemd's notice, and SIGTERM."""
     notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notices.bind(str(tmp_path / "notify"))
     notices.settimeout(30)
-    with notices, serving(tmp_path / "data", NOTIFY_SOCKET=str(tmp_path / "notify")) as served:
+    told = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with notices, serving(tmp_path / "data", "--dashboard", "127.0.0.1:0", **told) as served:
         assert notices.recv(100) == b"READY=1"
         client = Client(f"{served.url}/")
         client.channel.queue_declare("q", durable=True)
+        client.channel.queue_declare("seen-on-the-page")
+        page = re.search(r" and (http://127\.0\.0\.1:\d+/) ", served.line)
+        assert page is not None
+        with urllib.request.urlopen(page[1], timeout=30) as answer:
+            assert "seen-on-the-page" in answer.read().decode()
         client.publish("q", b"1", b"2", delivery_mode=2)
         client.get("q", ack=False)
         served.process.send_signal(signal.SIGTERM)
@@ -126,18 +132,6 @@ def test_only_those_who_may_do_everything_come_in_by_the_wire(tmp_path: Path) ->
             assert broker.queues() == []
         with pytest.raises(NotAllowed):
             open_broker(f"remuda://reader:long%20enough@{place}")
-
-
-def test_it_serves_the_dashboard_too(tmp_path: Path) -> None:
-    """S4: on the same queues, and its address is told with the others."""
-    with serving(tmp_path / "data", "--dashboard", "127.0.0.1:0") as served, Client(f"{served.url}/") as client:
-        client.channel.queue_declare("seen-on-the-page", durable=True)
-        found = re.search(r" and (http://127\.0\.0\.1:\d+)/ ", served.line)
-        assert found is not None
-        with urllib.request.urlopen(f"{found[1]}/", timeout=30) as answer:
-            assert "seen-on-the-page" in answer.read().decode()
-        served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(30) == 0
 
 
 @pytest.mark.parametrize(
