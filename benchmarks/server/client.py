@@ -88,16 +88,12 @@ def publish(url: str, queue: str, count: int, size: int, window: int) -> None:
 def consume(url: str, queue: str, count: int, size: int, window: int) -> None:
     client = Client(url)
     client.ask(BasicQos(0, _PREFETCH), BasicQosOk)
-    client.ask(BasicConsume(0, queue, "c"), BasicConsumeOk)
+    client.sock.sendall(method_frame(1, BasicConsume(0, queue, "c")))
+    rest, seen, length, prefix = _after(BasicConsumeOk, client), 0, 0, b""
     _await_start()
-    rest, seen, length, prefix = b"", 0, 0, b""
-    while seen < count:
-        rest += client.read()
-        if HEARTBEAT in rest:  # messages hold nothing like it
-            rest = rest.replace(HEARTBEAT, b"")
-        if not length:
-            length = _length(rest)
-            prefix = rest[:13]
+    while True:
+        length = length or _length(rest)
+        prefix = prefix or rest[: 13 if length else 0]
         many = len(rest) // length if length else 0
         if many:
             last = (many - 1) * length
@@ -107,12 +103,29 @@ def consume(url: str, queue: str, count: int, size: int, window: int) -> None:
             assert tag == seen, f"delivery {tag} came as number {seen}"
             client.sock.sendall(method_frame(1, BasicAck(tag, True)))
             rest = rest[many * length :]
+        if seen >= count:
+            return
+        rest = _without_heartbeats(rest + client.read())
 
 
-def _length(raw: bytes) -> int:
+def _after(method: type[Method], client: Client) -> bytes:
+    """What follows the answer to a request: deliveries may come along with it."""
+    raw = b""
+    while not (end := _length(raw, frames=1)):
+        raw = _without_heartbeats(raw + client.read())
+    assert raw[7:11] == method.index, raw[:end]
+    return raw[end:]
+
+
+def _without_heartbeats(raw: bytes) -> bytes:
+    """Messages hold nothing that looks like one."""
+    return raw.replace(HEARTBEAT, b"") if HEARTBEAT in raw else raw
+
+
+def _length(raw: bytes, frames: int = 3) -> int:
     """How many bytes the first delivery takes: a method, a header and a body; 0 if it has not come whole."""
     end = 0
-    for _ in range(3):
+    for _ in range(frames):
         if len(raw) < end + 7:
             return 0
         end += 8 + int.from_bytes(raw[end + 3 : end + 7], "big")
