@@ -55,11 +55,11 @@ class Round(NamedTuple):
 
 
 @contextmanager
-def remuda(sync: str, syncs: list[int] | None = None) -> Iterator[Target]:
+def remuda(sync: str, syncs: list[int] | None = None, *, warm: bool = True) -> Iterator[Target]:
     """Our server in a process of its own; at its end it adds how often it synced."""
     with scratch() as folder:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.server.served", str(folder / "data"), sync],
+            [sys.executable, "-m", "benchmarks.server.served", str(folder / "data"), sync, *(["warm"] if warm else [])],
             stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_environment(),
         )  # fmt: skip
         assert process.stdout is not None

@@ -58,20 +58,11 @@ def serve(
     """Serve a directory's queues to clients of RabbitMQ, and to buses elsewhere, until Ctrl-C or SIGTERM."""
     from remuda.broker.opening import open_broker
     from remuda.broker.shared.remote import PORT
-    from remuda.bus.bus import Bus
     from remuda.bus.observing.logs import configure
     from remuda.model.errors import InvalidOption
+    from remuda.server.addresses import is_loopback, read_address
     from remuda.server.amqp.connection import Limits
-    from remuda.server.serving import (
-        AmqpListener,
-        DashboardListener,
-        Listener,
-        WireListener,
-        is_loopback,
-        read_address,
-        run,
-        tls_context,
-    )
+    from remuda.server.serving import AmqpListener, Listener, WireListener, run, tls_context
     from remuda.server.users import Users, check_vhost
 
     host, port = read_address(listen, 5672)
@@ -96,7 +87,7 @@ def serve(
         place = (host if tls is not None or is_loopback(host) else "127.0.0.1", PORT if port else 0)
         listeners.append(WireListener(*place, users=known, tls=tls))
     elif wire != "none":
-        listeners.append(WireListener(*read_address(wire, PORT), users=known, tls=tls))
+        listeners.append(WireListener(*read_address(wire, PORT, option="--wire"), users=known, tls=tls))
     if dashboard is None and dashboard_users is not None:
         raise InvalidOption("--dashboard-users says who may use the dashboard; add --dashboard")
     configure()
@@ -108,6 +99,9 @@ def serve(
         with open_broker(data, sync=sync) as broker:
             run(broker, listeners, ready)
         return
+    from remuda.bus.bus import Bus
+    from remuda.server.dashboard import DashboardListener
+
     with Bus(data, sync=sync) as bus:
         listeners.append(DashboardListener(bus, dashboard or None, users=dashboard_users))
         run(bus.broker, listeners, ready)

@@ -9,18 +9,15 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from remuda.broker.port import Broker
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.errors import InvalidOption
+from remuda.server.addresses import is_loopback
 from remuda.server.amqp.connection import Limits
 from remuda.server.amqp.shell import AmqpServer
 from remuda.server.users import Users
 from remuda.server.wire import WireServer, serve_wire
-
-if TYPE_CHECKING:
-    from remuda.bus.bus import Bus
-    from remuda.server.http.serving import Server as HttpServer
 
 
 class Listener(Protocol):
@@ -100,43 +97,6 @@ class WireListener:
             await asyncio.to_thread(self._server.close)
 
 
-class DashboardListener:
-    """The dashboard and the HTTP API of a bus on the same queues."""
-
-    def __init__(self, bus: Bus, where: str | None, *, users: str | None = None) -> None:
-        from remuda.server.http import serving
-        from remuda.server.http.users import Users as DashboardUsers
-
-        self._bus = bus
-        self._chosen = where is not None
-        self._where = serving.read_listen(where or serving.DEFAULT, "--dashboard")
-        self._users = None if users is None else DashboardUsers.load(users)
-        serving.check_safe(self._where, self._users, "--dashboard-users")
-        self._server: HttpServer | None = None
-
-    async def open(self, broker: Broker) -> str:
-        self._server = await asyncio.to_thread(self._start)
-        return self._server.address
-
-    async def close(self) -> None:
-        if self._server is not None:
-            await asyncio.to_thread(self._server.stop)
-
-    def _start(self) -> HttpServer:
-        from remuda.server.http.mounting import dashboard
-        from remuda.server.http.serving import Server, names_of
-
-        page = dashboard(self._bus, users=self._users, hosts=names_of(self._where, []))
-        try:
-            server = Server(page, self._where)
-        except RemudaError:
-            if self._chosen:
-                raise
-            server = Server(page, self._where._replace(port=0))
-        server.start()
-        return server
-
-
 class _Unrestricted:
     """The wire knows no patterns of names: only those come in who may do everything."""
 
@@ -155,22 +115,6 @@ def check_safe(host: str, users: Users | None) -> None:
             f"listening on {host} would let everybody on the network in without a password. Give --users FILE, which "
             "`remuda users add FILE NAME` makes, or listen on 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach an address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def read_address(text: str, default_port: int) -> tuple[str, int]:
-    """HOST:PORT, HOST, or :PORT."""
-    host, colon, number = text.rpartition(":")
-    if not colon or (text.count(":") > 1 and not host.startswith("[")):
-        host, number = text, str(default_port)
-    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not number.isascii() or not number.isdecimal() or int(number) > 65535:
-        raise InvalidOption(f"--listen takes HOST:PORT, such as 127.0.0.1:{default_port}, not {text!r}")
-    return host, int(number)
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:

@@ -174,7 +174,7 @@ _FRAMES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(frames=_FRAMES, sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20), greeted=st.booleans())
 def test_anything_may_come_in_any_pieces(frames: list[bytes], sizes: list[int], greeted: bool) -> None:
     """S4: whatever comes, the connection answers within the protocol or ends; how it is cut makes no difference."""
@@ -244,7 +244,7 @@ _ANSWERS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(_ANSWERS, max_size=40))
 def test_stretches_hold_what_single_tags_would(steps: list[tuple[str, int, int]]) -> None:
     """S1: whatever is answered in whatever order."""

@@ -57,7 +57,7 @@ _PIECES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     pieces=_PIECES,
     cuts=st.lists(st.integers(1, 700), min_size=1, max_size=8),

@@ -26,7 +26,9 @@ from remuda.bus.bus import Bus
 from remuda.cli.app import app
 from remuda.model.errors import InvalidOption, NotAllowed, RemudaError
 from remuda.model.message import Message
-from remuda.server.serving import AmqpListener, DashboardListener, read_address, tls_context
+from remuda.server.addresses import read_address
+from remuda.server.dashboard import DashboardListener
+from remuda.server.serving import AmqpListener, tls_context
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
 from tests.servers.amqpd import RunningServer
@@ -177,10 +179,16 @@ def test_beyond_loopback_it_wants_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "read"),
     [("127.0.0.1:99", ("127.0.0.1", 99)), (":99", ("127.0.0.1", 99)), ("localhost", ("localhost", 5672)),
-     ("[::1]:99", ("::1", 99)), ("::1", ("::1", 5672))],
+     ("[::1]:99", ("::1", 99)), ("::1", ("::1", 5672)), ("99", ("127.0.0.1", 99))],
 )  # fmt: skip
 def test_addresses(text: str, read: tuple[str, int]) -> None:
     assert read_address(text, 5672) == read
+
+
+@pytest.mark.parametrize("text", ["", "x:", "x:y", "127.0.0.1:65536", "[::1]:x"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match=r"--wire takes HOST:PORT, such as 127\.0\.0\.1:5680"):
+        read_address(text, 5680, option="--wire")
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from remuda.bus.extras import MissingExtra
 from remuda.model.errors import InvalidOption, RemudaError
+from remuda.server.addresses import Listen, read_address
 from remuda.server.http.mounting import require_extra
 from remuda.server.http.users import Users
 
@@ -22,30 +22,9 @@ if TYPE_CHECKING:
 DEFAULT: Final = "127.0.0.1:8321"
 
 
-class Listen(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @property
-    def is_local(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-
 def read_listen(text: str, option: str = "--listen") -> Listen:
     """`host:port`, `:port`, `[::1]:port` or a port alone."""
-    host, separator, port = text.rpartition(":")
-    if not separator:
-        host, port = "", text
-    if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidOption(f"{option} takes HOST:PORT, like {DEFAULT} or 0.0.0.0:8321, not {text!r}")
-    return Listen(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+    return read_address(text, option=option, usual=8321)
 
 
 def check_safe(listen: Listen, users: Users | None, option: str = "--users") -> None:
