@@ -1,4 +1,4 @@
-"""`python -m benchmarks.server.served DIR SYNC [warm]`: the server that is measured; says at its end how often it synced."""
+"""`python -m benchmarks.server.served DIR SYNC [warm]`: the server that is measured; tells its syncs at the end."""
 
 from __future__ import annotations
 
