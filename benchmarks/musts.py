@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from benchmarks.big import BACKLOG, BATCHES, DELAYED, RESTART
 from benchmarks.bus.rows import BUS_ROWS, LATENCY
 from benchmarks.grow import GROW_ROWS, LONGEST_MS, MOST
-from benchmarks.index.rows import SQLITE, WORDS
+from benchmarks.http.rows import PAGES
+from benchmarks.index.rows import LAG, SQLITE, WORDS
 from benchmarks.lake.rows import COMMIT, ENGINES
 from benchmarks.outbox import rows as outbox
 from benchmarks.results import Result
@@ -185,7 +186,10 @@ MUSTS: Final = (
     Must("bus/latency, durable: p50 no worse than best durable peer's", LATENCY, _no_later_than_durable),
     Must("bus/latency, durable: p50 no worse than best peer's, in memory too", LATENCY, _no_later),
     Must("index/sqlite: ≥ 25,000 messages and events/s on one core", SQLITE, _rate(25_000)),
+    Must("index/lag: < 2 s behind at 10,000 messages/s", LAG, _below(2)),
     Must("search/words, 10 M bodies: p50 ≤ 50 ms", WORDS, _at_most(50)),
+    Must("HTTP batches: ≥ 100,000 messages/s", "http/publish/batch", _rate(100_000)),
+    *(Must(f"dashboard/{name}, 10 M messages: p95 ≤ 150 ms", f"dashboard/{name}", _at_most(150)) for name in PAGES),
     *(Must(f"{row}: ≥ 0.8 of Spark's own Parquet scan", row, _share(0.8)) for row in READ),
     Must(f"{SOURCE[0]}: ≥ 0.4 of Spark's own Parquet scan", SOURCE[0], _share(0.4)),
     Must(f"{SOURCE[1]}: ≥ 0.6 of Spark's own Parquet scan", SOURCE[1], _share(0.6)),

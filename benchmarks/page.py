@@ -9,6 +9,7 @@ from typing import Final
 from benchmarks.big import BIG_ROWS
 from benchmarks.bus.rows import LATENCY
 from benchmarks.grow import GROW_ROWS
+from benchmarks.http.rows import HTTP_ROWS
 from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.lake.rows import LAKE_ROWS
 from benchmarks.musts import findings
@@ -47,16 +48,16 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
-    tabled = {**BIG_ROWS, **GROW_ROWS, **INDEX_ROWS, **LAKE_ROWS}
+    tabled = {**BIG_ROWS, **GROW_ROWS, **INDEX_ROWS, **LAKE_ROWS, **HTTP_ROWS}
     elsewhere = (is_bus, is_spark, is_outbox, is_server, lambda result: result.name in tabled)
     broker = [result for result in results if not any(its(result) for its in elsewhere)]
-    big, grow, index, lake = (
+    big, grow, index, lake, http = (
         [
             [result.name, f"{number(result.remuda, result.unit)} {result.unit}", _details(result), _bound(result)]
             for result in results
             if result.name in rows
         ]
-        for rows in (BIG_ROWS, GROW_ROWS, INDEX_ROWS, LAKE_ROWS)
+        for rows in (BIG_ROWS, GROW_ROWS, INDEX_ROWS, LAKE_ROWS, HTTP_ROWS)
     )
     musts = [
         [finding.demand, finding.found, "yes" if finding.holds else "**no**"]
@@ -74,6 +75,14 @@ def everything(results: list[Result]) -> str:
             *_grow_table(grow),
             "The search index, in messages and events per second, and in milliseconds for the newest 50 of two words:",
             _table(["row", "remuda", "details", "bound by"], index, left={0, 2, 3}),
+            *(
+                [
+                    "HTTP, and the 95th percentile of each page of the dashboard:",
+                    _table(["row", "remuda", "details"], [row[:3] for row in http], left={0, 2}),
+                ]
+                if http
+                else []
+            ),
             *_spark_tables(list(filter(is_spark, results))),
             *(
                 ["The log as lakehouse tables:", _table(["row", "remuda", "details", "bound by"], lake, left={0, 2, 3})]

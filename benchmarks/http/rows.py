@@ -5,40 +5,41 @@ from __future__ import annotations
 import atexit
 import http.client
 import os
+import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from benchmarks.effort import Effort
+from benchmarks.http import filled
 from benchmarks.results import Result, latency_result, rate_result
 from benchmarks.scratch import scratch
-from remuda.bus.bus import Bus
-from remuda.index import LogSource, open_index, rebuild
-from remuda.log.disk import DirectoryDisk
+from remuda.broker.opening import open_broker
+from remuda.model.messages import Messages
 
 _BATCH: Final = 5_000
-_FILL: Final = 50_000
-_QUEUES: Final = 10_000
-_BUSY: Final = 20
-"""Queues that hold messages."""
-_ASKED: Final = 40
+_WARM: Final = 5
+_ASKED: Final = 60
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 PAGES: Final = {
     "overview": "/",
-    "queue": "/queues/queue.0",
-    "messages": "/messages?queue=queue.0",
-    "search": "/messages?text=customer+C777",
+    "queue": "/queues/queue.{queue}",
+    "messages": "/messages?queue=queue.{queue}",
+    "search": "/messages?text=amber+C{customer}",
     "message": "/messages/{id}",
-    "dead": "/dead?queue=queue.0",
+    "dead": "/dead?queue=queue.{queue}",
     "latency": "/latency",
     "topics": "/topics",
+    "tail": "/tail",
+    "pipelines": "/pipelines",
+    "outbox": "/outbox",
 }
 
 
@@ -57,6 +58,9 @@ class Served:
             raise RuntimeError(f"{method} {path} was answered with {answer.status}: {content[:200]!r}")
         return content
 
+    def close(self) -> None:
+        self._connection.close()
+
     def cpu(self) -> float:
         """Seconds of processor time that the server has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -69,48 +73,75 @@ def served(directory: Path) -> Iterator[Served]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield Served(process, process.stdout.readline().strip())
+            server = Served(process, process.stdout.readline().strip())
+            with closing(server):
+                yield server
         finally:
             process.terminate()
 
 
 def publish(size: str, effort: Effort) -> Result:
-    """Messages of 200 bytes, each synced to the disk: one by one, and in NDJSON batches."""
-    line = b'{"topic":"order.placed","key":"42","body":{"customer":"' + b"x" * 175 + b'"}}'
+    """Messages of 200 bytes, each synced to the disk: one by one, and in NDJSON batches. The limit is the broker alone,
+    given the same batches by a thread of its own process."""
+    line = b'{"topic":"order.placed","key":"42","body":{"customer":"' + b"x" * 185 + b'"}}'
     content, many = (line, 1) if size == "one" else (b"\n".join([line] * _BATCH), _BATCH)
     kind = "application/json" if size == "one" else "application/x-ndjson"
-    rates, costs = [], []
-    with scratch() as folder, served(Path(folder) / "data") as server:
+    batch = Messages(bodies=[b"x" * 200] * many, name="order.placed", key="42", mime_type="application/json")
+    seconds = max(effort.seconds * 3, 0.3)
+    rates, limits, costs = [], [], []
+    with scratch() as folder, served(folder / "data") as server, open_broker(folder / "bare") as bare:
         server.ask("PUT", "/api/v1/queues/order", b'{"type":"pull"}')
+        bare.create_queue("order", type="pull")
         server.ask("POST", "/api/v1/messages?queue=order", content, kind)
         for _ in range(effort.rounds):
-            began, cpu, sent = time.perf_counter(), server.cpu(), 0
-            while time.perf_counter() - began < max(effort.seconds * 5, 1):
-                server.ask("POST", "/api/v1/messages?queue=order", content, kind)
-                sent += many
-            rates.append(sent / (time.perf_counter() - began))
+            cpu = server.cpu()
+            rate, sent = _repeated(
+                lambda: server.ask("POST", "/api/v1/messages?queue=order", content, kind), many, seconds
+            )
+            rates.append(rate)
             costs.append((server.cpu() - cpu) / sent * 1e6)
+            limits.append(_repeated(lambda: bare.publish(batch, queue="order"), many, seconds)[0])
     settings = {"batch": many, "bytes": 200, "cpu_us_per_message": round(statistics.median(costs), 2), "clients": 1}
-    return rate_result(f"http/publish/{size}", statistics.median(rates), {}, None, settings)
+    return rate_result(f"http/publish/{size}", statistics.median(rates), {}, statistics.median(limits), settings)
+
+
+def _repeated(send: Callable[[], object], many: int, seconds: float) -> tuple[float, int]:
+    """How many messages a second, and how many in all."""
+    began, sent = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds or not sent:
+        send()
+        sent += many
+    return sent / (time.perf_counter() - began), sent
 
 
 def page(name: str, effort: Effort) -> Result:
     """The 95th percentile of the time for one page, with the messages of the effort in the log and in the index."""
     directory, known = _filled(effort.messages)
+    chance = random.Random(7)
     with served(directory) as server:
-        path = PAGES[name].format(id=known)
-        for _ in range(3):
-            server.ask("GET", path)
-        took, cpu = [], server.cpu()
-        for _ in range(_ASKED):
+
+        def ask() -> float:
+            path = PAGES[name].format(
+                id=chance.choice(known),
+                queue=chance.randrange(filled.BUSY),
+                customer=chance.randrange(filled.CUSTOMERS),
+            )
             began = time.perf_counter()
             server.ask("GET", path)
-            took.append((time.perf_counter() - began) * 1000)
+            return (time.perf_counter() - began) * 1000
+
+        for _ in range(_WARM):
+            ask()
+        cpu = server.cpu()
+        took = [ask() for _ in range(_ASKED)]
         spent = (server.cpu() - cpu) / _ASKED * 1000
     p50, p95 = statistics.median(took), statistics.quantiles(took, n=20)[-1]
     settings = {
-        "messages": effort.messages, "queues": _QUEUES, "p50_ms": round(p50, 1), "cpu_ms_per_page": round(spent, 1)
-    }  # fmt: skip
+        "messages": effort.messages,
+        "queues": filled.QUEUES,
+        "p50_ms": round(p50, 1),
+        "cpu_ms_per_page": round(spent, 1),
+    }
     return latency_result(f"dashboard/{name}", round(p95, 1), {}, settings)
 
 
@@ -119,31 +150,12 @@ atexit.register(_kept.close)
 
 
 @cache
-def _filled(messages: int) -> tuple[Path, str]:
-    """A directory for all pages, and the id of a message in it."""
+def _filled(messages: int) -> tuple[Path, list[str]]:
+    """A directory for all pages, and ids of messages in it."""
     directory = Path(_kept.enter_context(scratch())) / "data"
-    known = _fill(directory, messages)
-    index = open_index(directory / "index")
-    rebuild(index, LogSource(DirectoryDisk(directory, create=False)))
-    index.close()
+    known = filled.fill(directory, messages)
+    filled.index(directory)
     return directory, known
-
-
-def _fill(directory: Path, messages: int) -> str:
-    """Fill a log; a part of each busy queue is dead. Gives the id of a message."""
-    with Bus(directory) as bus:
-        for number in range(_QUEUES):
-            bus.broker.create_queue(f"queue.{number}", type="pull", patterns=[f"topic{number}.#"])
-        known, left, number = "", messages, 0
-        while left > 0:
-            bodies = [{"customer": f"C{row}", "n": row} for row in range(min(_FILL, left))]
-            known = bus.publish_many(f"topic{number % _BUSY}.made", bodies)[0]
-            left, number = left - len(bodies), number + 1
-        for number in range(_BUSY):
-            delivery = bus.broker.pull(f"queue.{number}", 200)
-            if delivery is not None:
-                delivery.dead(reason="ValueError: no stock")
-    return known
 
 
 HTTP_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {

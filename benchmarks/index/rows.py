@@ -12,6 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from benchmarks.effort import Effort
+from benchmarks.index.lag import PER_SECOND, behind
 from benchmarks.results import LATENCY, RATE, Result
 from benchmarks.scratch import scratch
 from remuda.index import Query, Reached, SearchIndex, open_index
@@ -19,6 +20,7 @@ from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 
 SQLITE: Final = "index/sqlite"
 OPENSEARCH: Final = "index/opensearch"
+LAG: Final = "index/lag"
 WORDS: Final = "search/words"
 FULL: Final = 1_000_000
 """Messages of which rates are judged; words are judged over ten times as many."""
@@ -64,6 +66,20 @@ def opensearch(effort: Effort) -> Result:
     return Result(name=OPENSEARCH, unit=RATE, remuda=round(wall, 1), settings=settings)
 
 
+def lag(effort: Effort) -> Result:
+    """How old what the index has not taken in yet becomes, while 10,000 messages a second are published and handled."""
+    seconds = max(effort.seconds * 30, 1.5)
+    with scratch() as folder:
+        found = sorted(behind(folder / "data", seconds))
+    settings = {
+        "per_second": PER_SECOND,
+        "seconds": round(seconds, 1),
+        "p50_s": round(statistics.median(found), 3),
+        "remuda": "the 99th percentile of looks every 20 ms; publisher, consumer and follower share the machine",
+    }
+    return Result(name=LAG, unit="s", remuda=round(found[int(0.99 * (len(found) - 1))], 3), settings=settings)
+
+
 def words(effort: Effort) -> Result:
     """Two words, one of them common, the newest 50 that hold both: the median time."""
     count = max(_LEAST, min(effort.messages, 10 * FULL))
@@ -86,7 +102,12 @@ def words(effort: Effort) -> Result:
     return Result(name=WORDS, unit=LATENCY, remuda=round(statistics.median(times["two words"]), 3), settings=settings)
 
 
-INDEX_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {SQLITE: sqlite, OPENSEARCH: opensearch, WORDS: words}
+INDEX_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
+    SQLITE: sqlite,
+    OPENSEARCH: opensearch,
+    LAG: lag,
+    WORDS: words,
+}
 
 
 def _fill(index: SearchIndex, count: int, *, events: bool = True) -> tuple[float, float]:

@@ -120,20 +120,21 @@ def takeovers(directory: Path, times: int) -> list[float]:
 
     try:
         for _ in range(times):
-            told.get(timeout=120)
+            heard: set[int] = set()
+            while not heard >= alive.keys():  # whoever is still starting cannot take over
+                heard.add(told.get(timeout=120)[0])
+            time.sleep(0.2)
             while (host := DirectoryDisk(directory / "data", create=False).holder().pid) not in alive:
                 time.sleep(0.01)
-            time.sleep(0.2)
             killed = time.monotonic()
             os.kill(host, signal.SIGKILL)
             alive.pop(host).join(60)
-            while (at := told.get(timeout=120)) <= killed + 0.0005:
+            while (at := told.get(timeout=120)[1]) <= killed + 0.0005:
                 pass
             found.append(at - killed)
-            start()
-            time.sleep(0.5)
             while not told.empty():
                 told.get()
+            start()
     finally:
         stop.set()
         for child in alive.values():
@@ -147,5 +148,5 @@ def _publisher(directory: str, told: Any, stop: Any) -> None:
     with open_broker(directory) as broker:
         while not stop.is_set():
             broker.publish(Message(QUEUE, BODY), queue=QUEUE)
-            told.put(time.monotonic())
+            told.put((os.getpid(), time.monotonic()))
             time.sleep(0.002)

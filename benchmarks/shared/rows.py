@@ -20,20 +20,26 @@ _BATCHES = {"one": 1, "batch100": 100}
 def publish(each: str, guests: int, effort: Effort) -> Result:
     """Guests publish side by side; the limit is the rate of one process that has the directory for itself."""
     batch, seconds = _BATCHES[each], _seconds(effort)
-    ours = statistics.median(_remuda(guests, "remuda publish", seconds, batch) for _ in range(effort.rounds))
-    alone = statistics.median(_alone(seconds, batch) for _ in range(effort.rounds))
-    settings = {"guests": guests, "batch": batch, "sync": "always", "seconds": seconds}
-    return rate_result(
-        f"shared/publish/{each}/{guests}g", ours, {"huey": _huey(guests, "publish", seconds, batch)}, alone, settings
+    ours, huey, alone = _medians(
+        effort.rounds,
+        lambda: _remuda(guests, "remuda publish", seconds, batch),
+        lambda: _huey(guests, "publish", seconds, batch),
+        lambda: _alone(seconds, batch),
     )
+    settings = {"guests": guests, "batch": batch, "sync": "always", "seconds": seconds}
+    return rate_result(f"shared/publish/{each}/{guests}g", ours, {"huey": huey}, alone, settings)
 
 
 def end_to_end(effort: Effort) -> Result:
     """Four guests publish, take and acknowledge ten at a time."""
     seconds = _seconds(effort)
-    ours = statistics.median(_remuda(4, "remuda handle", seconds, 10) for _ in range(effort.rounds))
+    ours, huey = _medians(
+        effort.rounds,
+        lambda: _remuda(4, "remuda handle", seconds, 10),
+        lambda: _huey(4, "handle", seconds, 10),
+    )
     settings = {"guests": 4, "batch": 10, "sync": "always", "seconds": seconds}
-    return rate_result(END_TO_END, ours, {"huey": _huey(4, "handle", seconds, 10)}, None, settings)
+    return rate_result(END_TO_END, ours, {"huey": huey}, None, settings)
 
 
 def takeover(effort: Effort) -> Result:
@@ -66,6 +72,12 @@ def is_shared(result: Result) -> bool:
     return result.name.startswith("shared/")
 
 
+def _medians(rounds: int, *works: Callable[[], float]) -> list[float]:
+    """The median rate of each, in turn, so that a busy moment of the machine is everybody's."""
+    found = [[work() for work in works] for _ in range(rounds)]
+    return [statistics.median(rates) for rates in zip(*found, strict=True)]
+
+
 def _seconds(effort: Effort) -> float:
     return max(effort.seconds, 0.5)
 
@@ -76,7 +88,7 @@ def _remuda(guests: int, work: str, seconds: float, batch: int) -> float:
         return rate(guests, work, folder, seconds, batch)
 
 
-def _huey(guests: int, work: str, seconds: float, batch: int) -> float | None:
+def _huey(guests: int, work: str, seconds: float, batch: int) -> float:
     with scratch() as folder:
         return rate(guests, f"huey {work}", folder, seconds, min(batch, 10))
 

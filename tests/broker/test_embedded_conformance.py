@@ -10,18 +10,8 @@ import pytest
 
 from remuda.broker.opening import open_async_broker, open_broker
 from remuda.broker.port import AsyncBroker, Broker
-from tests.conformance import (
-    asyncio_face,
-    delivery,
-    events,
-    life,
-    limits,
-    publishing,
-    queues,
-    settling,
-    topics,
-)
-from tests.conformance.kit import Backend
+from tests.conformance.kit import Backend, quick_folder
+from tests.conformance.suite import suite
 from tests.conformance.threads_face import LoopThread, ThreadsFace
 
 
@@ -71,135 +61,11 @@ BACKENDS: dict[str, Callable[[Path], Embedded]] = {
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    place = BACKENDS[request.param](tmp_path)
-    yield place
-    place.close()
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    with quick_folder() as folder:
+        place = BACKENDS[request.param](folder)
+        yield place
+        place.close()
 
 
-class TestPublishing(publishing.Publishing):
-    pass
-
-
-class TestOptions(queues.Options):
-    pass
-
-
-class TestCreation(queues.Creation):
-    pass
-
-
-class TestStatuses(queues.Statuses):
-    pass
-
-
-class TestConsumers(queues.Consumers):
-    pass
-
-
-class TestAutoDestroy(queues.AutoDestroy):
-    pass
-
-
-class TestClosing(queues.Closing):
-    pass
-
-
-class TestPush(delivery.Push):
-    pass
-
-
-class TestRoundRobin(delivery.RoundRobin):
-    pass
-
-
-class TestPull(delivery.Pull):
-    pass
-
-
-class TestOrder(delivery.Order):
-    pass
-
-
-class TestPace(delivery.Pace):
-    pass
-
-
-class TestTimeouts(settling.Timeouts):
-    pass
-
-
-class TestPutBack(settling.PutBack):
-    pass
-
-
-class TestAnswers(settling.Answers):
-    pass
-
-
-class TestCommits(settling.Commits):
-    pass
-
-
-class TestConfirmations(settling.Confirmations):
-    pass
-
-
-class TestExpiry(limits.Expiry):
-    pass
-
-
-class TestMessageLimit(limits.MessageLimit):
-    pass
-
-
-class TestSizeLimit(limits.SizeLimit):
-    pass
-
-
-class TestUniqueIds(limits.UniqueIds):
-    pass
-
-
-class TestTopics(topics.Topics):
-    pass
-
-
-class TestChannels(topics.Channels):
-    pass
-
-
-class TestCompacter(topics.Compacter):
-    pass
-
-
-class TestRouters(topics.Routers):
-    pass
-
-
-class TestStates(life.States):
-    pass
-
-
-class TestOperators(life.Operators):
-    pass
-
-
-class TestDocuments(life.Documents):
-    pass
-
-
-class TestPersistence(life.Persistence):
-    pass
-
-
-class TestSpectators(life.Spectators):
-    pass
-
-
-class TestEvents(events.Events):
-    pass
-
-
-class TestAsyncFace(asyncio_face.AsyncFace):
-    pass
+globals().update(suite(__name__))

@@ -12,18 +12,9 @@ import pytest
 from remuda.broker.opening import open_async_broker, open_broker
 from remuda.broker.port import AsyncBroker, Broker
 from remuda.server.wire import WireServer, serve_wire
-from tests.conformance import (
-    asyncio_face,
-    delivery,
-    events,
-    life,
-    limits,
-    publishing,
-    queues,
-    settling,
-    topics,
-)
-from tests.conformance.kit import Backend, eventually, queue_names
+from tests.conformance import delivery, queues, settling
+from tests.conformance.kit import Backend, eventually, queue_names, quick_folder
+from tests.conformance.suite import suite
 from tests.conformance.threads_face import LoopThread, ThreadsFace
 
 
@@ -125,30 +116,14 @@ asynchronously = pytest.mark.parametrize("backend", ["asyncio"], indirect=True)
 
 
 @pytest.fixture(params=["guest", "tcp"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    place = BACKENDS[request.param](tmp_path)
-    yield place
-    place.close()
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    with quick_folder() as folder:
+        place = BACKENDS[request.param](folder)
+        yield place
+        place.close()
 
 
-class TestPublishing(publishing.Publishing):
-    pass
-
-
-class TestOptions(queues.Options):
-    pass
-
-
-class TestCreation(queues.Creation):
-    pass
-
-
-class TestStatuses(queues.Statuses):
-    pass
-
-
-class TestConsumers(queues.Consumers):
-    pass
+globals().update(suite(__name__))
 
 
 class TestAutoDestroy(queues.AutoDestroy):
@@ -159,110 +134,6 @@ class TestAutoDestroy(queues.AutoDestroy):
         other = backend.open()
         broker.close()
         eventually(lambda: queue_names(other) == [])
-
-
-class TestClosing(queues.Closing):
-    pass
-
-
-class TestPush(delivery.Push):
-    pass
-
-
-class TestRoundRobin(delivery.RoundRobin):
-    pass
-
-
-class TestPull(delivery.Pull):
-    pass
-
-
-class TestOrder(delivery.Order):
-    pass
-
-
-class TestPace(delivery.Pace):
-    pass
-
-
-class TestTimeouts(settling.Timeouts):
-    pass
-
-
-class TestPutBack(settling.PutBack):
-    pass
-
-
-class TestAnswers(settling.Answers):
-    pass
-
-
-class TestCommits(settling.Commits):
-    pass
-
-
-class TestConfirmations(settling.Confirmations):
-    pass
-
-
-class TestExpiry(limits.Expiry):
-    pass
-
-
-class TestMessageLimit(limits.MessageLimit):
-    pass
-
-
-class TestSizeLimit(limits.SizeLimit):
-    pass
-
-
-class TestUniqueIds(limits.UniqueIds):
-    pass
-
-
-class TestTopics(topics.Topics):
-    pass
-
-
-class TestChannels(topics.Channels):
-    pass
-
-
-class TestCompacter(topics.Compacter):
-    pass
-
-
-class TestRouters(topics.Routers):
-    pass
-
-
-class TestStates(life.States):
-    pass
-
-
-class TestOperators(life.Operators):
-    pass
-
-
-class TestDocuments(life.Documents):
-    pass
-
-
-class TestPersistence(life.Persistence):
-    pass
-
-
-class TestSpectators(life.Spectators):
-    pass
-
-
-class TestEvents(events.Events):
-    pass
-
-
-class TestAsyncFace(asyncio_face.AsyncFace):
-    pass
 
 
 @asynchronously

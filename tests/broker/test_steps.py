@@ -51,9 +51,9 @@ def test_one_message_takes_few_steps(delayed: bool, tmp_path: Path) -> None:
         publish()
         take()
         published = calls_of(publish)
-        assert len(published) <= 60
+        assert len(published) <= 36
         assert len({file for file, _ in published}) <= 21  # with this one
-        assert len(published) + len(calls_of(take)) <= 100
+        assert len(published) + len(calls_of(take)) <= 90
 
 
 def test_a_failure_takes_few_steps(tmp_path: Path) -> None:

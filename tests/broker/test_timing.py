@@ -18,11 +18,6 @@ from tests.conformance.kit import numbered, pulled, received, state_of, view
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def broker(clock: ManualClock) -> Iterator[EmbeddedBroker]:
     with open_at("memory://", clock) as broker:
         yield broker

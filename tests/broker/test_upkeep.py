@@ -16,11 +16,6 @@ from tests.conformance.kit import eventually, numbered, pulled, view, waiting_bo
 SMALL = {"segment_bytes": 1 << 16, "checkpoint_bytes": 1 << 12}
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 def fill(broker: EmbeddedBroker, batches: int = 40) -> None:
     """Enough messages for several segments, all of them settled."""
     for number in range(batches):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,10 @@ def test_s5_commands_work_beside_a_running_app(running: subprocess.Popen[str], r
 
 
 def test_s5_several_workers_are_restarted_and_stopped_in_order(folder: Path, remuda: Remuda, data: str) -> None:
-    process = start(folder, "run", "app:bus", "--workers", "3")
+    """The dashboard is served by the process that looks after them, at one address that stays."""
+    process = start(folder, "run", "app:bus", "--workers", "3", "--dashboard", ":0")
     try:
+        address = wait_for(process, "dashboard at").split("dashboard at ")[1].strip()
         for _ in range(3):
             wait_for(process, "handles ship")
         children = _children(process.pid)
@@ -100,6 +103,8 @@ def test_s5_several_workers_are_restarted_and_stopped_in_order(folder: Path, rem
         for number in range(10, 16):
             remuda("publish", data, "order.placed", f'{{"id": {number}}}')
         eventually(lambda: ship(remuda, data)["done"] == before + 6)
+        with urllib.request.urlopen(f"{address}api/v1/queues/ship", timeout=30) as answer:
+            assert json.load(answer)["entered"]["S"] == before + 6
     finally:
         end(process)
     assert process.returncode == 0

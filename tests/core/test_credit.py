@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from remuda.core import queue as queue_module
+from remuda.core import leases as leases_module
 from remuda.core.credit import WINDOW, Consumer, room
 from remuda.model.commands import EndUnreadable, HandOver, Renew, SetCredit
 from remuda.model.options import Status
@@ -93,7 +93,7 @@ def test_the_next_consumer_is_found_without_a_scan(monkeypatch: pytest.MonkeyPat
         asked += 1
         return room(consumer, waits)
 
-    monkeypatch.setattr(queue_module, "room", counted)
+    monkeypatch.setattr(leases_module, "room", counted)
     for number in range(500):
         bench.publish("a")
         bench.answer(bench.sent[number], Outcome.ACK)

@@ -80,9 +80,9 @@ def storm(directory: Path, kills: int, seed: int) -> dict[str, object]:
     alive = {start(directory, journals, next(names)) for _ in range(PROCESSES)}
     hosts = killed = ended = 0
     host_kills: list[float] = []
-    deadline = time.monotonic() + 80
+    deadline = time.monotonic() + 150
     while killed < kills and time.monotonic() < deadline:
-        time.sleep(chance.uniform(0.01, 0.25))
+        time.sleep(chance.uniform(0.01, 0.12))
         wait_for_progress(journals)
         with contextlib.suppress(ChildProcessError):
             while (gone := os.waitpid(-1, os.WNOHANG)[0]) > 0:
@@ -110,7 +110,6 @@ def storm(directory: Path, kills: int, seed: int) -> dict[str, object]:
         "kills": killed,
         "host_kills": hosts,
         "raised": ended,
-        "in_time": killed >= kills,
     }
 
 

@@ -92,7 +92,7 @@ def test_an_interrupt_between_two_lines_leaves_no_leader_behind() -> None:
         with pytest.raises(KeyboardInterrupt):
             group.wait(1)
     group.wait(1)
-    assert group.idle
+    assert not group.busy
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.kit import quick_folder
+
 pytestmark = pytest.mark.faults
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 100
-ENOUGH = 30
-"""On a machine so busy that the time is up first."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_s5_a_hundred_kills_of_hosts_and_guests_cost_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.faults.shared_nursery", str(tmp_path / "data"), str(KILLS), "7"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220)
+def test_s5_a_hundred_kills_of_hosts_and_guests_cost_nothing() -> None:
+    # What was written outlives a killed process in memory as on a disk.
+    with quick_folder() as folder:
+        command = [sys.executable, "-m", "tests.faults.shared_nursery", str(folder / "data"), str(KILLS), "7"]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220)
     assert run.returncode == 0, run.stderr
     told = json.loads(run.stdout)
     print(told)
@@ -30,4 +32,4 @@ def test_s5_a_hundred_kills_of_hosts_and_guests_cost_nothing(tmp_path: Path) -> 
     assert told["settled"] > 50
     assert told["host_kills"] > 5
     assert (told["lost"], told["stored_twice"], told["settled_twice"], told["delivered_again"]) == (0, 0, 0, 0)
-    assert told["kills"] >= (KILLS if told["in_time"] else ENOUGH)
+    assert told["kills"] >= KILLS

@@ -63,6 +63,7 @@ def _fits(query: Query, hit: Hit, found: set[str]) -> bool:
         and (query.until is None or hit.created < query.until)
         and (query.object is None or hit.object == query.object)
         and (query.key is None or hit.key == query.key)
+        and (query.offsets is None or hit.offset in query.offsets)
         and all(
             any(own.startswith(word.text) for own in found) if word.prefix else word.text in found
             for word in query.words()

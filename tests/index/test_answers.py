@@ -93,6 +93,10 @@ QUERIES = {
     "parts of a word": Query(text="x_y"),
     "word and topic and state": Query(text="apple", topic="fruit", states=frozenset({State.COMPLETED})),
     "missing word": Query(text="apple zebra"),
+    "offsets": Query(offsets=(*range(250, 0, -3), 10**9)),
+    "offsets of a queue": Query(queue="fruit", offsets=(5, 5, 0, 299, 150)),
+    "offsets and a word": Query(text="apple", offsets=tuple(range(100))),
+    "no offsets": Query(offsets=()),
 }
 
 

@@ -25,6 +25,8 @@ from remuda.model.state import State
         ("limit", 0), ("limit", -1), ("limit", 10**9), ("limit", "5"), ("limit", True), ("limit", None),
         ("cursor", "x"), ("cursor", "1"), ("cursor", "-1:q"), ("cursor", "٣:q"), ("cursor", 5),
         ("cursor", f"{10**30}:q"),
+        ("offsets", 5), ("offsets", "5"), ("offsets", [-1]), ("offsets", [1.0]), ("offsets", [1 << 63]),
+        ("offsets", range(5001)),
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused_by_name(argument: str, value: Any) -> None:

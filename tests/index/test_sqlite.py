@@ -11,6 +11,8 @@ import pytest
 from remuda import Message, open_broker
 from remuda.index import Follower, Query, Reached, open_index, rebuild
 from remuda.index.port import IndexMoved, IndexUnusable
+from remuda.index.sqlite import writing
+from remuda.index.sqlite.database import Database
 from remuda.index.sqlite.index import SqliteIndex
 from remuda.model.errors import Conflict
 from tests.index.kit import caught_up, source
@@ -141,3 +143,15 @@ def test_ten_thousand_queues_and_topics(tmp_path: Path) -> None:
     assert [hit.key for hit in index.search(Query(queue="q77")).hits] == ["77"]
     assert [hit.key for hit in index.search(Query(topic="q77*", limit=2)).hits] == ["7799", "7798"]
     assert len(index.search(Query(states=frozenset("Q"), limit=5000)).hits) == 5000  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("statement", [writing._OLD, writing._UPDATE, writing._ARRIVED])
+def test_changes_cost_the_same_however_many_messages_there_are(tmp_path: Path, statement: str) -> None:
+    """T4: the changes are gone through, and each finds its copy by the primary key."""
+    database = Database(tmp_path / "1.sqlite", create=True)
+    database.connection.execute(writing._CHANGED)
+    plan = [row[3] for row in database.connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    database.close()
+    assert "SCAN n" in plan or "SCAN temp.changed" in plan, plan
+    assert "SEARCH copies USING PRIMARY KEY (offset=? AND queue=?)" in plan, plan
+    assert not any(step.startswith(("SCAN copies", "SCAN messages")) for step in plan), plan

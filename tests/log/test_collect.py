@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from remuda.log.collect import Collected, collect, drop_settled
+from remuda.log.collect import collect
 from remuda.log.disk import MemoryDisk
+from remuda.log.dropping import Collected, drop_settled
 from remuda.log.log import Log
 from remuda.log.reader import Reader
 from remuda.log.seal import seal

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from remuda.log import sealed
 from remuda.log.collect import collect
 from remuda.log.disk import DirectoryDisk, Disk, MemoryDisk
+from remuda.log.parquet import SealedParquet
 from remuda.log.reader import Reader
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.seal import seal
@@ -216,3 +218,32 @@ def test_l8_reading_beside_a_writer_that_seals_and_collects(tmp_path: Path) -> N
         thread.join()
     assert problems == []
     log.close()
+
+
+def test_l8_a_sealed_file_is_opened_once_and_let_go_with_its_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message costs one row group. A file that was written anew is opened anew, one that is gone is not kept."""
+    opened: list[str] = []
+
+    def counted(disk: Disk, name: str) -> SealedParquet:
+        opened.append(name)
+        return SealedParquet(disk, name)
+
+    monkeypatch.setattr(sealed, "SealedParquet", counted)
+    disk = DirectoryDisk(tmp_path)
+    mixed(disk)
+    reader = Reader(disk)
+    file = reader._lister.list().messages[0]
+    opened.clear()
+    for offset in (file.first, file.last, file.first):
+        assert [record.first for record in reader.messages(offset, offset + 1)] == [offset]
+    assert opened == [file.name]
+    path = Path(disk.path(file.name) or "")
+    path.with_suffix(".new").write_bytes(path.read_bytes())
+    path.with_suffix(".new").rename(path)
+    assert list(reader.messages(file.first, file.first + 1))
+    assert opened == [file.name] * 2
+    path.unlink()
+    assert not list(reader.messages(file.first, file.first + 1))
+    assert file.name not in reader._tables._known

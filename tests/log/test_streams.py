@@ -68,7 +68,8 @@ def test_l8_a_reference_is_the_snowflake_or_a_hash_beyond_all_of_them() -> None:
     assert reference("0") == 0
     others = ["", "order-7", "007", "-1", "٣", "1" * 30, str(2**63), "1_0", " 1", "\ud800"]
     found = [reference(id) for id in others]
-    assert all(2**62 <= one < 2**63 for one in found)
+    assert all(2**61 <= one < 2**62 for one in found)
+    assert reference(str(2**61 - 1)) == 2**61 - 1
     assert len(set(found)) == len(others)
 
 

@@ -48,3 +48,9 @@ def test_minus_infinity_is_refused_too() -> None:
 @given(st.integers(0, 10**15))
 def test_text_is_read_back_as_it_was(duration: int) -> None:
     assert micros(text(duration)) == duration
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "9" * 400 + "d", 10**400, 1e308, timedelta.max])
+def test_what_is_beyond_all_bounds_is_too_long(value: Any) -> None:
+    with pytest.raises(InvalidOption, match="too long"):
+        micros(value)

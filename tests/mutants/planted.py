@@ -151,14 +151,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "those who wait are not told of a failed write",
-        "broker/embedded/runtime.py",
+        "broker/embedded/keeping.py",
         "        self._group.fail(error)\n        self._recipients.release_all(self._group.stopped())\n",
         "        self._group.fail(error)\n",
         f"{STALLS}::test_l7_an_error_that_does_not_pass_is_the_end_for_everyone",
     ),
     Mutant(
         "what a disk full for a while kept back is let go of",
-        "broker/embedded/runtime.py",
+        "broker/embedded/keeping.py",
         "                self._outbox[:0] = outbox\n",
         "",
         f"{STALLS}::test_l7_subscriptions_outlive_a_stall",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import json
 import socket
 import threading
@@ -11,9 +13,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from remuda.bus.bus import Bus
-from remuda.server.http import stream
+from remuda.model.message import Message
+from remuda.server.http import deliveries, stream
+from remuda.server.http.idempotency import Idempotency
+from remuda.server.http.problems import Problem
 from tests.server.site import Site, serving, until
 
 
@@ -100,6 +106,50 @@ def test_an_idempotency_key_publishes_once(site: Site) -> None:
     wrong = {"Idempotency-Key": "order-8"}
     assert site.client.post("/api/v1/messages", json={"topic": ""}, headers=wrong).status_code == 400
     assert site.client.post("/api/v1/messages", json=message, headers=wrong).status_code == 201
+
+
+def test_answers_kept_under_keys_are_bounded_in_bytes() -> None:
+    """U2: the oldest are forgotten, and what failed is not remembered."""
+    done: list[str] = []
+
+    async def ask(keys: list[str]) -> None:
+        kept = Idempotency(limit_bytes=100)
+        for key in keys:
+
+            async def do(key: str = key) -> bytes:
+                done.append(key)
+                if key == "broken":
+                    raise Problem(400, "Broken", "broken")
+                return b"x" * 40
+
+            with contextlib.suppress(Problem):
+                assert len(await kept.once("ann", key, key.encode(), do)) == 40
+
+    asyncio.run(ask(["a", "a", "broken", "broken", "b", "b", "c", "c", "a"]))
+    assert done == ["a", "broken", "broken", "b", "c", "a"]
+
+
+def test_a_delivery_in_a_clients_hands_keeps_no_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """U2: and it is forgotten a minute after its time is up."""
+
+    async def play() -> None:
+        with Bus() as bus:
+            bus.broker.create_queue("q", type="pull")
+            bus.broker.publish([Message("q", b"x" * 1000), Message("q", b"y"), Message("q", b"z")], queue="q")
+            held = deliveries.Deliveries()
+            first = await bus.broker.aio.pull("q", 2)
+            assert first is not None
+            token = held.add(first)
+            assert held.get(token).bodies == [b"", b""]
+            assert await held.get(token).ack([1]) == 1
+            second = await bus.broker.aio.pull("q", 1)
+            assert second is not None
+            late = time.time_ns() // 1000 + 80_000_000
+            monkeypatch.setattr(deliveries, "_now", lambda: late)
+            held.add(second)
+            assert len(held) == 1
+
+    asyncio.run(play())
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read() -> None:
@@ -385,6 +435,26 @@ def test_health_and_prometheus(site: Site) -> None:
     text = site.client.get("/metrics").text
     assert 'remuda_queue_messages{queue="orders",state="waiting"} 1.0' in text
     assert "remuda_up 1.0" in text
+
+
+def test_prometheus_reads_every_name(site: Site) -> None:
+    """U2: as its own parser does."""
+    names = ['say "hi"', "back\\slash", "{curly=}", "ünï#x", "a,b"]
+    for name in names:
+        site.bus.broker.create_queue(name, type="pull")
+    site.publish("order.placed")
+    text = site.client.get("/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    kinds = {name: family.type for name, family in families.items()}
+    assert kinds["remuda_queue_messages"] == "gauge"
+    assert kinds["remuda_queue_entered"] == "counter"
+    found = {sample.labels["queue"] for sample in families["remuda_queue_consumers"].samples}
+    assert {*names, "orders"} <= found
+    entered = {
+        (sample.labels["queue"], sample.labels["state"]): sample.value
+        for sample in families["remuda_queue_entered"].samples
+    }
+    assert entered["orders", "queued"] == 1
 
 
 def test_a_broker_that_cannot_be_opened_is_told_and_comes_back(tmp_path: Path) -> None:

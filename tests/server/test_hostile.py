@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,8 @@ import msgspec
 import pytest
 
 from remuda.bus.bus import Bus
+from remuda.model.message import Message
+from remuda.model.options import QueueOptions
 from tests.server.site import Site, serving
 
 HOSTILE = (
@@ -37,6 +41,25 @@ WRONG: tuple[Any, ...] = (
 FIELDS = (
     "topic", "body", "text", "base64", "mimeType", "id", "object", "key", "headers", "priority", "delay", "expires",
     "callback", "unknown",
+)  # fmt: skip
+CHOICE = ("states", "reason", "since", "until", "offsets", "group", "unknown")
+REQUESTS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("POST", "/api/v1/queues/q/pull"): ("count", "wait", "consumer", "newest", "unknown"),
+    ("POST", "/api/v1/queues/q/reprocess"): CHOICE,
+    ("POST", "/api/v1/queues/q/forget"): ("states", "offsets"),
+    ("POST", "/api/v1/queues/q/move"): ("to", "waiting", "choice", "unknown"),
+    ("POST", "/api/v1/messages/known/resend"): (
+        "queue", "topic", "body", "text", "base64", "mimeType", "headers", "forget", "unknown",
+    ),
+    ("POST", "/api/v1/deliveries/{token}/retry"): ("rows", "after", "reason", "to", "unknown"),
+    ("POST", "/api/v1/deliveries/{token}/dead"): ("rows", "reason", "to"),
+    ("PUT", "/api/v1/queues/made"): ("type", "patterns", "message_timeout", "unknown"),
+    ("PATCH", "/api/v1/queues/configured"): (*QueueOptions.__struct_fields__, "unknown", "who", "name"),
+}  # fmt: skip
+"""Every request with a JSON body, and its fields."""
+VALUES = (
+    b"null", b"true", b"-1.5", b"1e300", b"9" * 400, b'"' + b"9" * 400 + b'"', b'"\\ud800"', b"[-9]",
+    b'["\\ud800"]', b'{"a":{"b":[1]}}',
 )  # fmt: skip
 
 
@@ -132,6 +155,87 @@ def test_forms_without_their_token_or_sense(site: Site, path: str) -> None:
         answer = site.client.post(path, content=content, headers=kind)
         assert 400 <= answer.status_code < 500, (path, content[:20], answer.status_code)
     assert site.queue("q")["status"] == "running"
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS, ids=lambda part: part)
+def test_every_wrong_value_in_every_field_of_a_request(method: str, path: str) -> None:
+    kind = {"content-type": "application/json"}
+    with Bus() as bus:
+        for queue in ("q", "configured"):
+            bus.broker.create_queue(queue, type="pull")
+        bus.broker.publish([Message("q.x", b"1", id="known"), Message("q.x", b"2")], queue="q")
+        with serving(bus) as own:
+            token = "none"
+            for field in REQUESTS[method, path]:
+                for value in VALUES:
+                    if "{token}" in path and own.queue("q")["inFlight"] == 0:
+                        token = own.pull("q", count=2)["delivery"] or token
+                    content = b'{"' + field.encode() + b'":' + value + b"}"
+                    answer = own.client.request(method, path.format(token=token), content=content, headers=kind)
+                    assert answer.status_code in (200, 201, 400, 404, 409, 413), (field, value, answer.text[:300])
+            assert own.client.get("/health/ready").status_code == 200
+            own.client.post("/api/v1/messages?queue=q", json={"topic": "q.x"})
+            assert own.pull("q")["messages"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd", "//evil.example/",
+        "/%00", "/queues/..%2f..%2fetc", "/api/v1/queues/%ff%fe", "/api/v1/%2e%2e/%2e%2e/", "/" + "a/" * 3000,
+        "/api/v1/messages/known?" + "x=1&" * 2000, "/?" + "%" * 500,
+    ],
+    ids=lambda path: path[:24],
+)  # fmt: skip
+def test_tricks_in_paths(site: Site, path: str) -> None:
+    answer = raw(site, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode(), ends=False)
+    assert answer[9:12] in (b"200", b"303", b"307", b"400", b"404", b"405"), answer[:200]
+    assert b"root:" not in answer
+    assert b"create_app" not in answer
+
+
+POST = b"POST /api/v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        POST + b'Content-Length: 100\r\n\r\n{"topic":"q.cut"}',
+        POST + b'Transfer-Encoding: chunked\r\n\r\n11\r\n{"topic":"q.cut"}\r\n',
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        POST + b'Content-Length: 17\r\nContent-Length: 3\r\n\r\n{"topic":"q.cut"}',
+        POST + b"Content-Length: -1\r\n\r\n",
+        POST + b'Content-Length: 17\r\nTransfer-Encoding: chunked\r\n\r\n{"topic":"q.cut"}',
+        POST + b'Origin: http://[\r\nContent-Length: 17\r\n\r\n{"topic":"q.cut"}',
+        POST + b"Content-Length: 17\r\nX-Long: " + b"x" * 1_000_000 + b'\r\n\r\n{"topic":"q.cut"}',
+        b'POST /api/v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 17\r\n\r\n{"topic":"q.cut"}',
+        b"POST /api/v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+        b'Content-Length: 17\r\n\r\n{"topic":"q.cut"}',
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+    ids=range(11),
+)
+def test_requests_that_are_cut_or_wrong_store_nothing(site: Site, request_: bytes) -> None:
+    before = held(site)
+    answer = raw(site, request_)
+    assert not answer or answer[9:10] == b"4", answer[:200]
+    assert held(site) <= before
+    assert site.client.get("/health/ready").status_code == 200
+
+
+def raw(site: Site, request: bytes, *, ends: bool = True) -> bytes:
+    """What a client gets that sends this and then no more; that there is no more it may keep to itself."""
+    host, _, port = site.address.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(request)
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
+        pieces = []
+        with contextlib.suppress(OSError):
+            while piece := connection.recv(65536):
+                pieces.append(piece)
+    return b"".join(pieces)
 
 
 def test_ten_thousand_topics_on_one_page() -> None:

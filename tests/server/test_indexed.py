@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from remuda import Bus
 from remuda.index import Follower, LogSource, open_index, rebuild
 from remuda.log.disk import DirectoryDisk
+from remuda.model.filters import MessageFilter
+from remuda.server.http.recent import Recent
 from remuda.server.http.service import MessagingService
 from tests.server.site import Site, serving
 
@@ -149,3 +152,33 @@ def test_an_index_that_goes_away_is_done_without(site: Site) -> None:
 def test_what_cannot_be_searched_is_refused(site: Site, words: str) -> None:
     build(site)
     assert site.client.get(f"/api/v1/messages?{words}").status_code == 400
+
+
+def test_what_is_remembered_has_no_gap_after_a_flood(site: Site) -> None:
+    """U1: lists take it for all messages from its first on, and ask the index for those before."""
+    recent = Recent(site.bus.broker.spectate(), WINDOW)
+    recent.catch_up()
+    publish(site.bus, 3 * WINDOW)
+    recent.catch_up(1)
+    end = 200 + 3 * WINDOW
+    assert recent.first == end - WINDOW
+    offsets = sorted({brief.offset for brief, _, _ in recent.newest()})
+    assert offsets == list(range(end - WINDOW, recent.offset))
+
+
+def test_dead_letters_of_long_ago_are_listed_with_and_without_an_index(site: Site) -> None:
+    """U1: the newest first; what is remembered no more is looked up in the index, or read from the log."""
+
+    def listed() -> list[str]:
+        text = site.client.get("/dead?queue=orders").text
+        rows = re.findall(r'href="/messages/([^"]+)">\1</a></td><td>([^<]*)</td>', text)
+        assert [topic for _, topic in rows] == ["order.placed"] * len(rows)
+        return [id for id, _ in rows]
+
+    without = listed()
+    parked = site.bus.broker.parked("orders", MessageFilter(), 100)
+    assert without == [site.bus.broker.message(one.offset).message.id for one in parked]
+    assert len(without) == 20
+    build(site)
+    assert listed() == without
+    assert "all 20 of orders" in site.client.get("/dead?queue=orders").text

@@ -7,8 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,11 @@ from remuda.log.reader import Reader
 from remuda.model.commands import Pull, Settle, Subscribe
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError
 from remuda.model.settlement import Outcome, Settlement
-from remuda.server.http.users import Users, make_entry
+from remuda.server.users import EVERYTHING, Users, add_user
 from remuda.server.wire import WireServer, serve_wire
+from tests.conformance.kit import eventually
 
 LOOPBACK = ("127.0.0.1", 0)
-
-
-def eventually(condition: Callable[[], Any], within: float = 30) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -67,8 +60,14 @@ def test_s6_a_bus_over_tcp(server: WireServer) -> None:
     assert seen == [7]
 
 
-def test_s6_login(tmp_path: Path) -> None:
-    users = Users([make_entry("ann", "correct horse", "operator")])
+@pytest.fixture(scope="session")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Users:
+    file = tmp_path_factory.mktemp("users") / "users.toml"
+    add_user(file, "ann", "correct horse", {"/": EVERYTHING})
+    return Users.load(file)
+
+
+def test_s6_login(tmp_path: Path, users: Users) -> None:
     with open_broker(tmp_path / "d", sync="os") as broker, serve_wire(broker, LOOPBACK, users=users) as server:
         place = server.url.removeprefix("remuda://")
         with open_broker(f"remuda://ann:correct%20horse@{place}") as client:
@@ -109,12 +108,12 @@ def test_s6_tls(tmp_path: Path, certificate: Path) -> None:
             open_broker(f"{server.url}?timeout=1")
 
 
-def test_s6_beyond_this_machine_users_and_tls_are_needed() -> None:
+def test_s6_beyond_this_machine_users_and_tls_are_needed(users: Users) -> None:
     with open_broker("memory://") as broker:
         with pytest.raises(InvalidOption, match="give users"):
             serve_wire(broker, ("0.0.0.0", 0))
         with pytest.raises(InvalidOption, match="plain text"):
-            serve_wire(broker, ("0.0.0.0", 0), users=Users([make_entry("ann", "correct horse", "operator")]))
+            serve_wire(broker, ("0.0.0.0", 0), users=users)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_s6_another_version_gets_a_clear_line(server: WireServer) -> None:
     (kind, payload), *_ = speak(server, frames.frame(frames.HELLO, frames.Hello(99, "abc", 1)))
     assert kind == frames.FAILED
     error = frames.decode(tuple[int, frames.Error], payload)[1]
-    assert "speaks version 1 of Remuda's wire, the other one 99" in error.text
+    assert "speaks version 2 of Remuda's wire, the other one 99" in error.text
 
 
 @pytest.mark.parametrize(
@@ -156,8 +155,8 @@ def test_s6_another_version_gets_a_clear_line(server: WireServer) -> None:
         b"AMQP\x00\x00\x09\x01",
         frames.HEAD.pack(1 << 31, frames.HELLO),
         frames.frame(frames.PUBLISH, 1),
-        frames.frame(frames.HELLO, frames.Hello(1, "abc", 1)) + b"\xff" * 64,
-        frames.frame(frames.HELLO, frames.Hello(1, "abc", 1)) + frames.frame(frames.PUBLISH, [1] * 7),
+        frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1)) + b"\xff" * 64,
+        frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1)) + frames.frame(frames.PUBLISH, [1] * 7),
     ],
 )
 def test_s6_hostile_bytes_cost_that_connection_alone(server: WireServer, said: bytes) -> None:
@@ -195,8 +194,8 @@ def test_s6_a_broken_connection_is_made_anew_and_nothing_is_doubled(tmp_path: Pa
             subscription = client.subscribe("other")
             for number in range(20):
                 guest = client.runtime.guest
-                with guest._lock:
-                    peer = guest._peer
+                with guest.line.lock:
+                    peer = guest.line.peer
                 if peer is not None:
                     peer.shutdown(socket.SHUT_RDWR)
                 client.publish(Message("jobs", b"%d" % number))
@@ -241,7 +240,7 @@ def test_s6_a_client_that_vanishes_gives_back_what_it_held(tmp_path: Path) -> No
         assert held is not None
         held.begin([1])
         client.runtime._stop.set()  # as if its machine were gone: no goodbye, and nobody comes back
-        client.runtime.guest._peer.shutdown(socket.SHUT_RDWR)
+        client.runtime.guest.line.peer.shutdown(socket.SHUT_RDWR)
         eventually(lambda: broker.queue("jobs").waiting == 2)
         again = broker.pull("jobs", 2)
         assert again is not None

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from remuda.broker.options import BrokerOptions
-from remuda.broker.rabbitmq.definitions import OPENED, REMOVED, change
+from remuda.broker.rabbitmq.definitions import REMOVED, change
 from remuda.broker.rabbitmq.delays import LEVELS, exchange_of
 from remuda.broker.rabbitmq.records import NoRecords
 from remuda.broker.rabbitmq.runtime import Runtime
@@ -199,13 +199,15 @@ class Janitor:
         """Wipe all away; unless it was `used`, only if there is something."""
         runtime = self._runtime
         channel = runtime.topology.channel
-        runtime.definitions.propose(change(OPENED, "", 0))  # then all that was made before is known
-        if not used and not runtime.definitions.queues:
+        runtime.definitions.propose(change("nothing", "", 0))  # then all that was made before is known
+        queues = list(runtime.definitions.queues)
+        if not used and not queues:
             return
-        for queue in list(runtime.definitions.queues):
+        if queues:
+            runtime.definitions.propose_all([change(REMOVED, queue, 0) for queue in queues])
+        for queue in queues:
             channel.delete_queue(queue)
             channel.delete_queue(queue + DEAD)
-            runtime.definitions.propose(change(REMOVED, queue, 0))
         for level in LEVELS:
             channel.delete_queue(exchange_of(level))
         channel.delete_queue(STREAM)

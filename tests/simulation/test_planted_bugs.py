@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from remuda.core import admission, delivering
-from remuda.core.queue import Lease, Queue
+from remuda.core.leases import Lease
+from remuda.core.queue import Queue
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.core.recorder import Recorder
 from remuda.core.registry import Registry
@@ -155,7 +156,7 @@ def test_a_hand_over_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch)
     """Q2."""
 
     def forget(self: Queue, lease: Lease, name: str) -> None:
-        lease.taken.add(name)
+        lease.taken |= {name}
 
     monkeypatch.setattr(Queue, "handed_over", forget)
     assert re.search("are free while|were handed over", found())

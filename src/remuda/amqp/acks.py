@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from remuda.amqp.frames import method_frame
 from remuda.amqp.methods import BasicAck
@@ -28,7 +29,8 @@ class AckWindow:
 
     def ack(self, tags: Iterable[int]) -> int:
         """Note these as done; those unknown or settled before are left out. How many were noted."""
-        known = {tag for tag in tags if tag in self._unsettled and tag not in self._acked}
+        known = self._unsettled.keys() & set(tags)
+        known -= self._acked
         self._acked |= known
         return len(known)
 
@@ -44,11 +46,7 @@ class AckWindow:
         acked, unsettled = self._acked, self._unsettled
         if not acked:
             return []
-        front = []
-        for tag in unsettled:
-            if tag not in acked:
-                break
-            front.append(tag)
+        front = list(unsettled) if len(acked) == len(unsettled) else list(takewhile(acked.__contains__, unsettled))
         out = []
         if front:
             out.append(method_frame(channel, BasicAck(front[-1], len(front) > 1)))

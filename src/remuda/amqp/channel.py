@@ -69,10 +69,10 @@ class Reply:
         self.error: AmqpError | None = None
 
     def answer(self, method: Method, properties: bytes = b"", body: bytes = b"") -> None:
+        """Take the answer. Who waits for it is told by `done`, after what came before it has been handed on."""
         if self._begin is not None:
             self._begin()
         self.value = (method, properties, body)
-        self.done.set()
 
     def fail(self, error: AmqpError) -> None:
         self.error = error
@@ -100,6 +100,8 @@ class Channel:
         self.ended: AmqpError | None = None
         self.epoch = 0
         self.consumers: dict[str, Consumer] = {}
+        self.resuming: dict[str, Consumer] = {}
+        """Consumers that were asked for again after a loss, in this order, and are not answered yet."""
         self.window = AckWindow()
         self.tracker = ConfirmTracker()
         self.reply: Reply | None = None
@@ -291,7 +293,7 @@ class Channel:
             connection.put(data)
         timeout = connection.options.reply_timeout
         if not reply.done.wait(timeout):
-            connection.give_up(f"{type(method).__name__} was not answered within {timeout:g} s")
+            connection.abandon(self, epoch, f"{type(method).__name__} was not answered within {timeout:g} s", timeout)
             reply.done.wait(timeout)
         return epoch, reply.result()
 
@@ -316,12 +318,18 @@ class Channel:
         self.open = False
         self.epoch += 1
         self.window.clear()
+        self.resuming.clear()
         for consumer in self.consumers.values():
             consumer.forget()
         if self.reply is not None:
             self.reply.fail(error)
             self.reply = None
         return self.tracker.fail(error)
+
+    def renumber(self, number: int) -> None:
+        """Go on under another number: the broker's end of this one does not answer."""
+        self.number = number
+        self._frames.clear()
 
     def opening(self) -> list[tuple[Method, type[Method]]]:
         """What brings a newly opened channel to where it was, consumers aside."""

@@ -36,6 +36,7 @@ from remuda.amqp.methods import (
     BasicDeliver,
     BasicGetOk,
     BasicNack,
+    BasicQos,
     BasicReturn,
     ChannelClose,
     ChannelCloseOk,
@@ -91,6 +92,8 @@ class Connection:
         """Consumers that no prefetch bounds."""
         self._on_change = on_change
         self._channels: dict[int, Channel] = {}
+        self._left_behind: set[int] = set()
+        """Numbers of channels whose other end does not answer; they are free again with the next connection."""
         self._out: list[bytes] = []
         self._out_size = 0
         self._sending: memoryview | None = None
@@ -141,17 +144,20 @@ class Connection:
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 0 <= prefetch <= 65535:
             raise InvalidOption(f"prefetch must be a whole number from 0 to 65535, not {prefetch!r}")
         with self.changed:
-            number = next((n for n in range(1, self.channel_max + 1) if n not in self._channels), 0)
-            if not number:
-                raise Conflict(
-                    f"the connection has {self.channel_max} channels, the most the broker allows; close some"
-                )
+            number = self._free_number()
             channel = Channel(self, number, confirms=confirms, prefetch=prefetch)
             self._channels[number] = channel
             self._tasks.append(channel)
             self.wake()
             self.wait_for(channel, None)
         return channel
+
+    def _free_number(self) -> int:
+        taken = self._channels.keys() | self._left_behind
+        number = next((n for n in range(1, self.channel_max + 1) if n not in taken), 0)
+        if not number:
+            raise Conflict(f"the connection has {self.channel_max} channels, the most the broker allows; close some")
+        return number
 
     def close(self, timeout: float = 5.0) -> None:
         """Send what is left, say goodbye, and end. May be called again."""
@@ -223,6 +229,26 @@ class Connection:
             self.changed.notify_all()
         for consumer in consumers:
             consumer.end(error)
+        for receipt in receipts:
+            receipt.settle()
+
+    def abandon(self, channel: Channel, epoch: int, reason: str, waited: float) -> None:
+        """A request was not answered. Where the broker answers others, as when one queue has no leader, this channel
+        alone is left behind and opened anew; otherwise the socket is dropped."""
+        with self.changed:
+            if channel.epoch != epoch or channel.ended is not None:
+                return
+            if not self.up or time.monotonic() - self._heard_at > waited:
+                self.give_up(reason)
+                return
+            _LOG.warning("channel %d does not answer, and is left behind: %s", channel.number, reason)
+            receipts = channel.lost(ReplyTimeout(reason))
+            del self._channels[channel.number]
+            self._left_behind.add(channel.number)
+            channel.renumber(self._free_number())
+            self._channels[channel.number] = channel
+            self._tasks.append(channel)
+            self.wake()
         for receipt in receipts:
             receipt.settle()
 
@@ -303,6 +329,7 @@ class Connection:
         with self.changed:
             self._out, self._out_size, self._sending = [], 0, None
             self._abandoned, self.blocked = None, None
+            self._left_behind.clear()
             self.frame_max = link.frame_max
             self.channel_max = link.channel_max
             self.server_properties = link.server_properties
@@ -362,25 +389,24 @@ class Connection:
             self._ask(channel, ChannelOpen(), ChannelOpenOk)
             for method, expected in channel.opening():
                 self._ask(channel, method, expected)
-            for consumer in list(channel.consumers.values()):
-                self._resume(channel, consumer)
         except ChannelClosed as closed:
             _LOG.warning("channel %d cannot be opened again: %s", channel.number, closed)
             self._tasks.append(channel)
             return
+        except AmqpError:
+            if channel.ended is not None:
+                return  # the program closed it meanwhile, which concerns nobody else
+            raise
         with self.changed:
+            # Nobody waits for the answers: a queue that has no leader may give none for long.
+            channel.resuming = dict(channel.consumers)
+            for consumer in channel.consumers.values():
+                self.put(method_frame(channel.number, BasicQos(0, consumer.prefetch, False)))
+                self.put(method_frame(channel.number, consumer.request))
             channel.open = True
             self.changed.notify_all()
         if channel.epoch and self._on_change is not None:
             self._on_change()
-
-    def _resume(self, channel: Channel, consumer: Consumer) -> None:
-        try:
-            self._ask(channel, consumer.request, BasicConsumeOk)
-        except ChannelClosed as closed:
-            channel.consumers.pop(consumer.tag, None)
-            consumer.end(ConsumerCancelled(f"queue {consumer.request.queue!r} can no longer be consumed: {closed}"))
-            raise
 
     def _ask(self, channel: Channel, method: Method, expected: type[Method]) -> None:
         """A request from the connection's own thread, which goes on working until the answer comes."""
@@ -499,6 +525,7 @@ class Connection:
         """Hand on what came, deliveries of one consumer together."""
         delivered: dict[Consumer, list[Delivery]] = {}
         settled: list[Receipt] = []
+        answered: list[Reply] = []
         with self.changed:
             for number, method, properties, body in events:
                 channel = self._channels.get(number)
@@ -520,6 +547,14 @@ class Connection:
                     settled += channel.tracker.answer(method.delivery_tag, method.multiple, True)
                 elif type(method) is BasicNack:
                     settled += channel.tracker.answer(method.delivery_tag, method.multiple, False)
+                elif type(method) is BasicConsumeOk and channel.resuming.pop(method.consumer_tag, None) is not None:
+                    continue
+                elif (reply := channel.reply) is not None and isinstance(method, reply.kinds):
+                    if isinstance(method, BasicGetOk):
+                        channel.window.delivered([method.delivery_tag])
+                    channel.reply = None
+                    reply.answer(method, properties, body)
+                    answered.append(reply)
                 else:
                     settled += self._on_channel(channel, method, properties, body)
             for consumer, batch in delivered.items():
@@ -528,28 +563,29 @@ class Connection:
         for consumer, batch in delivered.items():
             if batch[-1].epoch == consumer.channel.epoch:
                 consumer.extend(batch)
+        for reply in answered:
+            reply.done.set()
         for receipt in settled:
             receipt.settle()
 
     def _on_channel(self, channel: Channel, method: Method, properties: bytes, body: bytes) -> list[Receipt]:
-        reply = channel.reply
         if isinstance(method, ChannelClose):
             self.put(method_frame(channel.number, ChannelCloseOk()))
             if self._link is not None:
                 self._link.parser.forget(channel.number)
             self._tasks.append(channel)
-            receipts = channel.lost(ChannelClosed(method.code, method.text, "channel"))
+            closed = ChannelClosed(method.code, method.text, "channel")
+            blamed = next(iter(channel.resuming.values()), None)
+            receipts = channel.lost(closed)
+            if blamed is not None:
+                channel.consumers.pop(blamed.tag, None)
+                blamed.end(ConsumerCancelled(f"queue {blamed.request.queue!r} can no longer be consumed: {closed}"))
             self.last_error = f"channel {channel.number}: {method.code} {method.text}"
             self.changed.notify_all()
             if self._on_change is not None:
                 self._on_change()
             return receipts
-        if reply is not None and isinstance(method, reply.kinds):
-            if isinstance(method, BasicGetOk):
-                channel.window.delivered([method.delivery_tag])
-            channel.reply = None
-            reply.answer(method, properties, body)
-        elif isinstance(method, BasicReturn):
+        if isinstance(method, BasicReturn):
             if channel.tracker.returned(method, properties, body) is None and channel.confirms:
                 _LOG.warning("a message for %r %r came back that was not published here", method.exchange, method.text)
         elif isinstance(method, BasicCancel):

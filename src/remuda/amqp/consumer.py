@@ -27,6 +27,7 @@ class Consumer:
     def __init__(self, channel: Channel, request: BasicConsume) -> None:
         self.channel = channel
         self.request = request
+        self.prefetch = channel.prefetch
         self.ended: AmqpError | None = None
         self._held: deque[Delivery] = deque()
         self._changed = threading.Condition()

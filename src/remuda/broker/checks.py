@@ -32,7 +32,7 @@ from remuda.model.commands import (
     Subscribe,
     Unbind,
 )
-from remuda.model.durations import MICROSECOND, SECOND, Duration
+from remuda.model.durations import DAY, MICROSECOND, SECOND, Duration
 from remuda.model.errors import InvalidMessage, InvalidOption, NotFound, PartlyRefused
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
@@ -62,8 +62,8 @@ _own = threading.local()
 def as_batch(messages: Publishable) -> Messages:
     """Messages as columns, every value of its proper type."""
     if type(messages) is Message:
-        batch = Messages.of_one(messages)
-        if batch.is_plain() and type(messages.id) is str:
+        batch = Messages.of_plain(messages)
+        if batch is not None:
             return batch
         return Messages.of_one(_with_tuple(messages)).checked()
     if isinstance(messages, Messages):
@@ -271,6 +271,8 @@ def settlement(
 
 def checked_settlement(given: Settlement, consumer: str) -> Settlement:
     """A settlement that a caller made itself."""
+    if type(given) is Settlement and _is_plain(given):
+        return given if given.consumer == consumer else msgspec.structs.replace(given, consumer=consumer)
     if not isinstance(given, Settlement):
         raise InvalidOption(f"an answer must be a Settlement, not {shown(given)}")
     outcome = read_enum("outcome", given.outcome, Outcome)
@@ -282,6 +284,22 @@ def checked_settlement(given: Settlement, consumer: str) -> Settlement:
         counted=given.counted,
     )  # fmt: skip
     return msgspec.structs.replace(made, delay=delay, who=read_optional_text("who", given.who))
+
+
+def _is_plain(given: Settlement) -> bool:
+    """Whether an answer says no more than why, and when again, and all of it by values of exactly the right types."""
+    reason, detail, delay = given.reason, given.detail, given.delay
+    return (
+        type(given.outcome) is Outcome
+        and given.to is None
+        and given.who is None
+        and given.front is None
+        and given.counted is None
+        and type(given.consumer) is str
+        and (reason is None or (type(reason) is str and reason.isascii()))
+        and (detail is None or (type(detail) is str and detail.isascii()))
+        and (delay is None or (type(delay) is int and 0 <= delay < DAY))
+    )
 
 
 # Administering and operating

@@ -12,18 +12,13 @@ from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.spectator import Spectator
 from remuda.broker.threads import NOT_YET
+from remuda.broker.verbs import AsyncVerbs
 from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
-from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import CommitTimeout, StorageError
-from remuda.model.filters import MessageFilter
-from remuda.model.notices import Notice
-from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.results import Differences, Receipt
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
 
@@ -34,8 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncEmbeddedBroker:
+class AsyncEmbeddedBroker(AsyncVerbs):
     """The asyncio port."""
+
+    _backend: Backend
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -143,97 +140,6 @@ class AsyncEmbeddedBroker:
             return False
         renewed: bool = await self._do(Renew(delivery.queue, delivery.lease))
         return renewed
-
-    # Administering
-
-    async def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
-        declared: Declared = await self._do(checks.declare_queue(name, options, more))
-        return declared
-
-    async def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
-        options: QueueOptions = await self._do(checks.configure_queue(name, changes, who))
-        return options
-
-    async def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None:
-        await self._do(checks.set_status(name, status, who))
-
-    async def remove_queue(self, name: str, *, who: str | None = None) -> None:
-        await self._do(checks.remove_queue(name, who))
-
-    async def queue(self, name: str) -> QueueInfo:
-        return await self._call(self._backend.info, read_name("queue", name))
-
-    async def queues(self) -> list[QueueInfo]:
-        return await self._call(self._backend.queues)
-
-    async def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
-        await self._do(checks.declare_exchange(name, kind, bindings))
-
-    async def bind(self, router: str, binding: Binding) -> None:
-        await self._do(checks.bind(router, binding))
-
-    async def unbind(self, router: str, binding: Binding) -> None:
-        await self._do(checks.unbind(router, binding))
-
-    async def remove_router(self, name: str) -> None:
-        await self._do(checks.remove_exchange(name))
-
-    async def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return await self._call(self._backend.exchanges)
-
-    # Operating
-
-    async def clear(
-        self,
-        name: str,
-        lanes: str = "all",
-        *,
-        offsets: Iterable[tuple[int, int]] | None = None,
-        reason: str | None = None,
-        who: str | None = None,
-    ) -> int:
-        count: int = await self._do(checks.clear(name, lanes, offsets, reason, who))
-        return count
-
-    async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
-        wanted = checks.message_filter(chosen)
-        count = read_count("limit", limit, 1)
-        return await self._call(self._backend.parked, read_name("queue", name), wanted, count)
-
-    async def waiting(self, name: str) -> list[tuple[int, int]]:
-        return await self._call(self._backend.waiting, read_name("queue", name))
-
-    async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        count: int = await self._do(checks.reprocess(name, chosen, who))
-        return count
-
-    async def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        count: int = await self._do(checks.forget(name, chosen, who))
-        return count
-
-    async def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        count: int = await self._do(checks.move(name, to, chosen, who))
-        return count
-
-    # Observing
-
-    async def message(self, message: str | int) -> Document:
-        return await asyncio.to_thread(self._backend.document, checks.message_name(message))
-
-    async def spectate(self) -> Spectator:
-        """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
-        return Spectator(await asyncio.to_thread(self._backend.reader), self._backend.flush)
-
-    async def health(self) -> Health:
-        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
-        health: Health = await self._call(self._backend.health)
-        return health
-
-    async def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        await self._call(self._backend.on_notice, handler)
-
-    async def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        await self._call(self._backend.off_notice, handler)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._backend.close)

@@ -41,6 +41,23 @@ class Subscription(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+class RunLedger(Protocol):
+    """What all processes agree on about the runs of schedules. A broker that cannot refuse a second message with the
+    same id has one as its attribute `runs`."""
+
+    def is_planned(self, schedule: str, due: int) -> bool:
+        """Whether a message for this run was published, as far as is known here."""
+        ...
+
+    def plan(self, schedule: str, due: int) -> None:
+        """A message for this run was published."""
+        ...
+
+    def begin(self, schedule: str, due: int, copy: str) -> bool:
+        """Whether this copy of the run's message may run: the first that asked may, and may again."""
+        ...
+
+
 class Publisher(Protocol):
     """For those who send. Verbs take and give batches; one message is a batch of one."""
 

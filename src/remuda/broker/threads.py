@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from remuda.broker import checks
@@ -11,17 +11,12 @@ from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.spectator import Spectator
+from remuda.broker.verbs import Verbs
 from remuda.core.effects import Dispatch
 from remuda.model.commands import Command, Renew, SetCredit, Settle, Unsubscribe
-from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import CommitTimeout, StorageError
-from remuda.model.filters import MessageFilter
-from remuda.model.notices import Notice
-from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.results import Differences, Receipt, Removed
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
 
@@ -33,8 +28,10 @@ if TYPE_CHECKING:
 NOT_YET = "no consumer has answered yet; the message is kept and will be delivered"
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Verbs):
     """The port for threads. Safe to use from any thread."""
+
+    _backend: Backend
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -156,93 +153,7 @@ class EmbeddedBroker:
         renewed: bool = self._backend.submit(Renew(delivery.queue, delivery.lease)).result
         return renewed
 
-    # Administering
-
-    def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
-        declared: Declared = self._do(checks.declare_queue(name, options, more))
-        return declared
-
-    def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
-        options: QueueOptions = self._do(checks.configure_queue(name, changes, who))
-        return options
-
-    def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None:
-        self._do(checks.set_status(name, status, who))
-
-    def remove_queue(self, name: str, *, who: str | None = None) -> None:
-        self._do(checks.remove_queue(name, who))
-
-    def queue(self, name: str) -> QueueInfo:
-        return self._backend.info(read_name("queue", name))
-
-    def queues(self) -> list[QueueInfo]:
-        return self._backend.queues()
-
-    def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
-        self._do(checks.declare_exchange(name, kind, bindings))
-
-    def bind(self, router: str, binding: Binding) -> None:
-        self._do(checks.bind(router, binding))
-
-    def unbind(self, router: str, binding: Binding) -> None:
-        self._do(checks.unbind(router, binding))
-
-    def remove_router(self, name: str) -> None:
-        self._do(checks.remove_exchange(name))
-
-    def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return self._backend.exchanges()
-
-    # Operating
-
-    def clear(
-        self,
-        name: str,
-        lanes: str = "all",
-        *,
-        offsets: Iterable[tuple[int, int]] | None = None,
-        reason: str | None = None,
-        who: str | None = None,
-    ) -> int:
-        count: int = self._do(checks.clear(name, lanes, offsets, reason, who))
-        return count
-
-    def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
-        wanted = checks.message_filter(chosen)
-        return self._backend.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
-
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        return self._backend.waiting(read_name("queue", name))
-
-    def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        count: int = self._do(checks.reprocess(name, chosen, who))
-        return count
-
-    def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        count: int = self._do(checks.forget(name, chosen, who))
-        return count
-
-    def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        count: int = self._do(checks.move(name, to, chosen, who))
-        return count
-
-    # Observing
-
-    def message(self, message: str | int) -> Document:
-        return self._backend.document(checks.message_name(message))
-
-    def spectate(self) -> Spectator:
-        return Spectator(self._backend.reader(), self._backend.flush)
-
-    def health(self) -> Health:
-        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
-        return self._backend.health()
-
-    def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._backend.on_notice(handler)
-
-    def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._backend.off_notice(handler)
+    # The log
 
     def checkpoint(self) -> None:
         """Make the next start begin here. The broker does this by itself as its log grows."""

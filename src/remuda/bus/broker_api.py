@@ -7,7 +7,7 @@ from collections.abc import Callable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.opening import open_broker
-from remuda.broker.port import Broker
+from remuda.broker.port import Broker, RunLedger
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.document import Document
 from remuda.model.filters import MessageFilter
@@ -28,6 +28,7 @@ __all__ = [
     "Outcome",
     "Parked",
     "QueueInfo",
+    "RunLedger",
     "Settlement",
     "clear_waiting",
     "end_message",

@@ -64,7 +64,7 @@ class DirectoryView:
                     ) from error
 
     def _read(self, path: Path) -> None:
-        self._log, recovery = Log.open(_ReadOnlyDisk(path))
+        self._log, recovery = Log.open(_ReadOnlyDisk(path), readable=snapshot.readable)
         self._core = Core(Snowflakes(0))
         self._holders: dict[str, dict[str, tuple[int, int]]] = {}
         if recovery.snapshot is not None:

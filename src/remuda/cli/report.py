@@ -39,6 +39,9 @@ def report(
     from remuda.cli import output as printer
     from remuda.cli.target import log_of
     from remuda.cli.times import point
+    from remuda.spark.extra import need_numpy
+
+    need_numpy()
     from remuda.spark.report import Wish, check_place, make_report, print_report, write_page
 
     if output is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,57 +53,60 @@ def run(
         raise InvalidOption(
             "--metrics serves the numbers of one process; give it without --workers, or use the dashboard"
         )
-    if workers > 1 and (dashboard or users):
-        raise InvalidOption(
-            f"of several processes none serves the dashboard; serve it beside them: remuda dashboard {app}"
-        )
-    if reload or workers > 1:
-        arguments = _child_arguments(app, grace, threads or [], until_idle, log_json, metrics)
+    arguments = _child_arguments(app, grace, threads or [], until_idle, log_json, metrics)
+    if reload:
+        from remuda.cli.reload import run_reloading
+
         for name, value in (("--dashboard", dashboard), ("--users", users)):
             arguments += [] if value is None else [name, value]
-        arguments += ["--no-dashboard"] if no_dashboard or (workers > 1 and not reload) else []
-        if reload:
-            from remuda.cli.reload import run_reloading
-
-            run_reloading(arguments if workers == 1 else [*arguments, "--workers", str(workers)])
-        else:
-            from remuda.cli.target import load_bus
-            from remuda.cli.workers import run_workers
-
-            load_bus(app)  # what is wrong with it is said once, not by every process
-            run_workers(arguments, workers)
+        arguments += ["--no-dashboard"] if no_dashboard else []
+        run_reloading(arguments if workers == 1 else [*arguments, "--workers", str(workers)])
         return
     from remuda.bus.execution.signals import StopOnSignal
     from remuda.bus.observing.logs import configure
     from remuda.cli.target import load_bus
+    from remuda.cli.workers import run_workers
 
-    bus = load_bus(app)
+    bus = load_bus(app)  # what is wrong with it is said once, not by every process
     configure(as_json=log_json)
+    # What ends by itself needs no page to look at meanwhile, unless one is asked for.
+    wanted = not no_dashboard and (not until_idle or dashboard is not None)
+    if workers > 1:
+        # Served from here it stays where it is, whichever of the processes comes and goes.
+        server = _dashboard(bus, dashboard, users) if wanted else None
+        with _served(bus, server):
+            run_workers([*arguments, "--no-dashboard"], workers)
+        return
     for entry in threads or []:
         queue, _, number = entry.rpartition("=")
         bus.settings.put(f"message.threads.{queue}" if queue else "message.threads", number, "--threads")
     if metrics is not None:
         _serve_metrics(bus, metrics)
-    # What ends by itself needs no page to look at meanwhile, unless one is asked for.
-    wanted = not no_dashboard and (not until_idle or dashboard is not None)
     server = _dashboard(bus, dashboard, users) if wanted else None
     with StopOnSignal(bus, grace):
         _greet(app, bus)
-        try:
-            if server is not None:
-                server.start()
-                _log().info("dashboard at %s", server.address)
+        with _served(bus, server):
             bus.run(until_idle=until_idle, grace=grace)
-        finally:
-            if server is not None:
-                server.stop()
-            bus.close()
+
+
+@contextmanager
+def _served(bus: Bus, server: Server | None) -> Iterator[None]:
+    """The dashboard of a bus, where there is one, until the bus is closed."""
+    try:
+        if server is not None:
+            server.start()
+            _log().info("dashboard at %s", server.address)
+        yield
+    finally:
+        if server is not None:
+            server.stop()
+        bus.close()
 
 
 def _dashboard(bus: Bus, listen: str | None, users: str | None) -> Server | None:
     """The dashboard of a bus on its socket; None where it was not asked for and cannot be had."""
-    from remuda.bus.extras import MissingExtra
     from remuda.model.errors import RemudaError
+    from remuda.model.extras import MissingExtra
     from remuda.server.http.mounting import dashboard
     from remuda.server.http.serving import DEFAULT, Server, check_safe, names_of, read_listen
     from remuda.server.http.users import Users

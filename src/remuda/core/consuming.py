@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from remuda.core import delivering
 from remuda.core.credit import Consumer, Credit
 from remuda.core.effects import Dispatch
-from remuda.core.queue import Lease, Queue, Waiter
+from remuda.core.leases import Lease, Waiter
+from remuda.core.queue import Queue
 from remuda.core.ranges import MessageRange
 from remuda.core.ready import Place, Run
 from remuda.core.recorder import BLOCK_BITS
@@ -29,6 +32,14 @@ from remuda.model.records import Event, Events
 from remuda.model.results import Differences
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
+
+# By names of their own, since they are asked for with every message, and an Enum is slow to give its members.
+_FETCHED: Final = State.FETCHED
+_SUCCESS: Final = State.SUCCESS
+_COMPLETED: Final = State.COMPLETED
+_RETRY: Final = State.RETRY
+_ACK: Final = Outcome.ACK
+_ASKED_AGAIN: Final = Outcome.RETRY
 
 
 class Consuming:
@@ -223,26 +234,26 @@ class Consuming:
         token = recorder.next_position
         recorder.next_position = token + 1
         counts = queue.counts
-        counts[State.FETCHED] = counts.get(State.FETCHED, 0) + count
+        counts[_FETCHED] = counts.get(_FETCHED, 0) + count
         level.take_front(count)
         ready.size -= count
         # By position, since these are made for every delivery.
-        queue.flights.add(MessageRange(first, count, State.FETCHED, expires, priority, 1, token, 0, False, None, now))
+        queue.flights.add(MessageRange(first, count, _FETCHED, expires, priority, 1, token, 0, False, None, now))
         deadline = now + queue.options.acknowledge_timeout
         runs = [(first, count)]
-        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, set(), set(), pulled=True)
+        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, pulled=True)
         queue._note_end(lease)
         name = queue.name
         dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, ready.by_rank if ready.size else (0, 0))
         if deadline < queue.wake:
             self._registry.plan(queue)
-        return dispatch, Events(token, now, [Event(name, State.FETCHED, first, count, consumer, 1)])
+        return dispatch, Events(token, now, [Event(name, _FETCHED, first, count, consumer, 1)])
 
     def settle_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
         """The answer to a whole delivery, if it is one of the two that most are."""
-        if settlement.outcome is Outcome.ACK:
+        if settlement.outcome is _ACK:
             return self.complete_plainly(queue, token, settlement.consumer, now)
-        if settlement.outcome is Outcome.RETRY:
+        if settlement.outcome is _ASKED_AGAIN:
             return self.retry_plainly(queue, token, settlement, now)
         return None
 
@@ -254,8 +265,8 @@ class Consuming:
             return None
         first, count, now = piece.first, piece.count, recorder.now
         counts = queue.counts
-        counts[State.SUCCESS] = counts.get(State.SUCCESS, 0) + count
-        counts[State.COMPLETED] = counts.get(State.COMPLETED, 0) + count
+        counts[_SUCCESS] = counts.get(_SUCCESS, 0) + count
+        counts[_COMPLETED] = counts.get(_COMPLETED, 0) + count
         if queue.topic_counts.size or queue.id_of.size or queue.arrivals.size or queue.sizes.size:
             queue._free(first, count)
         if count == 1:
@@ -266,7 +277,7 @@ class Consuming:
             recorder.note_block(first, count, now)
         at, name = recorder.next_position, queue.name
         recorder.next_position = at + 2
-        rows = [Event(name, State.SUCCESS, first, count, consumer), Event(name, State.COMPLETED, first, count)]
+        rows = [Event(name, _SUCCESS, first, count, consumer), Event(name, _COMPLETED, first, count)]
         return Events(at, now, rows)
 
     def retry_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
@@ -279,11 +290,11 @@ class Consuming:
             return None
         recorder, counts = self._recorder, queue.counts
         first, count, now = piece.first, piece.count, recorder.now
-        counts[State.RETRY] = counts.get(State.RETRY, 0) + count
+        counts[_RETRY] = counts.get(_RETRY, 0) + count
         due, front, reason = now + delay, bool(settlement.front), settlement.reason or "negative answer"
         queue.delayed.add(
             MessageRange(
-                first, count, State.RETRY, piece.deadline, piece.priority, piece.attempt, -1, due, front, reason, now,
+                first, count, _RETRY, piece.deadline, piece.priority, piece.attempt, -1, due, front, reason, now,
                 True,
             )
         )  # fmt: skip
@@ -292,7 +303,7 @@ class Consuming:
         at = recorder.next_position
         recorder.next_position = at + 1
         failed = Event(
-            queue.name, State.RETRY, first, count, settlement.consumer, piece.attempt, reason, due, front,
+            queue.name, _RETRY, first, count, settlement.consumer, piece.attempt, reason, due, front,
             detail=settlement.detail,
         )  # fmt: skip
         return Events(at, now, [failed])

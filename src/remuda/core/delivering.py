@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remuda.core.effects import Dispatch
-from remuda.core.queue import CONSUMING, Lease, Queue, Waiter
+from remuda.core.leases import Lease, Waiter
+from remuda.core.queue import CONSUMING, Queue
 from remuda.core.ranges import MessageRange
 from remuda.core.ready import ReadyRun
 from remuda.model.notices import NoticeKind
@@ -105,8 +106,8 @@ def send(
         needed = _needed(queue, chosen[0][0]) if asks and waiter is None else 1
         queue.grant(
             Lease(
-                token, consumers, chosen, deadline, total, set(), set(), needed, pulled=waiter is not None,
-                sent=total if ahead else 0, awaited=set(consumers) if ahead else set(), taken=set(), kicks=not asks,
+                token, consumers, chosen, deadline, total, needed=needed, pulled=waiter is not None,
+                sent=total if ahead else 0, awaited=frozenset(consumers if ahead else ()), kicks=not asks,
             )
         )  # fmt: skip
     else:
@@ -279,7 +280,7 @@ def lose(registry: Registry, queue: Queue, consumer: str, begun: Mapping[int, Se
     for lease in [lease for lease in queue.leases.values() if consumer in lease.consumers and not lease.pulled]:
         others = [name for name in lease.consumers if name != consumer and name in queue.consumers]
         unseen = lease.awaits_hand_over
-        lease.awaited.discard(consumer)
+        lease.awaited -= {consumer}
         if others:
             gone = Settlement(Outcome.NACK, "consumer lost", consumer=consumer)
             _decline(registry, queue, lease, consumer, gone)
@@ -387,12 +388,7 @@ def reclaim(
     if total:
         deadline = registry.recorder.now + queue.options.acknowledge_timeout
         uncounted = not pulled and consumer not in queue.consumers
-        queue.grant(
-            Lease(
-                token, (consumer,), found, deadline, total, set(), set(), pulled=pulled, awaited=set(), taken=set(),
-                uncounted=uncounted,
-            )
-        )  # fmt: skip
+        queue.grant(Lease(token, (consumer,), found, deadline, total, pulled=pulled, uncounted=uncounted))
         registry.plan(queue)
     return total
 
@@ -533,7 +529,7 @@ def _count_confirmation(
     else:
         recorder.event(queue, State.FETCHED, success)
     queue.give_back(lease, (consumer,), lease.open)
-    lease.confirmed.add(consumer)
+    lease.confirmed |= {consumer}
     if len(lease.confirmed) >= lease.needed:
         recorder.event(queue, State.SUCCESS, Event(queue.name, State.COMPLETED, piece.first, piece.count))
         queue.revoke(lease)
@@ -544,7 +540,7 @@ def _count_confirmation(
 def _decline(registry: Registry, queue: Queue, lease: Lease, consumer: str, settlement: Settlement) -> None:
     if consumer not in lease.confirmed and consumer not in lease.declined:
         queue.give_back(lease, (consumer,), lease.open)
-        lease.declined.add(consumer)
+        lease.declined |= {consumer}
         _end_if_all_spoke(registry, queue, lease, settlement)
 
 

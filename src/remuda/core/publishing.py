@@ -30,6 +30,7 @@ UNCONFIRMED: Final = 128
 """How many batches a producer may have sent without an answer and still send again."""
 _PRODUCERS: Final = 4096
 _NOTHING: Final[dict[int, tuple[int, int]]] = {}
+_QUEUED: Final = State.QUEUED
 
 
 class Publishing:
@@ -175,7 +176,7 @@ class Publishing:
         for name in names:
             target = queues[name]
             counts = target.counts
-            counts[State.QUEUED] = counts.get(State.QUEUED, 0) + 1
+            counts[_QUEUED] = counts.get(_QUEUED, 0) + 1
             target.had_messages = True
             target.ready.add(priority, False, first, 1)
             if target.durable_in:

@@ -6,15 +6,15 @@ decides writes an event, and the event is played. So a queue rebuilt from the lo
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from remuda.core.credit import Consumer, Credit, room
+from remuda.core.credit import Consumer
 from remuda.core.delayed import DelayedMessages
 from remuda.core.extensions import ContainedHandler, Strategy
+from remuda.core.leases import Lease, Leases
 from remuda.core.ranges import MessageRange, ParkedMessages, RangeMap
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.core.tables import PagedTable
@@ -26,70 +26,12 @@ from remuda.model.state import LIVE, State
 
 SLICE: Final = 500
 """How much that time demands is done at once."""
-_STALE: Final = 1000
 _AT_ONCE: Final = frozenset({CommitWhen.NONE, CommitWhen.RECEIVED})
 CONSUMING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
 ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH})
 
 
-class Lease(msgspec.Struct):
-    """A delivery that awaits its answer, or its hand-over."""
-
-    token: int
-    consumers: tuple[str, ...]
-    runs: list[tuple[int, int]]
-    deadline: int
-    open: int
-    """Messages of it still unanswered."""
-    confirmed: set[str]
-    declined: set[str]
-    needed: int = 1
-    """Confirmations that complete its message."""
-    answered: bool = False
-    """Whether some consumer has answered for some of it."""
-    pulled: bool = False
-    """Whether it was asked for: then it takes up nobody's credit, and no other delivery waits for its answer."""
-    sent: int = 0
-    """Messages of it that were sent ahead."""
-    awaited: set[str] = set()
-    """Consumers to whom it was sent ahead and who have not taken it yet: until then it is still the queue's."""
-    taken: set[str] = set()
-    """Consumers who have it in their hands."""
-    kicks: bool = False
-    """Whether taking it is the end of it: no answer will come."""
-    uncounted: bool = False
-    """Whether it was reclaimed by a consumer that has yet to subscribe again, and then takes up its credit."""
-
-    @property
-    def ahead(self) -> bool:
-        """Whether it was sent ahead: a window holds it back, not its consumers' credit."""
-        return self.sent > 0
-
-    @property
-    def awaits_hand_over(self) -> bool:
-        """Whether it was sent ahead and nobody has it yet."""
-        return bool(self.awaited) and not self.taken
-
-    @property
-    def silent(self) -> list[str]:
-        """Consumers who have not answered."""
-        if not self.confirmed and not self.declined:
-            return list(self.consumers)
-        return [name for name in self.consumers if name not in self.confirmed and name not in self.declined]
-
-
-class Waiter(msgspec.Struct, frozen=True):
-    """A pull request that found nothing and waits."""
-
-    consumer: str
-    tag: int
-    count: int
-    newest: bool
-    until: int
-    clear_after: str = "none"
-
-
-class Queue:
+class Queue(Leases):
     """Columns over the log: runs of waiting messages, ranges of those in flight, delayed or parked."""
 
     def __init__(
@@ -100,7 +42,7 @@ class Queue:
         handler: ContainedHandler | None = None,
         status: Status = Status.RUNNING,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.slice_size = SLICE
         self.options = options
         self.strategy = strategy
@@ -125,30 +67,15 @@ class Queue:
         self.bytes = 0
         self.counts_confirmations = options.confirmations != 1
         """Also after the option was changed: deliveries from before still await theirs."""
-        self.leases: dict[int, Lease] = {}
-        self.settled_ahead: dict[int, Lease] = {}
-        """Deliveries sent ahead to several that are over for those who took them, and still go to the others."""
-        self.freed: list[Credit] = []
-        """Shared credit that was given back here: others may have waited for it."""
-        self.unanswered = 0
-        """Deliveries that no consumer has answered yet."""
-        self.consumers: dict[str, Consumer] = {}
-        self.waiters: dict[int, Waiter] = {}
-        """Pull requests that wait, by tag, the oldest first."""
         self.watched: dict[int, int] = {}
         """Offsets whose fate a producer waits for, with the watch's number."""
         self.counts: dict[State, int] = {}
         """How many messages ever entered each state here."""
         self.late_answers = 0
         self.had_messages = False
-        self.had_consumers = False
         self.next_send = 0
         self.wake = NEVER
         """When the queue next needs attention, as far as its owner knows."""
-        self.serving = 0
-        self._ready_consumers: list[tuple[int, int, int, str]] = []
-        self._lease_ends: list[tuple[int, int]] = []
-        self._waiter_ends: list[tuple[int, int]] = []
         self.note_rules()
 
     def note_rules(self) -> None:
@@ -184,66 +111,6 @@ class Queue:
     def members(self) -> Sequence[Consumer]:
         return list(self.consumers.values())
 
-    def next_ready(self) -> Consumer | None:
-        """Of the consumers that can take a message, one of the highest priority: who was served longest ago, then who
-        came first."""
-        heap = self._ready_consumers
-        while heap:
-            _, served, joined, name = heap[0]
-            consumer = self.consumers.get(name)
-            if consumer is not None and consumer.queued and (consumer.served, consumer.joined) == (served, joined):
-                if room(consumer, self.waits) > 0:
-                    return consumer
-                consumer.queued = False
-            heapq.heappop(heap)
-        return None
-
-    # Consumers
-
-    def join(self, consumer: Consumer) -> None:
-        self.consumers[consumer.name] = consumer
-        self.had_consumers = True
-        consumer.credit.members.append((self.name, consumer))
-        for lease in self.leases.values():
-            if lease.uncounted and consumer.name in lease.consumers:
-                lease.uncounted = False
-                consumer.unanswered += lease.open
-                consumer.credit.used += lease.open
-        self.offer(consumer)
-
-    def leave(self, name: str) -> Consumer | None:
-        consumer = self.consumers.pop(name, None)
-        if consumer is not None:
-            consumer.queued = False
-            consumer.credit.used -= consumer.unanswered
-            consumer.unanswered = 0
-            consumer.credit.members = [one for one in consumer.credit.members if one[1] is not consumer]
-            if consumer.credit.members:
-                self.freed.append(consumer.credit)
-            for token, lease in list(self.settled_ahead.items()):
-                lease.awaited.discard(name)
-                if not lease.awaited:
-                    del self.settled_ahead[token]
-        return consumer
-
-    def offer(self, consumer: Consumer) -> None:
-        """A consumer may be able to take a message."""
-        if not consumer.queued and room(consumer, self.waits) > 0:
-            consumer.queued = True
-            place = (-consumer.priority, consumer.served, consumer.joined, consumer.name)
-            heapq.heappush(self._ready_consumers, place)
-
-    def offer_all(self) -> None:
-        for consumer in self.consumers.values():
-            self.offer(consumer)
-
-    def served(self, consumer: Consumer) -> None:
-        """A consumer was just given messages."""
-        self.serving += 1
-        consumer.served = self.serving
-        consumer.queued = False
-        self.offer(consumer)
-
     # What others ask
 
     @property
@@ -267,123 +134,12 @@ class Queue:
         soonest = self.ready.soonest
         if self.delayed.soonest < soonest:
             soonest = self.delayed.soonest
-        ends = self._lease_ends
-        while ends and ends[0][1] not in self.leases and ends[0][1] not in self.settled_ahead:
-            heapq.heappop(ends)
-        if ends and ends[0][0] < soonest:
-            soonest = ends[0][0]
-        pulls = self._waiter_ends
-        while pulls and pulls[0][1] not in self.waiters:
-            heapq.heappop(pulls)
-        if pulls and pulls[0][0] < soonest:
-            soonest = pulls[0][0]
+        end = self.next_end()
+        if end < soonest:
+            soonest = end
         if self.next_send and self.ready.size and (self.consumers or self.waiters) and self.next_send < soonest:
             soonest = self.next_send
         return soonest
-
-    def overdue_leases(self, now: int) -> Iterator[Lease]:
-        while self._lease_ends and self._lease_ends[0][0] <= now:
-            token = heapq.heappop(self._lease_ends)[1]
-            lease = self.leases.get(token)
-            if lease is None and (over := self.settled_ahead.pop(token, None)) is not None:
-                self._arrived(over, over.awaited)
-            # A lease that was renewed stands here once more, at its later end.
-            if lease is not None and lease.deadline <= now:
-                yield lease
-
-    def ended_waiters(self, now: int) -> Iterator[int]:
-        """Pull requests whose time is up wait no longer; gives their tags."""
-        while self._waiter_ends and self._waiter_ends[0][0] <= now:
-            tag = heapq.heappop(self._waiter_ends)[1]
-            if self.waiters.pop(tag, None) is not None:
-                yield tag
-
-    def wait(self, waiter: Waiter) -> None:
-        self.waiters[waiter.tag] = waiter
-        heapq.heappush(self._waiter_ends, (waiter.until, waiter.tag))
-        if len(self._waiter_ends) > 2 * len(self.waiters) + _STALE:
-            self._waiter_ends = [(one.until, one.tag) for one in self.waiters.values()]
-            heapq.heapify(self._waiter_ends)
-
-    # Leases
-
-    def grant(self, lease: Lease) -> None:
-        self.leases[lease.token] = lease
-        self._note_end(lease)
-        if lease.pulled:
-            return
-        self.unanswered += 1
-        for name in lease.consumers:
-            consumer = self.consumers.get(name)
-            if consumer is None:
-                continue
-            if name in lease.awaited:
-                consumer.under_way += lease.sent
-            else:
-                consumer.unanswered += lease.open
-                consumer.credit.used += lease.open
-
-    def extend(self, lease: Lease, deadline: int) -> None:
-        lease.deadline = deadline
-        self._note_end(lease)
-
-    def _note_end(self, lease: Lease) -> None:
-        heapq.heappush(self._lease_ends, (lease.deadline, lease.token))
-        if len(self._lease_ends) > 2 * len(self.leases) + _STALE:
-            # One long lease at the top would keep the ends of all that were answered since.
-            held = {**self.settled_ahead, **self.leases}
-            self._lease_ends = [(one.deadline, token) for token, one in held.items()]
-            heapq.heapify(self._lease_ends)
-
-    def handed_over(self, lease: Lease, name: str) -> None:
-        """The messages of a delivery are in a consumer's hands."""
-        lease.taken.add(name)
-        if name in lease.awaited:
-            self._arrived(lease, [name])
-            lease.awaited.discard(name)
-            if not lease.awaited:
-                self.settled_ahead.pop(lease.token, None)
-
-    def _arrived(self, lease: Lease, names: Iterable[str]) -> None:
-        """A delivery is under way to these consumers no longer."""
-        for name in names:
-            consumer = self.consumers.get(name)
-            if consumer is not None:
-                consumer.under_way -= lease.sent
-                self.offer(consumer)
-
-    def answered(self, lease: Lease) -> None:
-        if not lease.answered:
-            lease.answered = True
-            self.unanswered -= not lease.pulled
-
-    def give_back(self, lease: Lease, names: Sequence[str], count: int) -> None:
-        """These consumers have `count` messages of a delivery less to answer for."""
-        if lease.pulled or lease.ahead:
-            return
-        for name in names:
-            consumer = self.consumers.get(name)
-            if consumer is not None:
-                consumer.unanswered -= count
-                consumer.credit.used -= count
-                self.offer(consumer)
-                if len(consumer.credit.members) > 1:
-                    self.freed.append(consumer.credit)
-
-    def revoke(self, lease: Lease, *, over: bool = True) -> None:
-        """A delivery is over; also for those to whom it is still under way, if it failed and will be made anew."""
-        if self.leases.pop(lease.token, None) is None:
-            return
-        self.answered(lease)
-        if lease.open > 0:
-            self.give_back(lease, lease.silent, lease.open)
-            lease.open = 0
-        if lease.awaited:
-            if lease.taken and over:
-                self.settled_ahead[lease.token] = lease
-            else:
-                self._arrived(lease, lease.awaited)
-                lease.awaited.clear()
 
     # How records change it
 
@@ -522,14 +278,6 @@ class Queue:
                         self.attempts[offset] = piece.attempt
                 lifted.append(ReadyRun(piece.first, piece.count, piece.deadline, piece.priority))
         return lifted
-
-    def keep(self, name: str) -> None:
-        """A consumer leaves and keeps what it holds: from now on as if it had asked for it."""
-        for lease in self.leases.values():
-            if name in lease.consumers and not lease.pulled:
-                if not lease.answered:
-                    self.unanswered -= 1
-                lease.pulled = True
 
     def forget(self, first: int, count: int) -> int:
         """Parked messages go for good."""

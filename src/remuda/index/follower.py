@@ -17,6 +17,7 @@ from remuda.model.errors import Conflict
 BATCH: Final = 20_000
 """Messages that are applied at once."""
 EVENTS: Final = 4 * BATCH
+_PART_BYTES: Final = 16 << 20
 POLL: Final = 0.2
 LOOK: Final = 60.0
 """Seconds between looks for messages that were collected."""
@@ -165,9 +166,19 @@ def check_same_log(at: Reached, end: tuple[int, int]) -> None:
 
 
 def _parts(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows, about so many at a time: each part is a transaction, which has a price of its own."""
+    held: list[pa.RecordBatch] = []
+    count = size = 0
     for batch in batches:
         for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+            part = batch.slice(start, rows)
+            if held and (count + part.num_rows > rows or size + part.nbytes > _PART_BYTES):
+                yield pa.concat_batches(held)
+                held, count, size = [], 0, 0
+            held.append(part)
+            count, size = count + part.num_rows, size + part.nbytes
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _latest(batch: pa.RecordBatch, column: str) -> int:

@@ -6,13 +6,21 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from remuda.index.folding import Changes
+from remuda.index.folding import Change, Changes
 from remuda.index.port import MESSAGE_COLUMNS, CopyState, Document
 from remuda.index.text import searchable, text_of
 from remuda.model.state import State
 
 NO_QUEUE = ""
 """Stands for the queue of a message that went to none."""
+
+
+def copy_of(queue: str, created: int, change: Change | None) -> CopyState:
+    """A message's copy in a queue, as it came or as it is after a change."""
+    if change is None:
+        return CopyState(queue, State.QUEUED.value if queue else State.UNCHANGED.value, created, 0, None)
+    state, modified, position, attempts, reason, _ = change
+    return CopyState(queue, state, modified, attempts or 0, reason, position)
 
 
 def documents(batch: pa.RecordBatch, changes: Changes) -> Iterator[Document]:
@@ -25,13 +33,7 @@ def documents(batch: pa.RecordBatch, changes: Changes) -> Iterator[Document]:
         copies = []
         for queue in queues or (NO_QUEUE,):
             pending = changes.get(queue)
-            change = pending.pop(offset, None) if pending else None
-            if change is None:
-                state = State.QUEUED.value if queue else State.UNCHANGED.value
-                copies.append(CopyState(queue, state, created, 0, None))
-            else:
-                state, modified, position, attempts, reason, _ = change
-                copies.append(CopyState(queue, state, modified, attempts or 0, reason, position))
+            copies.append(copy_of(queue, created, pending.pop(offset, None) if pending else None))
         text = text_of(body, mime_type)
         yield Document(
             offset, created, id, name, tuple(topics or ()), object, key, mime_type, len(body), searchable(text), copies

@@ -10,6 +10,7 @@ import msgspec
 from remuda.index.text import MAX_WORD, words
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
+from remuda.model.texts import shown
 
 MAX_LIMIT: Final = 5_000
 _MAX_WORDS: Final = 64
@@ -81,6 +82,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     text: str = ""
     """Words that the body must hold, all of them, in any order; `appl*` is any word that begins so."""
+    offsets: tuple[int, ...] | None = None
+    """Only messages at these offsets."""
     limit: int = 50
     cursor: str | None = None
 
@@ -97,6 +100,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or abs(value) > _LARGEST):
                 raise InvalidOption(f"{name} must be a time in microseconds since 1970, not {value!r}")
+        if self.offsets is not None:
+            msgspec.structs.force_setattr(self, "offsets", _offsets(self.offsets))
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
             raise InvalidOption(f"limit must be a number from 1 to {MAX_LIMIT}, not {self.limit!r}")
         msgspec.structs.force_setattr(self, "states", _states(self.states))
@@ -160,6 +165,15 @@ class Page(msgspec.Struct, frozen=True):
             return cls(tuple(hits))
         last = hits[limit - 1]
         return cls(tuple(hits[:limit]), str(Cursor(last.offset, last.queue)))
+
+
+def _offsets(given: Iterable[int]) -> tuple[int, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidOption(f"offsets must be a list of offsets, not {shown(given)}")
+    found = tuple(given)
+    if len(found) > MAX_LIMIT or any(type(offset) is not int or not 0 <= offset <= _LARGEST for offset in found):
+        raise InvalidOption(f"offsets must be at most {MAX_LIMIT} whole numbers, not {shown(given)}")
+    return found
 
 
 def _states(given: Iterable[State]) -> frozenset[State]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -33,15 +35,29 @@ _IDEOGRAPHS: Final = re.compile(
 
 def text_of(body: bytes, mime_type: str) -> str:
     """What of a body can be searched: text, the values of JSON and msgpack; nothing of anything else."""
+    return _reader(mime_type)(body)
+
+
+@lru_cache(maxsize=1024)
+def _reader(mime_type: str) -> Callable[[bytes], str]:
+    """How bodies of a type are read. Messages come by the thousand, of few types."""
     base, _, parameters = mime_type.partition(";")
     base = base.strip().lower()
     if base == "application/json" or base.endswith("+json"):
-        return _values(msgspec.json.decode, body) if len(body) <= MAX_TEXT else _decoded(body, "")
+        return _json
     if base in _MSGPACK:
-        return _values(msgspec.msgpack.decode, body) if len(body) <= MAX_TEXT else ""
+        return _msgpack
     if base.startswith("text/") or base in _TEXTUAL or base.endswith("+xml"):
-        return _decoded(body, parameters)
-    return ""
+        return lambda body: _decoded(body, parameters)
+    return lambda body: ""
+
+
+def _json(body: bytes) -> str:
+    return _values(msgspec.json.decode, body) if len(body) <= MAX_TEXT else _decoded(body, "")
+
+
+def _msgpack(body: bytes) -> str:
+    return _values(msgspec.msgpack.decode, body) if len(body) <= MAX_TEXT else ""
 
 
 def searchable(text: str) -> str:

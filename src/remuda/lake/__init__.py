@@ -30,6 +30,7 @@ def arrow(
     Each time it is read it is one cut of the log, no older than the last commit. Of some `columns` only, from number
     `start` to before `stop`.
     """
+    import remuda.log.arrow  # noqa: F401  # says what to install, if need be
     from remuda.lake.stream import ArrowTable
 
     return ArrowTable(url, table, columns, start, stop, fail_on_data_loss=fail_on_data_loss)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from remuda.log import checkpoint as checkpoints
-from remuda.log import spool
 from remuda.log.check import CheckReport, check
 from remuda.log.directory import MARKER, DirectoryDisk
 from remuda.log.recovery import closed_and_last
@@ -139,6 +138,10 @@ class _Copy:
         self._bytes += size
 
     def _copy_spool(self) -> None:
+        if not (self._origin / "spool").is_dir():
+            return
+        from remuda.log import spool  # which loads Arrow
+
         for batch in spool.waiting(self._origin / spool.SPOOL):
             folder = self._path / spool.SPOOL / batch.path.name
             try:

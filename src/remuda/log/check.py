@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +11,10 @@ from typing import Final
 import msgspec
 
 from remuda.log import checkpoint as checkpoints
-from remuda.log import idindex, spool
+from remuda.log import idindex
 from remuda.log.disk import Disk
 from remuda.log.log import read_starts, sealed_end
-from remuda.log.rebuild import readable_batches
 from remuda.log.recovery import closed_and_last, missing_before
-from remuda.log.sealed import EventTable, MessageTable
 from remuda.log.segments import (
     HEADER_BYTES,
     MESSAGES_TABLE,
@@ -120,6 +119,9 @@ class _Check:
         return report
 
     def _sealed(self, file: SealedFile) -> None:
+        from remuda.log.rebuild import readable_batches  # which loads Arrow
+        from remuda.log.sealed import EventTable, MessageTable
+
         damages: list[Damage] = []
         is_message = file.table == MESSAGES_TABLE
         table = (MessageTable if is_message else EventTable)(self._disk, file)
@@ -178,9 +180,11 @@ class _Check:
             )  # fmt: skip
 
     def _spool(self) -> None:
-        place = self._disk.path(spool.SPOOL)
-        if place is None:
+        place = self._disk.path("spool")
+        if place is None or not os.path.isdir(place):
             return
+        from remuda.log import spool  # which loads Arrow
+
         for batch in spool.waiting(Path(place)):
             self._report.spooled_batches += 1
             try:

@@ -142,9 +142,9 @@ _CHANGES: Final = {QueueChange: CHANGE, ExchangeChange: EXCHANGE, SpoolTaken: SP
 def encode(record: Record, offset: int, position: int) -> tuple[int, bytes]:
     """The kind and payload of a record that is appended when the counters stand at `offset` and `position`."""
     if type(record) is Appended:
-        return MESSAGES, _encode_appended(record, position, record.messages.bodies)
+        return MESSAGES, encode_appended(record, position)
     if type(record) is Events:
-        return EVENTS, _encode((offset, record))
+        return EVENTS, encode_events(record, offset)
     return _CHANGES[type(record)], _encode((offset, position, record))
 
 
@@ -198,7 +198,11 @@ def _event(old: _FirstEvent) -> Event:
     )  # fmt: skip
 
 
-def _encode_appended(record: Appended, position: int, bodies: list[bytes]) -> bytes:
+def encode_events(record: Events, offset: int) -> bytes:
+    return _encode((offset, record))
+
+
+def encode_appended(record: Appended, position: int) -> bytes:
     messages = record.messages
     ids = messages.ids
     headers = messages.headers
@@ -227,7 +231,7 @@ def _encode_appended(record: Appended, position: int, bodies: list[bytes]) -> by
             messages.wire,
             record.producer,
             record.sequence,
-            bodies,
+            messages.bodies,
         )
     )
 

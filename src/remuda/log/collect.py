@@ -6,42 +6,22 @@ import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, NamedTuple
-
-import pyarrow as pa
+from typing import Final
 
 from remuda.log import idindex
+from remuda.log.arrow import pa
+from remuda.log.dropping import Collected, Keep
 from remuda.log.fetch import Run, add_run
 from remuda.log.log import Log
 from remuda.log.parquet import Unreadable, write_sealed
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
-from remuda.log.seal import GROUP_BYTES, GROUP_ROWS, closed_segments
+from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
 from remuda.log.sealed import EventTable, MessageTable, Table
 from remuda.log.segments import MESSAGES_TABLE, SealedFile
 from remuda.model.errors import RemudaError
 
 REWRITE_BELOW: Final = 0.75
 _FOREVER: Final = 1 << 62
-
-Keep = Callable[[int, int], list[Run]]
-"""Asked with the first and last offset of a file: the runs `(first, count)` in it that must stay."""
-
-
-class Collected(NamedTuple):
-    """What was removed."""
-
-    messages: int = 0
-    events: int = 0
-    bytes_freed: int = 0
-    segments: int = 0
-    failures: tuple[str, ...] = ()
-    """Files that could not be looked through, which are as they were."""
-
-    def describe(self) -> str:
-        return (
-            f"{self.messages} messages and {self.events} events removed, {self.segments} files gone, "
-            f"{self.bytes_freed} bytes freed"
-        )
 
 
 def collect(log: Log, keep: Keep, events_from: int | None = None) -> Collected:
@@ -54,24 +34,6 @@ def collect(log: Log, keep: Keep, events_from: int | None = None) -> Collected:
         messages, files, freed = _collect_messages(log, keep, failures)
         events, event_files, event_bytes = _collect_events(log, _Present(log), failures, events_from)
         return Collected(messages, events, freed + event_bytes, files + event_files, tuple(failures))
-
-
-def drop_settled(log: Log, keep: Keep) -> Collected:
-    """Remove closed segments of the tail of which nothing must stay: cheaper than sealing where memory is the disk."""
-    messages = events = freed = segments = 0
-    with log.maintenance:
-        for segment in list(closed_segments(log)):
-            assert segment.end is not None
-            count = segment.end.offset - segment.first.offset
-            if count and keep(segment.first.offset, segment.end.offset - 1):
-                continue
-            log.catalog.drop_tail(segment)
-            log.disk.remove(segment.name)
-            messages += count
-            events += segment.end.position - segment.first.position
-            freed += segment.written
-            segments += 1
-    return Collected(messages, events, freed, segments)
 
 
 def _collect_messages(log: Log, keep: Keep, failures: list[str]) -> tuple[int, int, int]:

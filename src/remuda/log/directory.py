@@ -180,16 +180,16 @@ class DirectoryDisk:
             # Another process may have put a marker here, or files, since this disk was made.
             self._inspect()
             self._check_owner()
+            before = read_holder(os.pread(handles[-1], 256, 0))
             # Or it was killed after it made a folder here and before it made that last.
             sync_folder(self._root)
-            sync_folder(self._root.parent)
-            before = read_holder(os.pread(handles[-1], 256, 0))
+            if not before.epoch:
+                sync_folder(self._root.parent)  # whoever had a number had done so
             self.epoch = before.epoch + 1
             note = f"{os.getpid()}\n{self.epoch}\n{SHARED if self._shared else EXCLUSIVE}\n".encode()
             os.pwrite(handles[-1], note, 0)
+            # Not synced: who is to be kept out by it reads it from the same system, and dies with that.
             os.ftruncate(handles[-1], len(note))
-            if self._shared:
-                os.fdatasync(handles[-1]) if hasattr(os, "fdatasync") else os.fsync(handles[-1])
             if not (self._root / MARKER).exists():
                 self.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
             self._sweep()

@@ -21,7 +21,7 @@ from remuda.model.messages import Messages, cell
 from remuda.model.records import Appended, Event, Events, Record
 
 if TYPE_CHECKING:
-    from remuda.log.sealed import EventTable, MessageTable
+    from remuda.log.sealed import EventTable, MessageTable, Tables
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 64
@@ -40,6 +40,7 @@ class Finder:
         self._ids: dict[str, tuple[str, str] | None] = {}
         """For each file of messages, its least and its greatest id, where they are known."""
         self._batches: OrderedDict[tuple[str, int, str], Any] = OrderedDict()
+        self._tables: Tables | None = None
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in the order of the log."""
@@ -56,7 +57,10 @@ class Finder:
     def _retry(self, look: Callable[[Files], T]) -> T:
         for _ in range(_ATTEMPTS):
             try:
-                return look(self._files())
+                files = self._files()
+                if self._tables is not None:
+                    self._tables.keep((*files.messages, *files.events))
+                return look(files)
             except FileNotFoundError as error:
                 missing = error  # sealed or collected meanwhile
         raise StorageError(f"files of the log vanish faster than they can be read ({missing}); try again") from missing
@@ -121,10 +125,12 @@ class Finder:
     def _sealed_message(self, file: SealedFile, offset: int) -> tuple[Message, tuple[str, ...]] | None:
         import pyarrow.compute as pc
 
-        from remuda.log.sealed import MessageTable
+        from remuda.log.sealed import Tables
         from remuda.log.tables import to_appended
 
-        table = MessageTable(self._disk, file)
+        if self._tables is None:
+            self._tables = Tables(self._disk)
+        table = self._tables.messages(file)
         for group in table.groups(offset, offset + 1):
             batch = self._batch(table, group)
             row = -1 if batch is None else pc.index(batch.column("offset"), offset).as_py()

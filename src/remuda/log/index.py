@@ -35,12 +35,15 @@ class SparseIndex:
     def __init__(self) -> None:
         self._numbers = array("q")
         self._starts = array("q")
+        self.due = 0
+        """The byte from which on the next number is noted."""
 
     def add(self, number: int, start: int) -> None:
-        if not self._starts or start - self._starts[-1] >= INDEX_STEP:
+        if start >= self.due:
             # Readers look for a number first: its start must be there by then.
             self._starts.append(start)
             self._numbers.append(number)
+            self.due = start + INDEX_STEP
 
     def block(self, number: int) -> Block | None:
         """The frames that may hold `number`."""
@@ -91,6 +94,8 @@ class SegmentIndex:
         self._blocks: list[_Content] = []
         self._telling: dict[int, list[_Content]] = {}
         self._open: _Content | None = None
+        self._full = 0
+        """The byte from which on the next block begins."""
 
     def note(self, record: Record, start: int) -> None:
         """A record lies at byte `start`, behind all noted before."""
@@ -98,19 +103,16 @@ class SegmentIndex:
         if kind is not Appended and kind is not Events:
             return
         content = self._open
-        if content is None or start - content.start >= INDEX_STEP:
-            if content is not None:
-                content.freeze()
-                content.end = start
-            content = _Content(start)
-            self._blocks.append(content)
-            self._open = content
+        if content is None or start >= self._full:
+            content = self._begin(start)
         if type(record) is Appended:
-            self.messages.add(record.first, start)
+            if start >= self.messages.due:
+                self.messages.add(record.first, start)
             ids = record.messages.ids
             if type(ids) is range:
                 if ids:
-                    low, high = ids[0], ids[-1]
+                    low = ids.start
+                    high = low if len(ids) == 1 else ids[-1]
                     if content.low is None or low < content.low:
                         content.low = low
                     if high > content.high:
@@ -118,12 +120,16 @@ class SegmentIndex:
             elif ids:
                 content.hashes.update(map(hash, ids))  # type: ignore[union-attr]
         elif type(record) is Events:
-            self.events.add(record.first, start)
+            if start >= self.events.due:
+                self.events.add(record.first, start)
             for row in record.rows:
-                group = row.first >> _NEIGHBOURS
-                if row.count == 1 and group == content.last:
-                    continue
-                content.last = group if row.count == 1 else -1
+                if row.count == 1:
+                    group = row.first >> _NEIGHBOURS
+                    if group == content.last:
+                        continue
+                    content.last = group
+                else:
+                    content.last = -1
                 end = row.first + row.count - 1
                 for bucket in range(row.first >> _BUCKET, (end >> _BUCKET) + 1):
                     blocks = self._telling.setdefault(bucket, [])
@@ -136,6 +142,15 @@ class SegmentIndex:
                     content.groups.update(range(first, last + 1))  # type: ignore[union-attr]
                 else:
                     content.wide.append(range(row.first, row.first + row.count))
+
+    def _begin(self, start: int) -> _Content:
+        if self._open is not None:
+            self._open.freeze()
+            self._open.end = start
+        content = self._open = _Content(start)
+        self._blocks.append(content)
+        self._full = start + INDEX_STEP
+        return content
 
     def block(self, offset: int) -> Block | None:
         """The frames that may hold the message at `offset`."""

@@ -11,7 +11,7 @@ import google_crc32c
 
 from remuda.log import checkpoint as checkpoints
 from remuda.log.checkpoint import KEPT, Checkpoint, Mark
-from remuda.log.codec import encode
+from remuda.log.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, new_marker
@@ -60,6 +60,8 @@ class Log:
         self._active: TailSegment | None = None
         self._upcoming = TailSegment(1, new_marker(), Counters(0, 0, 0))
         self._byte = 0
+        self.room = 0
+        """How many bytes at least can be appended without another `reserve`."""
         self._begun = 0
         """The time of the first record in the active segment."""
         self._pending: list[Part] = []
@@ -158,8 +160,7 @@ class Log:
         """Add a record to what is pending; gives how many bytes it takes. Nothing is written yet."""
         if not self._usable:
             self._check()
-        offset, position = self._after(record)
-        kind, payload = encode(record, self.next_offset, self.next_position)
+        kind, payload, offset, position = self._encoded(record)
         size = len(payload) + FRAME_BYTES
         if len(payload) > MAX_PAYLOAD:
             raise StorageError(f"a batch of {size} bytes is too large for one frame; nothing was stored")
@@ -190,8 +191,7 @@ class Log:
         byte = self._byte
         if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
             return 0
-        offset, position = self._after(record)
-        kind, payload = encode(record, self.next_offset, self.next_position)
+        kind, payload, offset, position = self._encoded(record)
         length = len(payload)
         size = length + FRAME_BYTES
         if size > _SMALL:
@@ -199,12 +199,13 @@ class Log:
         if segment.index is not None:
             segment.index.note(record, byte)
         number = self._number
-        crc = _extend_crc(_crc(NUMBERED.pack(number, kind)), payload)
+        crc = _crc(NUMBERED.pack(number, kind) + payload)
         data = HEADER.pack(segment.marker, number, length, crc, kind) + payload
         self.next_offset, self.next_position = offset, position
         self._number = number + 1
         self._byte = byte + size
         self._total += size
+        self.room -= size
         try:
             self._writer.write(segment, data)
         except BaseException as error:
@@ -234,18 +235,18 @@ class Log:
             raise
         return True
 
-    def _after(self, record: Record) -> tuple[int, int]:
-        """The counters after a record, which must begin where the log stands."""
+    def _encoded(self, record: Record) -> tuple[int, bytes, int, int]:
+        """The kind and payload of a record, which must begin where the log stands, and the counters after it."""
         offset, position = self.next_offset, self.next_position
+        if type(record) is Events:
+            if record.first != position:
+                _check_begin(record.first, position)
+            return EVENTS, encode_events(record, offset), offset, position + len(record.rows)
         if type(record) is Appended:
             if record.first != offset:
                 _check_begin(record.first, offset)
-            offset += len(record.messages.bodies)
-        elif type(record) is Events:
-            if record.first != position:
-                _check_begin(record.first, position)
-            position += len(record.rows)
-        return offset, position
+            return MESSAGES, encode_appended(record, position), offset + len(record.messages.bodies), position
+        return *encode(record, offset, position), offset, position
 
     def _header(self, segment: TailSegment, kind: int, payload: bytes) -> bytes:
         number = self._number
@@ -267,6 +268,7 @@ class Log:
             needed += self.options.spare_bytes
         if needed > segment.reserved:
             self._writer.reserve(segment, needed)
+        self.room = segment.reserved - self._byte - HEADER_BYTES - self.options.spare_bytes
 
     def take(self) -> Batch:
         """Hand over what is pending. One batch at a time is written, while others append."""
@@ -294,6 +296,7 @@ class Log:
         self._finished.append(segment)
         self._active = None
         self._byte = 0
+        self.room = 0
         return True
 
     def mark(self) -> Mark:
@@ -369,6 +372,7 @@ class Log:
             self._writer.close()
             self._closed = True
             self._usable = False
+            self.room = 0
             self.disk.unlock()
 
     def _segment(self) -> TailSegment:
@@ -383,6 +387,7 @@ class Log:
         self._active.first = Counters(self._number, self.next_offset, self.next_position)
         self._active.index = SegmentIndex()
         self._byte = 0
+        self.room = 0
         return self._active
 
     def _begin(self, segment: TailSegment) -> bytes:
@@ -393,6 +398,7 @@ class Log:
     def _grow(self, size: int) -> None:
         self._byte += size
         self._total += size
+        self.room = self.room - size if self._byte < self.options.segment_bytes else 0
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -405,6 +411,7 @@ class Log:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._usable = False
+        self.room = 0
 
 
 def time_of(record: Record) -> int:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import google_crc32c
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from remuda.log.arrow import pa
 from remuda.log.checksums import Group, encode_seal, read_seal
 from remuda.log.disk import AppendFile, Disk
 from remuda.log.schemas import with_ids, without_ids

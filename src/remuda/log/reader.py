@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from remuda.log.arrow import pa, pc
 from remuda.log.columns import regroup, slice_appended
 from remuda.log.disk import Disk
 from remuda.log.eventlog import Ends
 from remuda.log.history import Finder
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
-from remuda.log.sealed import EventTable, MessageTable, Table
+from remuda.log.sealed import Table, Tables
 from remuda.log.segments import Counters, Files, SealedFile, TailSegment
 from remuda.log.tables import event_batch, message_batch, to_appended, to_events
 from remuda.log.view import Lister, Listing, SegmentView
@@ -60,6 +58,7 @@ class Reader:
         self._disk = disk
         self._lister = Lister(disk)
         self._finder = Finder(disk, self._files)
+        self._tables = Tables(disk)
         self._gaps: dict[range, None] = {}
         self._event_gaps: dict[range, None] = {}
 
@@ -199,12 +198,12 @@ class Reader:
                 attempts = _again(attempts, error)
 
     def _message_pieces(self, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
-        listing = self._lister.list()
+        listing = self._listed()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(MessageTable(self._disk, source), cursor, limit, look):
+                for piece in _sealed_pieces(self._tables.messages(source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.offset > cursor:
@@ -215,12 +214,12 @@ class Reader:
                 return
 
     def _event_pieces(self, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
-        listing = self._lister.list()
+        listing = self._listed()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(EventTable(self._disk, source), cursor, limit, look):
+                for piece in _sealed_pieces(self._tables.events(source), cursor, limit, look):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.position > cursor:
@@ -230,8 +229,13 @@ class Reader:
             if cursor >= limit:
                 return
 
-    def _end(self) -> tuple[int, int]:
+    def _listed(self) -> Listing:
         listing = self._lister.list()
+        self._tables.keep((*listing.messages, *listing.events))
+        return listing
+
+    def _end(self) -> tuple[int, int]:
+        listing = self._listed()
         offset = max((file.last + 1 for file in listing.messages), default=0)
         position = max((file.last + 1 for file in listing.events), default=0)
         if listing.tail:
@@ -261,10 +265,10 @@ class Reader:
         return Files(tuple(tail), listing.messages, listing.events)
 
     def _offset_at(self, time: int) -> int:
-        listing = self._lister.list()
+        listing = self._listed()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
-                found = _sealed_number_at(MessageTable(self._disk, source), "created", time)
+                found = _sealed_number_at(self._tables.messages(source), "created", time)
                 if found is not None:
                     return found
                 continue
@@ -277,10 +281,10 @@ class Reader:
         return self._end()[0]
 
     def _position_at(self, time: int) -> int:
-        listing = self._lister.list()
+        listing = self._listed()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
-                found = _sealed_number_at(EventTable(self._disk, source), "time", time)
+                found = _sealed_number_at(self._tables.events(source), "time", time)
                 if found is not None:
                     return found
                 continue
@@ -336,6 +340,8 @@ def _sealed_number_at(table: Table, column: str, time: int) -> int | None:
 def _messages(view: SegmentView, cursor: int, limit: int, look: _Look) -> Iterator[Appended]:
     for record in view.records(offset=cursor, bodies=look.bodies):
         if isinstance(record, Appended):
+            if record.first >= limit:
+                return
             start, stop = max(cursor - record.first, 0), min(limit - record.first, len(record))
             if start < stop:
                 yield slice_appended(record, start, stop)
@@ -345,6 +351,8 @@ def _messages(view: SegmentView, cursor: int, limit: int, look: _Look) -> Iterat
 def _events(view: SegmentView, cursor: int, limit: int) -> Iterator[Events]:
     for record in view.records(position=cursor, bodies=False):
         if isinstance(record, Events):
+            if record.first >= limit:
+                return
             start, stop = max(cursor - record.first, 0), min(limit - record.first, len(record))
             if start < stop:
                 yield Events(record.first + start, record.time, record.rows[start:stop])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-
+from remuda.log.arrow import pa
 from remuda.log.disk import Disk
 from remuda.log.reader import neighbours
 from remuda.log.sealed import EventTable, MessageTable, Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
+from remuda.log.arrow import pa
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 TEXTS: Final = pa.list_(pa.string())

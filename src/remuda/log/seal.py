@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from remuda.log import idindex
+from remuda.log.arrow import pa
 from remuda.log.columns import regroup
 from remuda.log.disk import Disk
+from remuda.log.dropping import closed_segments
 from remuda.log.log import Log
 from remuda.log.parquet import write_sealed
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
@@ -69,13 +69,6 @@ def seal(log: Log) -> list[Sealed]:
                 sealed.append(Sealed(segment.name, (), 0, 0, segment.written, 0, (), str(error)))
                 break
     return sealed
-
-
-def closed_segments(log: Log) -> Iterator[TailSegment]:
-    """The segments that take no more records and lie before the oldest checkpoint kept."""
-    for segment in log.catalog.files().tail:
-        if segment.end is not None and segment.sequence < log.settled_before:
-            yield segment
 
 
 def _seal(log: Log, segment: TailSegment, *, salvage: bool = False) -> Sealed:

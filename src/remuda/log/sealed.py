@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import pyarrow as pa
-
+from remuda.log.arrow import pa
 from remuda.log.disk import Disk
 from remuda.log.fetch import Piece
 from remuda.log.parquet import SealedParquet, Unreadable
@@ -18,6 +18,7 @@ from remuda.log.tables import to_messages
 from remuda.model.messages import Messages
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_OPEN: Final = 16
 
 
 class Table:
@@ -116,6 +117,42 @@ class MessageTable(Table):
 class EventTable(Table):
     def __init__(self, disk: Disk, file: SealedFile) -> None:
         super().__init__(disk, file, "position", EVENTS_SCHEMA)
+
+
+class Tables:
+    """Sealed files that were opened lately: what is in which row group need not be learned again for each row."""
+
+    def __init__(self, disk: Disk, limit: int = _OPEN) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._known: dict[str, tuple[tuple[int, ...], Any]] = {}
+
+    def messages(self, file: SealedFile) -> MessageTable:
+        found: MessageTable = self._table(MessageTable, file)
+        return found
+
+    def events(self, file: SealedFile) -> EventTable:
+        found: EventTable = self._table(EventTable, file)
+        return found
+
+    def keep(self, files: Iterable[SealedFile]) -> None:
+        """Let go those that are not listed any more: an open file keeps its room on the disk."""
+        for name in self._known.keys() - {file.name for file in files}:
+            self._known.pop(name, None)
+
+    def _table(self, kind: Callable[[Disk, SealedFile], Any], file: SealedFile) -> Any:
+        path = self._disk.path(file.name)
+        if path is None:
+            return kind(self._disk, file)
+        told = os.stat(path)  # collecting writes a file anew, under the same name
+        state = (told.st_ino, told.st_size, told.st_mtime_ns)
+        known = self._known.pop(file.name, None)
+        table = known[1] if known is not None and known[0] == state else kind(self._disk, file)
+        if table.readable:  # what cannot be read may be mended
+            self._known[file.name] = (state, table)
+        while len(self._known) > self._limit:
+            self._known.pop(next(iter(self._known), ""), None)
+        return table
 
 
 class MessageRows:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import google_crc32c
-import pyarrow as pa
 
+from remuda.log.arrow import pa
 from remuda.log.directory import FORMAT, MARKER, DirectoryDisk
 from remuda.log.schemas import HEADERS, TEXTS, TIME
 from remuda.log.system import sync_folder

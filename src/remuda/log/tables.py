@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from remuda.log.arrow import pa, pc
 from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.model.message import NO_HEADERS
 from remuda.model.messages import Column, Messages, fold

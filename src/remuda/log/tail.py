@@ -42,6 +42,8 @@ class TailWriter:
         self._guard = threading.Lock()
         self._files: dict[int, AppendFile] = {}
         self._unsynced: list[int] = []
+        self._current: tuple[TailSegment, AppendFile] | None = None
+        """What was written to last, unless it was synced since."""
         self._finished: set[int] = set()
 
     def reserve(self, segment: TailSegment, needed: int) -> None:
@@ -66,10 +68,16 @@ class TailWriter:
                 # It is made when it is needed.
 
     def write(self, segment: TailSegment, data: bytes) -> None:
-        sequence = segment.sequence
-        (self._files.get(sequence) or self._file(segment)).write(data)
-        if sequence not in self._unsynced:
-            self._unsynced.append(sequence)
+        current = self._current
+        if current is not None and current[0] is segment:
+            current[1].write(data)
+        else:
+            sequence = segment.sequence
+            file = self._files.get(sequence) or self._file(segment)
+            file.write(data)
+            if sequence not in self._unsynced:
+                self._unsynced.append(sequence)
+            self._current = segment, file
         segment.written += len(data)
 
     def finish(self, segment: TailSegment) -> None:
@@ -84,6 +92,7 @@ class TailWriter:
 
     def sync(self) -> None:
         """Bring everything written so far to the disk, oldest first."""
+        self._current = None
         while self._unsynced:
             sequence = self._unsynced[0]
             self._files[sequence].sync()
@@ -94,6 +103,7 @@ class TailWriter:
         self._finished.clear()
 
     def close(self) -> None:
+        self._current = None
         with self._guard:
             for file in self._files.values():
                 file.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from math import isfinite
+from math import inf
 from typing import Final
 
 from remuda.model.errors import InvalidOption
@@ -27,17 +27,21 @@ _TEXT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*")
 
 def micros(value: Duration, unit: int = SECOND) -> int:
     """`value` in microseconds; a bare number counts in `unit`."""
-    if isinstance(value, timedelta):
-        result = round(value.total_seconds() * SECOND)
+    length: float
+    if type(value) is int:
+        length = value * unit
+    elif isinstance(value, timedelta):
+        length = value.total_seconds() * SECOND
     elif isinstance(value, str):
         match = _TEXT.fullmatch(value)
         if not match:
             raise _not_a_duration(value)
-        result = round(float(match[1]) * (_UNITS[match[2]] if match[2] else unit))
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        length = float(match[1]) * (_UNITS[match[2]] if match[2] else unit)
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < inf:
         raise _not_a_duration(value)
     else:
-        result = round(value * unit)
+        length = value * unit
+    result = round(max(-1, min(length, _LONGEST + 1)))  # what is beyond all bounds cannot be rounded
     if result > _LONGEST:
         raise InvalidOption(f"{shown(value)} is too long; the longest duration is about 100 years")
     if result < 0:

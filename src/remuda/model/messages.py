@@ -43,7 +43,7 @@ def fold(values: list[T]) -> Column[T]:
         return values
 
 
-class Messages(msgspec.Struct, frozen=True, kw_only=True):
+class Messages(msgspec.Struct, frozen=True):
     """Messages side by side. `ids` is a `range` of snowflakes or the callers' own texts; None until assigned."""
 
     bodies: list[bytes]
@@ -96,6 +96,20 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
             wire=message.wire,
         )
 
+    @classmethod
+    def of_plain(cls, message: Message) -> Messages | None:
+        """As `of_one`, for a message of which nothing needs to be checked; None if something does."""
+        if type(message.body) is not bytes or type(message.id) is not str or message.id or not _is_plain(message):
+            return None
+        return cls(
+            bodies=[message.body],
+            name=message.name,
+            mime_type=message.mime_type,
+            headers=message.headers,
+            priority=message.priority,
+            created=message.created,
+        )
+
     def __len__(self) -> int:
         return len(self.bodies)
 
@@ -137,44 +151,52 @@ class Messages(msgspec.Struct, frozen=True, kw_only=True):
 
     def slice(self, start: int, stop: int) -> Messages:
         """Neighbouring messages."""
-        if start == 0 and stop >= len(self):
+        bodies, name, ids, *rest = msgspec.structs.astuple(self)
+        if start == 0 and stop >= len(bodies):
             return self
-        columns = {name: cut(cast(Any, getattr(self, name)), start, stop) for name in _SHARED}
-        ids = None if self.ids is None else self.ids[start:stop]
-        return Messages(bodies=self.bodies[start:stop], ids=ids, **columns)
-
-    def is_plain(self) -> bool:
-        """Whether this is one message whose every value is of exactly the type it should be, and can be stored: then
-        there is nothing to check. What is not so may be right all the same."""
-        bodies, name, topics, headers = self.bodies, self.name, self.topics, self.headers
-        return (
-            type(bodies) is list
-            and len(bodies) == 1
-            and type(bodies[0]) is bytes
-            and type(name) is str
-            and name.isascii()
-            and self.ids is None
-            and type(topics) is tuple
-            and not topics
-            and type(self.priority) is int
-            and 0 <= self.priority <= MAX_PRIORITY
-            and self.object is None
-            and self.key is None
-            and self.timestamp is None
-            and self.expires is None
-            and self.due is None
-            and self.wire is None
-            and type(self.mime_type) is str
-            and self.mime_type.isascii()
-            and type(headers) is dict
-            and (not headers or _plain_texts(headers))
-        )
+        if ids is not None:
+            ids = ids[start:stop]
+        if type(name) is list:
+            name = name[start:stop]
+        rest = [column[start:stop] if type(column) is list else column for column in rest]
+        return Messages(bodies[start:stop], name, ids, *rest)
 
     def checked(self) -> Messages:
         """The same messages with every value of its proper type, or `InvalidMessage` that names the column and row."""
-        if self.is_plain():
+        bodies = self.bodies
+        if (
+            type(bodies) is list
+            and len(bodies) == 1
+            and type(bodies[0]) is bytes
+            and self.ids is None
+            and _is_plain(self)
+        ):
             return self
         return _check_columns(self)
+
+
+def _is_plain(one: Message | Messages) -> bool:
+    """Whether everything beside body and id is of exactly the type it should be, and can be stored: then there is
+    nothing to check. What is not so may be right all the same."""
+    name, topics, mime_type, headers, priority = one.name, one.topics, one.mime_type, one.headers, one.priority
+    return (
+        type(name) is str
+        and name.isascii()
+        and type(topics) is tuple
+        and not topics
+        and type(priority) is int
+        and 0 <= priority <= MAX_PRIORITY
+        and one.object is None
+        and one.key is None
+        and one.timestamp is None
+        and one.expires is None
+        and one.due is None
+        and one.wire is None
+        and type(mime_type) is str
+        and mime_type.isascii()
+        and type(headers) is dict
+        and (not headers or _plain_texts(headers))
+    )
 
 
 def _plain_texts(headers: Mapping[str, str]) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from remuda.bus.extras import MissingExtra
 from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.extras import MissingExtra
 from remuda.model.messages import Messages
 from remuda.outbox import rows
 from remuda.outbox.names import Names

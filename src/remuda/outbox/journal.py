@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.bus.extras import MissingExtra
 from remuda.model.errors import InvalidMessage, InvalidOption, Refused
+from remuda.model.extras import MissingExtra
 from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.outbox import crashing, rows

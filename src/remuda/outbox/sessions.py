@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
-from remuda.bus.extras import MissingExtra
 from remuda.model.errors import InvalidOption
+from remuda.model.extras import MissingExtra
 from remuda.outbox.drivers import telling
 from remuda.outbox.names import Names
 from remuda.outbox.records import OutboxError

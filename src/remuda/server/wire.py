@@ -12,8 +12,8 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -22,9 +22,11 @@ from remuda.broker.shared import frames, sockets
 from remuda.broker.shared.directory import SharedDirectory
 from remuda.broker.shared.frames import Hello
 from remuda.broker.shared.host import Host
+from remuda.broker.shared.permissions import Grants
 from remuda.broker.shared.remote import PORT
 from remuda.model.errors import BrokerClosed, InvalidOption, NotAllowed, RemudaError, StorageError
 from remuda.server.addresses import is_loopback
+from remuda.server.users import User, Users
 
 _log = logging.getLogger("remuda.wire")
 _CHUNK: Final = 1 << 16
@@ -33,13 +35,6 @@ _HELLO: Final = 1 << 16
 _UNKNOWN_SECONDS: Final = 10.0
 _CONNECTIONS: Final = 1000
 _LAST_WORDS: Final = 5.0
-
-
-class Users(Protocol):
-    """Who may come in, and with which password."""
-
-    def check(self, name: str, password: str, /) -> object | None:
-        """The user; None if there is none, or the password is wrong."""
 
 
 class WireServer:
@@ -168,13 +163,25 @@ class WireServer:
         hello: Hello = frames.decode(Hello, await reader.readexactly(length))
         if len(self._clients) > self._limit:
             raise NotAllowed(f"this server has {self._limit} clients, which is its limit; try again later")
+        grants: Grants | None = None
         if self._users is not None:
-            known = None
+            known: User | None = None
             if hello.user is not None and hello.password is not None:
                 known = await asyncio.to_thread(self._users.check, hello.user, hello.password)
             if known is None:
                 raise NotAllowed("the user or the password is wrong; write remuda://user:password@host:port")
-        return msgspec.structs.replace(hello, user=None, password=None, far=True)
+            grants = _grants(known, self._users.vhosts)
+        return msgspec.structs.replace(hello, user=None, password=None, far=True, grants=grants)
+
+
+def _grants(user: User, vhosts: Sequence[str]) -> Grants | None:
+    """What the host is to let a user do; None for everything. The broker's own names are those of the vhost `/`."""
+    if not user.enters("/"):
+        raise NotAllowed(f"user {user.name!r} may not enter the vhost '/', where a bus works; have it granted")
+    if user.may_everything:
+        return None
+    granted = {access: one.pattern for access, one in user.vhosts["/"].items()}
+    return Grants(user.name, **granted, others=tuple(vhost for vhost in vhosts if vhost != "/"))
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -208,6 +215,8 @@ def serve_wire(
 ) -> WireServer:
     """Offer a broker at an address. Beyond this machine it needs users, and TLS unless `insecure` is said."""
     host, port = address
+    if users is not None and not isinstance(users, Users):
+        raise InvalidOption(f"users must be those of remuda.server.users, not {type(users).__name__}")
     if not is_loopback(host):
         if users is None:
             raise InvalidOption(f"listening on {host} lets other machines in: give users, or listen on 127.0.0.1")

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from remuda.model.errors import RemudaError
 from remuda.spark.extra import need_pyspark
-from remuda.spark.port import anchored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +75,7 @@ def run(
         from remuda.spark import session
         from remuda.spark.lake import begin_lake
         from remuda.spark.pipelines.jobs import JOBS, Place
+        from remuda.spark.port import anchored
         from remuda.spark.watching import Watch
 
         if name not in JOBS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from remuda.model.errors import RemudaError
+from remuda.model.extras import has_arrow
 
 
 class SparkMissing(RemudaError, ImportError):
@@ -12,10 +13,10 @@ class SparkMissing(RemudaError, ImportError):
 
 
 def need_pyspark() -> None:
-    if find_spec("pyspark") is None:
+    if find_spec("pyspark") is None or not has_arrow():
         raise SparkMissing("Spark is an extra: pip install 'remuda[spark]'")
 
 
 def need_numpy() -> None:
-    if find_spec("numpy") is None:
-        raise SparkMissing("the report needs NumPy, which is an extra: pip install 'remuda[report]'")
+    if find_spec("numpy") is None or not has_arrow():
+        raise SparkMissing("the report needs NumPy and Arrow, which are an extra: pip install 'remuda[report]'")

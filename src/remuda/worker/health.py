@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remuda.model.errors import InvalidOption
-from remuda.worker.metrics import MissingExtra, exposition
+from remuda.model.extras import MissingExtra
+from remuda.worker.metrics import exposition
 
 if TYPE_CHECKING:
     from remuda.worker.worker import Worker

@@ -7,14 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from remuda.model.errors import RemudaError
+from remuda.model.extras import MissingExtra
 
 if TYPE_CHECKING:
     from remuda.worker.worker import Worker
-
-
-class MissingExtra(RemudaError, ImportError):
-    """A library is not installed; the text holds the line that installs it."""
 
 
 class Counts:
@@ -50,9 +46,7 @@ def exposition(worker: Worker) -> Callable[[], bytes]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector
     except ImportError as error:
-        raise MissingExtra(
-            'Prometheus metrics need an extra that is not installed: pip install "remuda[metrics]"'
-        ) from error
+        raise MissingExtra("Prometheus metrics", "metrics") from error
 
     class WorkerCollector(Collector):
         def collect(self) -> Iterator[Any]:

@@ -35,6 +35,7 @@ DIFFERS = {
     "test_q6_errors_are_raised_where_they_are_awaited": LIMIT,
     "test_q19_message_timed_out": UNTOLD,
     "test_q6_delete_oldest": UNTOLD,
+    "test_q6_delete_oldest_is_exact_under_parallel_producers": "what RabbitMQ evicts it parks a moment later",
     "test_q6_delete_oldest_spares_high_priority_while_it_can": "RabbitMQ evicts from the head, whatever the priority",
     "test_q6_nothing_in_flight_is_evicted": LIMIT,
     "test_q6_a_queue_full_of_messages_in_flight_refuses": LIMIT,
@@ -65,7 +66,6 @@ REFUSED = frozenset(
     {
         "auto_destroy", "commit_when", "confirmations", "delay_between_messages", "expired_queue", "group",
         "limit_exceeded", "message_limit", "message_timeout", "newest", "persistence", "routers", "type", "unique_ids",
-        "waiting",
     }
 )  # fmt: skip
 """Features that are refused, as the tables of docs/rabbitmq.md say."""

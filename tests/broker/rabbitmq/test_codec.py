@@ -7,6 +7,7 @@ import pytest
 
 from remuda.amqp.delivery import Delivery
 from remuda.broker.rabbitmq import codec
+from remuda.broker.rabbitmq.groups import as_messages, decode_all, read_groups
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import Message
 from remuda.model.messages import Messages
@@ -21,8 +22,9 @@ def round_trip(messages: Messages) -> list[Message]:
         for at, (properties, body) in enumerate(zip(raw, messages.bodies, strict=True))
     ]
     alone = [codec.decode(delivery, NOW).message for delivery in deliveries]
-    together = [incoming.message for incoming in codec.decode_all(deliveries, NOW)]
+    together = [incoming.message for incoming in decode_all(deliveries, NOW)]
     assert alone == together
+    assert list(as_messages(read_groups(deliveries, NOW))) == together
     return together
 
 
@@ -72,3 +74,22 @@ def test_attempts_and_history_travel() -> None:
         item = codec.decode(msgspec.structs.replace(item.delivery, raw_properties=properties), NOW)
         assert (item.attempt, item.redelivered) == (attempt + 1, True)
     assert [one.fetched for one in item.history] == list(range(30 - codec.HISTORY_KEPT, 30))
+
+
+def test_messages_published_one_by_one_are_decoded_together() -> None:
+    """They differ in id and time alone; those that differ in more make a group of their own."""
+    deliveries = []
+    for at in range(10):
+        columns = Messages(
+            bodies=[b"%d" % at], name="a" if at < 8 else "b", ids=[str((5 << 40) + at)], created=NOW + at,
+            headers={"who": "ann"},
+        )  # fmt: skip
+        (raw,) = codec.encode(columns, NOW + 1_000_003 * at)
+        deliveries.append(Delivery(at, 0, False, "", "q", raw, b"%d" % at))
+    groups = read_groups(deliveries, NOW)
+    assert [len(group) for group in groups] == [8, 2]
+    assert [item.message for group in groups for item in group.items()] == [
+        codec.decode(one, NOW).message for one in deliveries
+    ]
+    assert [item.meta.created for item in groups[0].items()] == [NOW + at for at in range(8)]
+    assert [item.number for item in groups[0].choose([2, 5]).items()] == [(5 << 40) + 2, (5 << 40) + 5]

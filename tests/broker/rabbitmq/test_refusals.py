@@ -65,7 +65,6 @@ def test_what_a_queue_was_made_with_cannot_be_changed(broker: Broker, change: di
     [
         ("newest", lambda broker: broker.pull("orders", newest=True)),
         ("group", lambda broker: broker.subscribe("orders", group="g")),
-        ("waiting", lambda broker: broker.waiting("orders")),
         ("routers", lambda broker: broker.create_router("r", "distribute", [Binding(queue="orders")])),
         ("routers", lambda broker: broker.route("r", Message("x", b""))),
         ("log", lambda broker: broker.message("1")),
@@ -92,6 +91,8 @@ def test_names_that_cannot_be(broker: Broker, name: str) -> None:
     ("query", "says"),
     [
         ("queue_type=stream", "queue_type in the broker's URL must be one of quorum, classic"),
+        ("max_priority=32", "max_priority in the broker's URL must be from 0 to 31"),
+        ("max_priority=-1", "max_priority in the broker's URL must be from 0 to 31"),
         ("existing=maybe", "existing in the broker's URL must be use or refuse"),
         ("attempts=3", "attempts in the URL"),
         ("colour=red", "unknown option 'colour'"),

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import remuda
+from remuda import Message, open_broker
 
 SOURCE = str(Path(remuda.__file__).parent.parent)
 PROGRAM = """
@@ -72,8 +72,7 @@ def other(path: Path) -> Iterator[Other]:
                 pipe.close()
 
 
-def eventually(condition: Callable[[], Any], within: float = 30) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
+def publish_ten(path: str, number: int) -> None:
+    """What processes that are started by spawning do: here, because they load the module in which it stands."""
+    with open_broker(path, sync="os") as broker:
+        broker.publish([Message("jobs", b"%d-%d" % (number, row)) for row in range(10)])

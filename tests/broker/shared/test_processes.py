@@ -23,7 +23,9 @@ from remuda.core.extensions import no_handler
 from remuda.log.directory import DirectoryDisk
 from remuda.model.errors import HostNotResponding, NotFound, StorageError, Unsupported
 from remuda.model.settlement import Outcome, Settlement
-from tests.broker.shared.kit import SOURCE, eventually, other
+from tests.broker.shared.kit import SOURCE, other, publish_ten
+from tests.cli.kit import runner
+from tests.conformance.kit import eventually
 
 pytestmark = pytest.mark.faults
 
@@ -139,8 +141,14 @@ def test_s5_an_answer_that_is_not_waited_for_reaches_the_next_host(tmp_path: Pat
         eventually(lambda: broker.queue("jobs").size == 0)
 
 
-def test_s5_a_frozen_host_is_reported_and_can_be_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    place = tmp_path / "d"
+def test_s5_a_frozen_host_is_reported_and_can_be_ended(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place, remuda = tmp_path / "d", runner(capsys)
+    monkeypatch.setattr("remuda.broker.shared.reading._WORRY", 1.0)
     with other(place) as host, open_broker(place, sync="os") as broker:
         broker.create_queue("jobs", type="pull")
         guest = broker.runtime.guest
@@ -150,17 +158,11 @@ def test_s5_a_frozen_host_is_reported_and_can_be_ended(tmp_path: Path, caplog: p
             broker.publish(Message("jobs", b"kept for the next host"))
         with caplog.at_level(logging.WARNING, "remuda.guest"):
             eventually(lambda: "has not answered" in caplog.text)
-        environment = {**os.environ, "PYTHONPATH": SOURCE}
-        command = [sys.executable, "-m", "remuda.cli", "takeover", str(place), "--yes"]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        assert ended.returncode == 0, ended.stderr
-        assert f"process {os.getpid()} has" in ended.stdout
+        assert f"process {os.getpid()} has" in remuda("takeover", str(place), "--yes").out
         eventually(lambda: not broker.runtime.remote)
         guest._patience = 30
         assert broker.queue("jobs").waiting == 1
-        refused = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        assert refused.returncode == 1
-        assert "answers; nothing was done" in refused.stderr
+        assert "answers; nothing was done" in remuda("takeover", str(place), "--yes", code=1).err
 
 
 def test_s5_a_host_that_lost_the_directory_writes_nothing_more(tmp_path: Path) -> None:
@@ -175,17 +177,12 @@ def test_s5_a_host_that_lost_the_directory_writes_nothing_more(tmp_path: Path) -
             broker.publish(Message("jobs", b"refused"))
 
 
-def worker(path: str, number: int) -> None:
-    with open_broker(path, sync="os") as broker:
-        broker.publish([Message("jobs", b"%d-%d" % (number, row)) for row in range(10)])
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_s5_multiprocessing_by_fork_and_by_spawn(tmp_path: Path, method: str) -> None:
     with open_broker(tmp_path / "d", sync="os") as broker:
         broker.create_queue("jobs", type="pull")
         context: Any = multiprocessing.get_context(method)
-        children = [context.Process(target=worker, args=(str(tmp_path / "d"), number)) for number in range(3)]
+        children = [context.Process(target=publish_ten, args=(str(tmp_path / "d"), number)) for number in range(3)]
         for child in children:
             child.start()
         for child in children:
@@ -268,6 +265,9 @@ def test_s5_extensions_cannot_be_given_to_a_guest(tmp_path: Path) -> None:
         open_broker(tmp_path / "d", extensions=mine)
 
 
+HELLO = frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1))
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -276,11 +276,10 @@ def test_s5_extensions_cannot_be_given_to_a_guest(tmp_path: Path) -> None:
         frames.HEAD.pack(2**32 - 1, frames.HELLO),
         frames.frame(frames.PUBLISH, None),
         frames.frame(frames.HELLO, {"version": 99, "token": "a", "pid": 1}),
-        frames.frame(frames.HELLO, {"version": 1, "token": "../../x", "pid": 1}),
-        frames.frame(frames.HELLO, {"version": 1, "token": "abc", "pid": 1}) + frames.frame(frames.COMMAND, [1, 99, 2]),
-        frames.frame(frames.HELLO, {"version": 1, "token": "abc", "pid": 1})
-        + frames.frame(frames.ASK, [1, "close", []]),
-        frames.frame(frames.HELLO, {"version": 1, "token": "abc", "pid": 1}) + frames.frame(200, []),
+        frames.frame(frames.HELLO, {"version": frames.VERSION, "token": "../../x", "pid": 1}),
+        HELLO + frames.frame(frames.COMMAND, [1, 99, 2]),
+        HELLO + frames.frame(frames.ASK, [1, "close", []]),
+        HELLO + frames.frame(200, []),
     ],
 )
 def test_s5_nonsense_on_the_socket_costs_its_own_connection_alone(tmp_path: Path, said: bytes) -> None:
@@ -332,7 +331,7 @@ def test_s5_many_guests_and_threads_at_once(tmp_path: Path) -> None:
 
 def test_s5_a_new_directory_opened_by_many_processes_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
-    children = [context.Process(target=worker, args=(str(tmp_path / "d"), number)) for number in range(6)]
+    children = [context.Process(target=publish_ten, args=(str(tmp_path / "d"), number)) for number in range(6)]
     for child in children:
         child.start()
     for child in children:

@@ -101,27 +101,64 @@ def all_came(tally: Tally, kept: list[int]) -> Callable[[], bool]:
     return lambda: set(kept) <= set(tally.seen)
 
 
-def test_rabbitmq_is_restarted_in_mid_load(make_bus: MakeBus) -> None:
-    """B16, L2: what was confirmed is handled, publishers wait or are told, consumers come back."""
-    rabbit = start_node("restarted")
+@pytest.fixture(scope="module")
+def own_rabbit() -> Iterator[RabbitNode]:
+    """A node that may be killed, so that other tests keep theirs."""
+    node = start_node("mortal")
+    yield node
+    end_node(node)
+
+
+def publishes(bus: Bus, number: int) -> bool:
     try:
-        bus = make_bus(rabbit.url)
-        tally = counting(bus, threads=2)
-        bus.start()
-        publisher = Publisher(bus, "x")
-        publisher.start()
-        eventually(lambda: len(publisher.kept) > 50, SOON)
-        rabbit.stop()
-        rabbit.start()
-        before = len(publisher.kept)
-        eventually(lambda: len(publisher.kept) > before + 50, SOON)
-        publisher.end()
-        eventually(all_came(tally, publisher.kept), SOON)
-        assert tally.doubles < len(publisher.kept)
-        eventually(lambda: bus.health() == {"live": True, "ready": True}, SOON)
-        bus.close()
-    finally:
-        end_node(rabbit)
+        bus.publish("x", number)
+    except RemudaError:
+        return False
+    return True
+
+
+def test_rabbitmq_is_killed_soon_after_it_was_made(own_rabbit: RabbitNode, make_bus: MakeBus) -> None:
+    """L2, B16: a young node of RabbitMQ 3.10 may not bring its streams back. The bus goes on without them: it publishes
+    and handles, another opens, and the log is a line in `health`."""
+    url = own_rabbit.url + "?reply_timeout=5s"  # a queue made right before may not answer for long
+    bus = make_bus(url)
+    tally = counting(bus)
+    bus.start()
+    bus.publish_many("x", range(20))
+    eventually(all_came(tally, list(range(20))), SOON)
+    own_rabbit.kill()
+    own_rabbit.start()
+    eventually(lambda: publishes(bus, 20), SOON)
+    eventually(lambda: tally.seen[20], SOON)
+    other = make_bus(url)
+    others = counting(other, "y", "another")
+    other.start()
+    other.publish("y", 21)
+    eventually(lambda: others.seen[21], SOON)
+    assert "q" in {info.name for info in other.broker.queues()}, "definitions outlive the node"
+    eventually(lambda: bus.health()["live"] and other.health()["live"], SOON)
+    eventually(lambda: not {"publishing", "consuming", "definitions"} & set(bus.health().get("problems", {})), SOON)
+    bus.publish("x", 22)
+    eventually(lambda: tally.seen[22], SOON)
+    for queue in ("q", "another"):
+        other.broker.remove_queue(queue)
+
+
+def test_rabbitmq_is_restarted_in_mid_load(own_rabbit: RabbitNode, make_bus: MakeBus) -> None:
+    """B16, L2: what was confirmed is handled, publishers wait or are told, consumers come back."""
+    bus = make_bus(own_rabbit.url)
+    tally = counting(bus, threads=2)
+    bus.start()
+    publisher = Publisher(bus, "x")
+    publisher.start()
+    eventually(lambda: len(publisher.kept) > 50, SOON)
+    own_rabbit.stop()
+    own_rabbit.start()
+    before = len(publisher.kept)
+    eventually(lambda: len(publisher.kept) > before + 50, SOON)
+    publisher.end()
+    eventually(all_came(tally, publisher.kept), SOON)
+    assert tally.doubles < len(publisher.kept)
 
 
 def test_connections_closed_by_rabbitmq(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None:

@@ -37,7 +37,9 @@ class GroupCommit:
         self._done = 0
         self._company = False
         """Whether others waited along last time: then the next ones are likely to be on their way."""
-        self._leading = False
+        self.busy = False
+        """Whether somebody writes. Where nobody does, it stays so for whoever holds the lock without which the work
+        cannot be taken."""
         self.failure: BaseException | None = None
         """Why nothing can be kept any more: a write failed, or was interrupted half-way."""
 
@@ -45,11 +47,6 @@ class GroupCommit:
     def reached(self) -> int:
         """The ticket up to which everything is kept."""
         return self._done
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody writes. Stays so for whoever holds the lock without which the work cannot be taken."""
-        return not self._leading and self.failure is None
 
     def fail(self, error: BaseException) -> None:
         """Keep nothing more."""
@@ -95,7 +92,7 @@ class GroupCommit:
                         place.leads = False
                         self._done = max(self._done, reached)
                         if isinstance(failure, StorageError) and failure.passing:
-                            self._leading = False
+                            self.busy = False
                             self._wake_all(failure)
                         else:
                             self.failure = self.failure or failure
@@ -110,8 +107,8 @@ class GroupCommit:
                 return
             if self.failure is not None:
                 raise self.stopped()
-            if not self._leading:
-                self._leading = place.leads = True
+            if not self.busy:
+                self.busy = place.leads = True
                 return
             self._places.append(place)
         place.gate.acquire()
@@ -121,7 +118,7 @@ class GroupCommit:
     def _pass_on(self) -> None:
         """Wake those for whom all is done, and the first of the others, who leads from here on."""
         if self.failure is not None:
-            self._leading = False
+            self.busy = False
             self._wake_all()
             return
         left: deque[_Place] = deque()
@@ -135,7 +132,7 @@ class GroupCommit:
             else:
                 left.append(place)
         self._places = left
-        self._leading = next_leader is not None
+        self.busy = next_leader is not None
         if next_leader is not None:
             next_leader.leads = True
             next_leader.gate.release()

@@ -102,7 +102,8 @@ class Engine:
                 f"a batch of {size} bytes is over the {MAX_BATCH_BYTES} that are written at once; nothing was stored. "
                 "Publish it in parts"
             )
-        self.log.reserve(size)
+        if size > self.log.room:
+            self.log.reserve(size)
 
     def make_room_for_answer(self, command: Settle) -> None:
         """As `make_room`, for the events of an answer: two rows for each run, with the reason."""

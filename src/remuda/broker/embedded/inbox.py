@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -14,43 +15,41 @@ Wake = Callable[[], None]
 class Inbox:
     """First in, first out. Closing it wakes everyone who waits; failing it makes them raise."""
 
+    __slots__ = ("_elsewhere", "_failure", "_guard", "_items", "_wakes", "closed")
+
     def __init__(self) -> None:
         self._items: deque[Dispatch] = deque()
-        self._ready = threading.Condition(threading.Lock())
+        self._guard = threading.Lock()
         self._wakes: deque[Wake] = deque()
-        self._waiting = 0
         self._elsewhere: Callable[[Dispatch], None] | None = None
         self._failure: Exception | None = None
         self.closed = False
 
     def put(self, dispatch: Dispatch) -> None:
-        with self._ready:
+        with self._guard:
             elsewhere = self._elsewhere
             if elsewhere is None:
                 self._items.append(dispatch)
-                if self._waiting:
-                    self._ready.notify()
-                elif self._wakes:
+                if self._wakes:
                     self._wakes.popleft()()
         if elsewhere is not None:
             elsewhere(dispatch)
 
     def close(self, failure: Exception | None = None) -> None:
-        with self._ready:
+        with self._guard:
             self.closed = True
             self._failure = self._failure or failure
-            self._ready.notify_all()
             while self._wakes:
                 self._wakes.popleft()()
 
     def put_back(self, dispatch: Dispatch) -> None:
         """A delivery that was taken but not used comes first again."""
-        with self._ready:
+        with self._guard:
             self._items.appendleft(dispatch)
 
     def divert(self, elsewhere: Callable[[Dispatch], None]) -> None:
         """Nobody will come for what is here, or still arrives."""
-        with self._ready:
+        with self._guard:
             self._elsewhere = elsewhere
             items, self._items = self._items, deque()
         for dispatch in items:
@@ -58,18 +57,33 @@ class Inbox:
 
     def get(self, timeout: float | None) -> Dispatch | None:
         """The next delivery; None when the time is up or the inbox is closed."""
-        with self._ready:
-            if not self._items and not self.closed and timeout != 0:
-                self._waiting += 1
-                try:
-                    self._ready.wait_for(lambda: self._items or self.closed, timeout)
-                finally:
-                    self._waiting -= 1
+        with self._guard:
+            if self._items or self.closed or timeout == 0:
+                return self._take()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        gate = threading.Lock()
+        gate.acquire()
+        wake = gate.release
+        try:
+            while True:
+                dispatch, waits = self.poll(wake)
+                if not waits:
+                    return dispatch
+                if deadline is None:
+                    gate.acquire()
+                elif not gate.acquire(timeout=min(max(deadline - time.monotonic(), 0), threading.TIMEOUT_MAX)):
+                    break
+        except BaseException:
+            self.retire(wake)
+            raise
+        with self._guard:
+            if wake in self._wakes:
+                self._wakes.remove(wake)
             return self._take()
 
     def poll(self, wake: Wake) -> tuple[Dispatch | None, bool]:
         """The next delivery, and whether there is none yet: then `wake` is called when that changes."""
-        with self._ready:
+        with self._guard:
             if self._items or self.closed:
                 return self._take(), False
             self._wakes.append(wake)
@@ -77,7 +91,7 @@ class Inbox:
 
     def retire(self, wake: Wake) -> None:
         """Whoever gave up in the moment it was woken passes the wake-up on."""
-        with self._ready:
+        with self._guard:
             if wake in self._wakes:
                 self._wakes.remove(wake)
             elif self._items and self._wakes:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from remuda.log import spool
+from remuda.log.arrow import pa
 from remuda.log.spool import SpoolBatch
 from remuda.model.commands import Publish, SkipSpooled
 from remuda.model.errors import InvalidMessage, NotFound, StorageError

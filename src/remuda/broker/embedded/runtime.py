@@ -10,36 +10,28 @@ import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from remuda.broker.embedded import stalls
 from remuda.broker.embedded.attempts import Survey
-from remuda.broker.embedded.clock import Clock, steady_clock
-from remuda.broker.embedded.commit import GroupCommit
-from remuda.broker.embedded.committer import Committer
-from remuda.broker.embedded.engine import Engine
+from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.embedded.inbox import Inbox
-from remuda.broker.embedded.notices import Handler, NoticeBoard
+from remuda.broker.embedded.keeping import DEFERMENT, PROBE, SMALL_RECORD
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.embedded.recipients import Recipients
+from remuda.broker.embedded.questions import Questions
 from remuda.broker.embedded.timer import Timer
 from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.embedded.upkeep import Upkeep
-from remuda.broker.embedded.workers import claim_worker
-from remuda.broker.options import BrokerOptions, Sync
-from remuda.core.core import Core
-from remuda.core.effects import Dispatch, Effects
+from remuda.broker.options import BrokerOptions
+from remuda.core.effects import Dispatch
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
-from remuda.log.eventlog import EventLog
-from remuda.log.recovery import RecoveryReport
-from remuda.log.tail import passes
 from remuda.model.commands import (
     CancelPull,
     Command,
@@ -51,31 +43,21 @@ from remuda.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from remuda.model.document import Document
-from remuda.model.durations import MILLISECOND
-from remuda.model.errors import BrokerClosed, NotFound, Refused, RemudaError, StorageError
-from remuda.model.filters import MessageFilter
+from remuda.model.errors import BrokerClosed, Refused, RemudaError, StorageError
 from remuda.model.messages import Messages
-from remuda.model.records import Appended, Events, Record
-from remuda.model.results import Health, ParkedMessage, QueueInfo, Receipt, Removed
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.results import Receipt
 from remuda.model.settlement import Outcome, Settlement
 
 _log = logging.getLogger("remuda.broker")
-_DEFERMENT: Final = 20 * MILLISECOND
-_PROBE: Final = 200 * MILLISECOND
-"""How often it is tried whether the disk takes anything again."""
-_SMALL_RECORD: Final = 4096
 _PLAIN_ANSWER: Final = 4096 + 2 * (64 + 8 * 255)
 """More than an answer without a reason can take, for each run: names have at most 255 bytes."""
-_CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 _FORKED: Final = (
     "this broker belongs to the process that opened it, and a fork of that process cannot use it; nothing was changed. "
     "Open a broker in the new process, or start the process by spawning"
 )
 
 
-class Runtime:
+class Runtime(Questions):
     """Runs one engine for any number of threads."""
 
     def __init__(
@@ -89,48 +71,19 @@ class Runtime:
         survey: Survey | None = None,
         tags: Iterator[int] | None = None,
     ) -> None:
-        self.options = options or BrokerOptions()
-        self.extensions = extensions or Extensions()
-        self.clock = clock or steady_clock()
-        self._claim = claim_worker(self.options.worker)
-        try:
-            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock(), survey)
-        except BaseException:
-            self._claim.release()
-            raise
-        if not self.engine.report.clean:
-            _log.warning("%s", self.engine.report.describe())
-        self.lock = threading.Lock()
-        self.notices = NoticeBoard()
-        self._closed = False
-        self._closed_text = _CLOSED
-        self._ticket = 0
-        self._must_sync = False
-        self._syncs = self.options.sync is Sync.ALWAYS and not volatile
-        self._deferred = 0
-        """The ticket of answers that go with whatever is written next."""
-        self._sync_by = NEVER
-        """When those are to be synced, unless something else is before."""
-        self._outbox: list[Effects] = []
-        self._unreplicated: list[Record] = []
-        self._recipients = Recipients(self.notices)
+        super().__init__(disk, options, extensions, clock, volatile=volatile, survey=survey)
         self._tags = tags or itertools.count(1)
         self.visitors: set[int] = set()
         """Tags of subscriptions that other processes have here: closing does not end them, the next writer has them."""
-        self.visited = False
+        self.visited = bool(self.engine.survivors)
         """Whether other processes are served, of which one takes over when this one ends."""
-        self.fence: Callable[[], None] | None = None
-        """Asked before anything is written whether the directory is still ours."""
-        self._committer: Committer | None = None
-        self._holder: int | None = None
-        """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
-        self.trouble: StorageError | None = None
-        """Why not everything can be kept just now, as when the disk is full."""
-        self._stalled: StorageError | None = None
-        """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
         self._owed: list[Command] = []
         """Commands of those who left while nothing could be kept."""
-        self._group = GroupCommit(self._write)
+        self._verbs: dict[type, Callable[[Any, int, Inbox | None, bool], Pending]] = {
+            Publish: self._publish,
+            Pull: self._pull,
+            Settle: self._settle,
+        }
         self._timer = Timer(self)
         self.upkeep = Upkeep(self, volatile=volatile)
         self._closing = Uninterrupted(self._close)
@@ -146,28 +99,6 @@ class Runtime:
     def new_tag(self) -> int:
         """A number for a new subscription or pull."""
         return next(self._tags)
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why the broker stopped, if it did."""
-        return self._group.failure
-
-    def health(self) -> Health:
-        """Live: it goes on, if need be by itself once the disk has room. Ready: it takes whatever it is given."""
-        problems = {f"upkeep: {duty}": reason for duty, reason in self.upkeep.troubles.copy().items()}
-        if self._closed:
-            problems["broker"] = self._closed_text
-        elif self._group.failure is not None:
-            problems["broker"] = str(self._group.stopped())
-        live = "broker" not in problems
-        trouble = self.trouble
-        if live and trouble is not None:
-            problems["disk"] = str(trouble)
-        return Health(live, live and trouble is None, problems)
 
     # The way in
 
@@ -189,7 +120,7 @@ class Runtime:
             # As `_changing`, at less cost.
             self._holder = caller
             try:
-                return self._carry_out(command, inbox, wait)
+                return self._verbs.get(type(command), self._change)(command, self.clock(), inbox, wait)
             except StorageError as error:
                 self._note_trouble(error)
                 return self._owe(command, error)
@@ -201,51 +132,32 @@ class Runtime:
             finally:
                 self._holder = None
 
-    def _carry_out(self, command: Command, inbox: Inbox | None, wait: bool) -> Pending:
+    def _publish(self, command: Publish, now: int, inbox: Inbox | None, wait: bool) -> Pending:
         engine = self.engine
-        core, now = engine.core, self.clock()
-        if type(command) is Publish:
-            engine.make_room(command.messages)
-            done = core.publishing.publish_plainly(command, now)
-            if done is not None:
-                record, durable, served = done
-                receipt = Receipt(record.first, record.messages.ids, {})  # type: ignore[arg-type]
-                if served:
-                    return Pending(receipt, self._keep_and_serve(record, durable, served))
-                return Pending(receipt, self._keep(record, durable))
-            receipt = core.apply(command, now)
-            if receipt.repeated is not None:
-                receipt = self._found_again(command.messages, receipt)
-            confirmed = None
-            if receipt.watch is not None:
-                confirmed = self._recipients.watch(receipt.watch)
-            return Pending(receipt, self._record(), confirmed)
-        if type(command) is Settle:
-            return self._settle(command, now, wait)
-        if type(command) is Pull:
-            return self._pull(command, now, inbox)
-        engine.log.reserve(_SMALL_RECORD, use_spare=True)
-        if inbox is not None and isinstance(command, Subscribe):
-            self._recipients.inboxes[command.tag] = inbox
-            try:
-                return Pending(core.apply(command, now), self._record())
-            except RemudaError:
-                self._recipients.inboxes.pop(command.tag, None)
-                raise
-        if isinstance(command, Unsubscribe):
-            if command.keep:
-                # What was sent and has not come out yet is to reach the inbox, so that it can be given back.
-                return Pending(core.apply(command, now), self._record() or self._ticket)
-            self._close_subscription(command)
-        return Pending(core.apply(command, now), self._record())
+        engine.make_room(command.messages)
+        done = engine.core.publishing.publish_plainly(command, now)
+        if done is not None:
+            record, durable, served = done
+            receipt = Receipt(record.first, record.messages.ids, {})  # type: ignore[arg-type]
+            if served:
+                return Pending(receipt, self._keep_and_serve(record, durable, served))
+            return Pending(receipt, self._keep(record, durable))
+        receipt = engine.core.apply(command, now)
+        if receipt.repeated is not None:
+            receipt = self._found_again(command.messages, receipt)
+        confirmed = None
+        if receipt.watch is not None:
+            confirmed = self._recipients.watch(receipt.watch)
+        return Pending(receipt, self._record(), confirmed)
 
-    def _settle(self, command: Settle, now: int, wait: bool) -> Pending:
+    def _settle(self, command: Settle, now: int, inbox: Inbox | None, wait: bool) -> Pending:
         core, log = self.engine.core, self.engine.log
         settlement = command.settlement
         queue = core.queues.get(command.queue)
         if command.runs is None and queue is not None:
             if settlement.reason is None and settlement.detail is None:
-                log.reserve(_PLAIN_ANSWER, use_spare=True)
+                if log.room < _PLAIN_ANSWER:
+                    log.reserve(_PLAIN_ANSWER, use_spare=True)
             else:
                 self.engine.make_room_for_answer(command)
             record = core.consuming.settle_plainly(queue, command.lease, settlement, now)
@@ -254,23 +166,24 @@ class Runtime:
                 if wait:
                     return Pending(count, self._keep(record, queue.persistent))
                 self._keep_later(record, queue.persistent)
-                self._timer.nudge(now + _DEFERMENT)
+                self._timer.nudge(now + DEFERMENT)
                 return Pending(count, 0)
         self.engine.make_room_for_answer(command)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
         if ticket and not wait:
-            self._timer.nudge(now + _DEFERMENT)
+            self._timer.nudge(now + DEFERMENT)
             if not self._outbox[-1].concerns_others:
                 self._deferred = ticket
                 ticket = 0
         return Pending(settled, ticket)
 
-    def _pull(self, command: Pull, now: int, inbox: Inbox | None) -> Pending:
+    def _pull(self, command: Pull, now: int, inbox: Inbox | None, wait: bool) -> Pending:
         """What is there at once; else None, and the delivery will come to the inbox if the request waits."""
         engine = self.engine
         core = engine.core
-        engine.log.reserve(_SMALL_RECORD, use_spare=True)
+        if engine.log.room < SMALL_RECORD:
+            engine.log.reserve(SMALL_RECORD, use_spare=True)
         if not command.newest and command.clear_after == "none":
             queue = core.queues.get(command.queue)
             done = None
@@ -291,6 +204,24 @@ class Runtime:
             return Pending(None, ticket)
         self._recipients.inboxes.pop(command.tag, None)
         return Pending(dispatch, ticket, held=engine.held(dispatch))
+
+    def _change(self, command: Command, now: int, inbox: Inbox | None, wait: bool) -> Pending:
+        """Any other command."""
+        core = self.engine.core
+        self.engine.log.reserve(SMALL_RECORD, use_spare=True)
+        if inbox is not None and isinstance(command, Subscribe):
+            self._recipients.inboxes[command.tag] = inbox
+            try:
+                return Pending(core.apply(command, now), self._record())
+            except RemudaError:
+                self._recipients.inboxes.pop(command.tag, None)
+                raise
+        if isinstance(command, Unsubscribe):
+            if command.keep:
+                # What was sent and has not come out yet is to reach the inbox, so that it can be given back.
+                return Pending(core.apply(command, now), self._record() or self._ticket)
+            self._close_subscription(command)
+        return Pending(core.apply(command, now), self._record())
 
     begin = submit
     """The same for those who may not wait for another process: here nobody does."""
@@ -336,7 +267,7 @@ class Runtime:
             if self._closed or not self.engine.unclaimed:
                 return
             self.engine.unclaimed = False
-            self.engine.log.reserve(_SMALL_RECORD, use_spare=True)
+            self.engine.log.reserve(SMALL_RECORD, use_spare=True)
             with self._changing():
                 self.engine.core.release_unclaimed(self.clock(), self.engine.begun)
                 ticket = self._record()
@@ -462,101 +393,6 @@ class Runtime:
             dispatch = dispatch.only(fetched.offsets)
         return dispatch, fetched.messages
 
-    # Questions
-
-    def info(self, name: str) -> QueueInfo:
-        with self._asking() as core:
-            return core.info(name)
-
-    def queues(self) -> list[QueueInfo]:
-        with self._asking() as core:
-            return [core.info(name) for name in core.queues]
-
-    def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
-        with self._asking() as core:
-            return core.parked(name, chosen, limit)
-
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        with self._asking() as core:
-            return core.waiting(name)
-
-    def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        with self._asking() as core:
-            return {name: (one.kind, one.bindings) for name, one in core.routing.exchanges.items()}
-
-    def document(self, message: str | int) -> Document:
-        """One message's whole life, by its id or its offset."""
-        self.flush()
-        offset = message if isinstance(message, int) else self.engine.log.find_id(message)
-        found = None if offset is None else self.engine.document(offset)
-        if found is None:
-            raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
-        return found
-
-    def reader(self) -> EventLog:
-        """The log for spectators, up to what has happened by now."""
-        from remuda.log.reader import Reader
-
-        self.flush()
-        return Reader(self.engine.log.disk)
-
-    def on_notice(self, handler: Handler) -> None:
-        self.notices.add(handler)
-        with self._asking() as core:
-            core.recorder.wants_notices = True
-
-    def off_notice(self, handler: Handler) -> None:
-        self.notices.remove(handler)
-        with self._asking() as core:
-            core.recorder.wants_notices = self.notices.wanted
-
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[Core]:
-        self._check_caller()
-        with self.lock:
-            if self._closed:
-                raise BrokerClosed(self._closed_text)
-            yield self.engine.core
-
-    @property
-    def recovery(self) -> RecoveryReport:
-        """What was cut or lost when the log was opened."""
-        return self.engine.report
-
-    def checkpoint(self) -> None:
-        self.upkeep.checkpoint()
-
-    def collect(self) -> Removed:
-        self.upkeep.checkpoint()
-        self.upkeep.seal()
-        return self.upkeep.collect()
-
-    # Waiting and writing
-
-    def kept(self, ticket: int) -> Future[None]:
-        """The same as `wait`, for those who cannot wait: a thread does it for them."""
-        if self._committer is None:
-            with self.lock:
-                if self._closed:
-                    raise BrokerClosed(self._closed_text)
-                self._committer = self._committer or Committer(self.wait)
-        return self._committer.kept(ticket)
-
-    def wait(self, ticket: int) -> None:
-        """Return when everything up to this ticket is kept."""
-        if ticket:
-            self._group.wait(ticket)
-
-    @property
-    def last_ticket(self) -> int:
-        """Once this is kept, everything that happened so far is."""
-        return self._ticket
-
-    @property
-    def reached(self) -> int:
-        """The ticket up to which everything is kept."""
-        return self._group.reached
-
     def tick(self) -> int:
         """Do what time demands; gives when it next will."""
         if self._stalled is not None:
@@ -577,27 +413,7 @@ class Runtime:
             self._pay()
         with self.lock:
             wake = min(self.engine.core.next_wake(), self._sync_by)
-            return wake if self.trouble is None else min(wake, self.clock() + _PROBE)
-
-    def sync(self) -> None:
-        """Force to disk what has been written."""
-        with self.lock:
-            self._must_sync = True
-            self._ticket += 1
-            ticket = self._ticket
-        self.wait(ticket)
-
-    def flush(self) -> None:
-        """Have everything that happened so far in the log, for those who read it there."""
-        with self._asking():
-            self._ticket += 1
-            ticket = self._ticket
-        try:
-            self.wait(ticket)
-        except StorageError as error:
-            # What cannot be kept for now did not happen yet, and what did can be read all the same.
-            if not error.passing:
-                raise
+            return wake if self.trouble is None else min(wake, self.clock() + PROBE)
 
     def close(self) -> None:
         """End everything in order and let the directory go. What was confirmed is kept, also after a failed write.
@@ -652,69 +468,12 @@ class Runtime:
 
     # Inside
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Whoever holds the lock changes the queues."""
-        self._holder = threading.get_ident()
-        try:
-            yield
-        except RemudaError:
-            # The core refuses with its own errors before it changes anything.
-            raise
-        except BaseException as error:
-            # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
-            # written from it, and the log tells what is true.
-            self._give_up(error)
-            raise
-        finally:
-            self._holder = None
-
-    def _check_caller(self) -> None:
-        if self._holder == threading.get_ident():
-            raise RemudaError("an extension cannot call the broker that is calling it; do it from another thread")
-
     def _close_subscription(self, command: Unsubscribe) -> None:
         queue = self.engine.core.queues.get(command.queue)
         consumer = queue.consumers.get(command.consumer) if queue is not None else None
         inbox = self._recipients.inboxes.pop(consumer.tag, None) if consumer is not None else None
         if inbox is not None:
             inbox.close()
-
-    def _note_trouble(self, error: StorageError) -> None:
-        """Something was refused because it could not be kept; the timer tries when that is over."""
-        if self.trouble is None:
-            _log.error("not everything can be kept: %s", error)
-        self.trouble = error
-        self._timer.nudge(self.clock() + _PROBE)
-
-    def _stall(self, error: StorageError) -> None:
-        """Nothing can be kept for now. Everything is refused until what waits is written."""
-        if self._stalled is None:
-            _log.error("nothing can be kept, and all is refused until it can: %s", error)
-        self._stalled = self.trouble = error
-        self._timer.nudge(self.clock() + _PROBE)
-
-    def _go_on(self) -> None:
-        _log.info("the broker goes on: what waited to be kept is written")
-        self._stalled = None
-
-    def _probe(self) -> None:
-        """Look whether time may pass, and whether what was refused would now be taken."""
-        log = self.engine.log
-        try:
-            log.reserve(_SMALL_RECORD, use_spare=True)
-        except StorageError as error:
-            if error.passing:
-                self._stall(error)
-            else:
-                self._fail(error)
-            raise
-        if self._stalled is not None:
-            self._go_on()
-        if self.trouble is not None:
-            with contextlib.suppress(StorageError):
-                log.reserve(_SMALL_RECORD)
-                self.trouble = None
 
     def _pay(self) -> None:
         """Do what is owed to those who left while nothing could be kept."""
@@ -723,160 +482,6 @@ class Runtime:
         for command in owed:
             with contextlib.suppress(RemudaError):
                 self.wait(self.submit_sometime(command).ticket)
-
-    def _give_up(self, error: BaseException) -> None:
-        _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
-        self.engine.log.abandon(error)
-        self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Nothing can be kept any more, and everyone who waits is told so."""
-        self._group.fail(error)
-        self._recipients.release_all(self._group.stopped())
-
-    def _keep(self, record: Appended | Events, durable: bool) -> int:
-        """As `_record`, for one record that concerns nobody but who caused it."""
-        engine = self.engine
-        ticket = self._ticket = self._ticket + 1
-        syncs = durable and self._syncs
-        alone = not (syncs or self._must_sync or self._outbox or self.extensions.synchronizer) and self._group.idle
-        size, kept = 0, False
-        try:
-            size = engine.log.append_now(record) if alone else 0
-            kept = size > 0
-            if not size:
-                size = engine.log.append(record)
-                kept = alone and engine.log.write_now()
-        except BaseException as error:
-            if not passes(error):
-                self._fail(error)
-                raise
-            size = size or engine.log.pending_bytes  # whoever waits for it tries again
-        if kept:
-            self._deferred = 0
-            self._group.note(ticket)
-            ticket = 0
-        else:
-            self._must_sync = self._must_sync or syncs
-            if self.extensions.synchronizer is not None:
-                self._unreplicated.append(record)
-        if type(record) is Appended:
-            engine.store(record, size)
-        wakes = engine.core.registry.wakes
-        if wakes and wakes[0][0] < self._timer.planned:
-            self._timer.nudge(engine.core.next_wake())
-        return ticket
-
-    def _keep_later(self, record: Events, durable: bool) -> None:
-        """As `_keep`, with whatever is written next."""
-        self._ticket += 1
-        self.engine.log.append(record)
-        if durable and self._syncs:
-            self._sync_soon()
-        if self.extensions.synchronizer is not None:
-            self._unreplicated.append(record)
-        self._deferred = self._ticket
-
-    def _sync_soon(self) -> None:
-        """What is not promised to anybody may wait for a sync that is due anyway."""
-        if self._sync_by == NEVER:
-            self._sync_by = self.clock() + _DEFERMENT
-
-    def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
-        """Keep a message and its deliveries to those who waited for it."""
-        engine = self.engine
-        records: list[Record] = [record, *(fetched for _, fetched in served)]
-        engine.store(record, engine.log.append(record))
-        for _, fetched in served:
-            engine.log.append(fetched)
-        ticket = self._ticket = self._ticket + 1
-        self._must_sync = self._must_sync or (durable and self._syncs)
-        self._outbox.append(Effects([], [dispatch for dispatch, _ in served], [], [], []))
-        if self.extensions.synchronizer is not None:
-            self._unreplicated += records
-        self._timer.nudge(engine.core.next_wake())
-        return ticket
-
-    def _record(self, *, defer: bool = False) -> int:
-        """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is.
-
-        What is deferred is told when it is written, and synced a little later: nobody was promised more.
-        """
-        effects = self.engine.record()
-        if not effects.records and not effects.concerns_others:
-            return 0
-        self._ticket += 1
-        if not defer and self._write_alone(effects):
-            return 0
-        if effects.durable and self._syncs:
-            if defer and not effects.confirmations:
-                self._sync_soon()
-            else:
-                self._must_sync = True
-        self._outbox.append(effects)
-        if self.extensions.synchronizer is not None:
-            self._unreplicated += effects.records
-        self._timer.nudge(self.engine.core.next_wake())
-        return self._ticket
-
-    def _write_alone(self, effects: Effects) -> bool:
-        """Write at once, if nobody else writes, nothing is to be synced, and nobody else is to be told."""
-        if (
-            self._must_sync
-            or (effects.durable and self._syncs)
-            or effects.concerns_others
-            or self._outbox
-            or not self._group.idle
-            or self.extensions.synchronizer is not None
-        ):
-            return False
-        try:
-            if not self.engine.log.write_now():
-                return False
-        except BaseException as error:
-            if passes(error):
-                return False  # whoever waits for it tries again
-            self._fail(error)
-            raise
-        self._deferred = 0
-        self._group.note(self._ticket)
-        self._timer.nudge(self.engine.core.next_wake())
-        return True
-
-    def _write(self) -> int:
-        """Keep everything recorded so far, then let its effects out, in order. One thread at a time gets here."""
-        with self.lock:
-            batch = self.engine.take()
-            ticket = self._ticket
-            outbox, self._outbox = self._outbox, []
-            records, self._unreplicated = self._unreplicated, []
-            must_sync, self._must_sync = self._must_sync, False
-            self._sync_by = NEVER if must_sync else self._sync_by
-            self._deferred = 0
-        try:
-            if self.fence is not None:
-                self.fence()
-            batch.write(final=self._closed)
-            if must_sync:
-                batch.sync(final=self._closed)
-            if records and self.extensions.synchronizer is not None:
-                self.extensions.synchronizer.replicate(records)
-        except BaseException as error:
-            if self._closed or not (isinstance(error, StorageError) and error.passing):
-                self._fail(error)
-                raise
-            with self.lock:
-                self.engine.log.take_back(batch)
-                self._outbox[:0] = outbox
-                self._unreplicated[:0] = records
-                self._must_sync = self._must_sync or must_sync
-                self._stall(error)
-            raise stalls.unconfirmed(error) from error
-        if self._stalled is not None:
-            self._go_on()
-        for effects in outbox:
-            self._recipients.let_out(effects)
-        return ticket
 
     def forget_pull(self, tag: int) -> None:
         """The answer to a pull was taken."""

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remuda.core.snapshot import FrozenCore
+from remuda.log.dropping import Collected, drop_settled
 from remuda.log.scrub import Scrub
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
 from remuda.model.errors import RemudaError, StorageError
+from remuda.model.extras import has_arrow
 from remuda.model.filters import MessageFilter
 from remuda.model.results import Removed
 from remuda.model.state import PARKED
@@ -40,7 +42,7 @@ _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
 
 
-_RECORDS_TO_PLAY: Final = 4000
+_RECORDS_TO_PLAY: Final = 1000
 _SNAPSHOT_BYTES_PER_RECORD: Final = 50
 """How much of a snapshot is loaded in the time in which a record is played."""
 
@@ -96,10 +98,10 @@ class Upkeep:
     def _seal(self) -> None:
         with self._turn:
             if self._volatile:
-                from remuda.log.collect import drop_settled
-
                 drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
                 return
+            if not has_arrow():
+                return  # segments stay as they are until a process that has it seals them, or retention lets them go
             from remuda.log.seal import seal  # which loads Arrow, and most processes never get here
 
             done = seal(self._runtime.engine.log)
@@ -133,12 +135,9 @@ class Upkeep:
             self.checkpoint()
             self.checkpoint()
             self.seal()
-        from remuda.log.collect import collect
-
         archived = self._archived()
         with self._turn:
-            kept = _Kept(runtime, options.success_retention, archived)
-            gone = collect(runtime.engine.log, kept, None if archived is None else archived.position)
+            gone = self._let_go(_Kept(runtime, options.success_retention, archived), archived)
         if gone.messages or gone.events:
             self._tables_due = bool(options.lake)
         for failure in gone.failures:
@@ -155,6 +154,14 @@ class Upkeep:
             )  # fmt: skip
         return removed
 
+    def _let_go(self, kept: _Kept, archived: Archived | None) -> Collected:
+        log = self._runtime.engine.log
+        if not has_arrow():
+            return drop_settled(log, kept, oldest_first=True)
+        from remuda.log.collect import collect
+
+        return collect(log, kept, None if archived is None else archived.position)
+
     def _archived(self) -> Archived | None:
         """How far the archive has come that the collector must not pass."""
         lake = self._runtime.options.collect_after_archive
@@ -167,6 +174,8 @@ class Upkeep:
         return reached
 
     def _run(self) -> None:
+        # Whoever took over in a storm of kills may be the next to fall: what it had to play is played only once.
+        self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
             self._try_if_due("intake", self._take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)

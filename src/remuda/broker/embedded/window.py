@@ -15,6 +15,8 @@ class Window:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._batches: deque[tuple[int, Messages]] = deque()
+        self._gone = 0
+        """Messages of the first batch that lie before this offset were taken."""
         self.size = 0
 
     def put(self, first: int, messages: Messages) -> None:
@@ -48,28 +50,32 @@ class Window:
         if not self._batches:
             return None
         start, messages = self._batches[0]
-        count = len(messages.bodies)
-        if not start <= first < start + count:
+        end = start + len(messages.bodies)
+        low = max(start, self._gone)
+        if not low <= first < end:
             return None
-        self._batches.popleft()
-        self.size -= count
-        if stop < start + count:
-            rest = messages.slice(stop - start, count)
-            self._batches.appendleft((stop, rest))
-            self.size += len(rest)
+        if stop < end:
+            self._gone = stop
+            self.size -= stop - low
+        else:
+            self._batches.popleft()
+            self.size -= end - low
         return messages.slice(first - start, stop - start)
 
     def discard(self, first: int, count: int) -> None:
         kept = deque(
             (start, messages)
             for start, messages in self._batches
-            if not (first <= start and start + len(messages) <= first + count)
+            if not (first <= max(start, self._gone) and start + len(messages.bodies) <= first + count)
         )
         if len(kept) != len(self._batches):
             self._batches = kept
-            self.size = sum(len(messages) for _, messages in kept)
+            self.size = sum(self._left(start, messages) for start, messages in kept)
 
     def _drop_before(self, first: int) -> None:
         """Earlier messages were delivered out of turn; they will not be asked for first again."""
-        while self._batches and self._batches[0][0] + len(self._batches[0][1]) <= first:
-            self.size -= len(self._batches.popleft()[1])
+        while self._batches and self._batches[0][0] + len(self._batches[0][1].bodies) <= first:
+            self.size -= self._left(*self._batches.popleft())
+
+    def _left(self, start: int, messages: Messages) -> int:
+        return start + len(messages.bodies) - max(start, self._gone)

@@ -6,7 +6,7 @@ texts, since CAP reads nothing else. Applications' headers go as they are, save 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from struct import Struct
 from typing import Any, Final
@@ -260,55 +260,6 @@ def decode(delivery: Delivery, now: int) -> Incoming:
         meta.expires, meta.due,
     )  # fmt: skip
     return _incoming(delivery, message, meta, table)
-
-
-class _Likeness:
-    """What neighbours of one batch share: everything but body and id, which stands in their properties twice."""
-
-    __slots__ = ("first", "head", "length", "middle", "rest", "size", "tail")
-
-    def __init__(self, first: Incoming, parts: list[bytes]) -> None:
-        self.first = first
-        self.head, self.middle, self.tail = parts
-        self.size = len(first.message.id)
-        self.length = len(first.delivery.raw_properties)
-        _, _, _, *self.rest = msgspec.structs.astuple(first.message)
-
-    @classmethod
-    def of(cls, incoming: Incoming) -> _Likeness | None:
-        if incoming.invalid is not None or incoming.meta.foreign:
-            return None
-        parts = incoming.delivery.raw_properties.split(incoming.message.id.encode())
-        return cls(incoming, parts) if len(parts) == 3 and incoming.message.id.isascii() else None
-
-    def read(self, delivery: Delivery) -> Incoming | None:
-        """The message of a delivery that is like the first; None if it is not."""
-        raw, first = delivery.raw_properties, self.first
-        start = len(self.head)
-        own = raw[start : start + self.size]
-        if (
-            len(raw) != self.length
-            or delivery.redelivered != first.delivery.redelivered
-            or raw != self.head + own + self.middle + own + self.tail
-            or not own.isascii()
-        ):
-            return None
-        name = own.decode()
-        message = Message(first.message.name, delivery.body, name, *self.rest)
-        return Incoming(delivery, message, first.meta, number_of(name), first.attempt, first.redelivered)
-
-
-def decode_all(deliveries: Sequence[Delivery], now: int) -> list[Incoming]:
-    """The messages of deliveries; those that are like the one before cost little."""
-    found: list[Incoming] = []
-    like: _Likeness | None = None
-    for delivery in deliveries:
-        one = like.read(delivery) if like is not None else None
-        if one is None:
-            one = decode(delivery, now)
-            like = _Likeness.of(one) if len(deliveries) > 1 else None
-        found.append(one)
-    return found
 
 
 def _incoming(delivery: Delivery, message: Message, meta: Meta, table: Mapping[str, Any]) -> Incoming:

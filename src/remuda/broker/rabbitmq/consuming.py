@@ -11,9 +11,20 @@ from remuda.amqp.delivery import Delivery
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.rabbitmq import codec, settling
 from remuda.broker.rabbitmq.codec import Incoming
-from remuda.broker.rabbitmq.definitions import Definitions, QueueDefinition
+from remuda.broker.rabbitmq.definitions import QueueDefinition
 from remuda.broker.rabbitmq.fetcher import FRONT, Fetcher
+from remuda.broker.rabbitmq.groups import (
+    Group,
+    as_messages,
+    count_of,
+    decode_all,
+    deliveries_of,
+    items_of,
+    numbers_of,
+    read_groups,
+)
 from remuda.broker.rabbitmq.hands import Hand, Hands
+from remuda.broker.rabbitmq.journal import Definitions
 from remuda.broker.rabbitmq.numbers import runs_of
 from remuda.broker.rabbitmq.records import NoRecords, RecordSink
 from remuda.broker.rabbitmq.settling import Plan, Settler
@@ -21,7 +32,7 @@ from remuda.core.effects import Dispatch
 from remuda.model.errors import NotFound
 from remuda.model.messages import Messages
 from remuda.model.notices import Notice, NoticeKind
-from remuda.model.options import Acknowledge
+from remuda.model.options import Acknowledge, QueueOptions
 from remuda.model.records import Event, Events
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
@@ -63,23 +74,23 @@ class Consuming:
         """What a consumer gets of these deliveries; None where nothing is left for it. It never waits."""
         now = self._clock()
         definition = self._definitions.queues.get(queue)
-        items = self._fit(queue, definition, channel, fetcher, codec.decode_all(deliveries, now), now)
-        if not items:
+        groups = self._fit(queue, definition, channel, fetcher, read_groups(deliveries, now), now)
+        if not groups:
             return None
         options = definition.options if definition is not None else None
         silent = options is not None and options.acknowledge is Acknowledge.NONE
         deadline = now + (options.acknowledge_timeout if options is not None else 0)
         lease = None
         if silent:
-            channel.ack([item.delivery for item in items])
+            channel.ack(deliveries_of(groups))
             if fetcher is not None:
-                fetcher.answered(len(items))
+                fetcher.answered(count_of(groups))
         else:
-            hand = Hand(queue, consumer, channel, fetcher, items, now, deadline)
+            hand = Hand(queue, consumer, channel, fetcher, groups, now, deadline)
             self.hands.add(hand)
             lease = hand.lease
-        self._tell_fetched(queue, consumer, items, silent, now)
-        return _dispatch(queue, consumer, tag, lease, items, deadline, fetcher), _messages(items)
+        self._tell_fetched(queue, consumer, groups, silent, now)
+        return _dispatch(queue, consumer, tag, lease, groups, deadline, fetcher), as_messages(groups)
 
     def settle(
         self, lease: int, settlement: Settlement, runs: Sequence[tuple[int, int]] | None
@@ -88,28 +99,20 @@ class Consuming:
         found = self.hands.take(lease, runs)
         if found is None:
             return 0
-        hand, items = found
+        hand, groups = found
         now = self._clock()
         definition = self._definitions.queues.get(hand.queue)
         if definition is None:
             raise NotFound(f"there is no queue {hand.queue!r} any more; its messages are gone with it")
+        if self._notices.wanted:
+            done = (hand.queue, now, settlement.consumer, settlement.outcome.value)
+            self._post(NoticeKind.ACKNOWLEDGED, numbers_of(groups), *done)
+        if settlement.outcome is Outcome.ACK:
+            self.tell(settling.succeeded(hand.queue, numbers_of(groups), settlement.consumer), now)
+            return hand.channel.ack(deliveries_of(groups))
+        items = items_of(groups)
         plan = settling.plan(hand, items, settlement, definition, now)
         self.tell(plan.events, now)
-        if self._notices.wanted:
-            self._notices.post(
-                Notice(
-                    NoticeKind.ACKNOWLEDGED,
-                    hand.queue,
-                    now,
-                    first,
-                    count,
-                    settlement.consumer,
-                    settlement.outcome.value,
-                )
-                for first, count in runs_of([item.number for item in items])
-            )
-        if not plan.outgoing and not plan.fronted:
-            return hand.channel.ack([item.delivery for item in items])
 
         def carry_out() -> Future[int]:
             if not self._settler.is_ready(plan):
@@ -127,7 +130,7 @@ class Consuming:
         if not deliveries:
             return None
         now = self._clock()
-        items = codec.decode_all(deliveries, now)
+        items = decode_all(deliveries, now)
         plan = Plan()
         for item in items:
             changes = {"attempts": item.attempt - 1}
@@ -140,17 +143,14 @@ class Consuming:
         found = self.hands.take(lease, None)
         if found is None:
             return
-        hand, items = found
+        hand, groups = found
         definition = self._definitions.queues.get(hand.queue)
         if definition is None:
             return
-        now = self._clock()
+        now, items = self._clock(), items_of(groups)
         plan = settling.plan(hand, items, Settlement(Outcome.NACK, LATE), definition, now)
         if self._notices.wanted:
-            self._notices.post(
-                Notice(NoticeKind.ACKNOWLEDGE_TIMED_OUT, hand.queue, now, first, count)
-                for first, count in runs_of([item.number for item in items])
-            )
+            self._post(NoticeKind.ACKNOWLEDGE_TIMED_OUT, numbers_of(groups), hand.queue, now)
         self.tell(plan.events, now)
         self._settler.prepare(plan)
         self._settler.carry_out(plan, hand.channel, items, hand.fetcher)
@@ -169,38 +169,31 @@ class Consuming:
         definition: QueueDefinition | None,
         channel: Channel,
         fetcher: Fetcher | None,
-        items: list[Incoming],
+        groups: list[Group],
         now: int,
-    ) -> list[Incoming]:
+    ) -> list[Group]:
         """Those that may be handed out; what becomes of the others is done on the side."""
         if definition is None:
-            return items
+            return groups
         options = definition.options
         fit, plan, aside = [], Plan(), []
-        for item in items:
-            expires = item.meta.expires
-            limit = options.message_timeout
-            if item.invalid is not None:
-                settling.end_message(plan, queue, item, State.INVALID, item.invalid, now)
-            elif (expires is not None and expires <= now) or (limit and item.message.created + limit <= now):
-                to = options.expired_queue or options.dead_letter_queue
-                settling.end_message(plan, queue, item, State.DEAD, "expired", now, to=to)
-            elif item.meta.wait > now:
-                changes = {"attempts": item.attempt - 1}
-                properties = codec.again(item, changes, parked=False)
-                plan.outgoing.append(settling.route_to(plan, queue, properties, item, item.meta.wait - now))
-            elif options.delivery_limit and item.attempt - 1 > options.delivery_limit:
-                why = "consumer lost; delivery limit reached"
-                settling.end_message(plan, queue, item, State.DEAD, why, now, to=options.dead_letter_queue)
-            else:
-                fit.append(item)
+        for group in groups:
+            if _is_fit(group, options, now):
+                fit.append(group)
                 continue
-            aside.append(item)
+            left = []
+            for at, item in enumerate(group.items()):
+                if not _set_aside(plan, queue, item, options, now):
+                    left.append(at)
+                else:
+                    aside.append(item)
+            if left:
+                fit.append(group.choose(left))
         if aside:
             self.tell(plan.events, now)
-            if self._notices.wanted and any(event.reason == "expired" for event in plan.events):
+            if self._notices.wanted:
                 numbers = [event.first for event in plan.events if event.reason == "expired"]
-                self._notices.post(Notice(NoticeKind.TIMED_OUT, queue, now, *run) for run in runs_of(numbers))
+                self._post(NoticeKind.TIMED_OUT, numbers, queue, now)
             if fetcher is not None:
                 fetcher.answered(len(aside))
             self._put_aside(plan, channel, aside)
@@ -217,41 +210,75 @@ class Consuming:
 
         self._background(work)
 
-    def _tell_fetched(self, queue: str, consumer: str, items: list[Incoming], silent: bool, now: int) -> None:
+    def _tell_fetched(self, queue: str, consumer: str, groups: list[Group], silent: bool, now: int) -> None:
         events = [
             Event(queue, State.FETCHED, first, count, consumer, attempt)
-            for attempt, numbers in _by_attempt(items).items()
+            for attempt, numbers in _by_attempt(groups).items()
             for first, count in runs_of(numbers)
         ]
         if silent:
             events += [Event(queue, State.KICKED, one.first, one.count, consumer) for one in list(events)]
         self.tell(events, now)
         if self._notices.wanted:
-            self._notices.post(
-                Notice(NoticeKind.CONSUMED, queue, now, first, count, consumer)
-                for first, count in runs_of([item.number for item in items])
-            )
+            self._post(NoticeKind.CONSUMED, numbers_of(groups), queue, now, consumer)
+
+    def _post(
+        self, kind: NoticeKind, numbers: list[int], queue: str, now: int, consumer: str | None = None,
+        detail: str | None = None,
+    ) -> None:  # fmt: skip
+        self._notices.post(
+            Notice(kind, queue, now, first, count, consumer, detail) for first, count in runs_of(numbers)
+        )
 
 
-def _by_attempt(items: list[Incoming]) -> dict[int, list[int]]:
+def _is_fit(group: Group, options: QueueOptions, now: int) -> bool:
+    """Whether all of a group may be handed out; what they differ in is not asked for."""
+    sample = group.sample
+    return (
+        sample.invalid is None
+        and sample.meta.expires is None
+        and sample.meta.wait <= now
+        and not options.message_timeout
+        and not (options.delivery_limit and sample.attempt - 1 > options.delivery_limit)
+    )
+
+
+def _set_aside(plan: Plan, queue: str, item: Incoming, options: QueueOptions, now: int) -> bool:
+    """Plan what becomes of a message that may not be handed out; False if it may."""
+    expires = item.meta.expires
+    limit = options.message_timeout
+    if item.invalid is not None:
+        settling.end_message(plan, queue, item, State.INVALID, item.invalid, now)
+    elif (expires is not None and expires <= now) or (limit and item.message.created + limit <= now):
+        to = options.expired_queue or options.dead_letter_queue
+        settling.end_message(plan, queue, item, State.DEAD, "expired", now, to=to)
+    elif item.meta.wait > now:
+        properties = codec.again(item, {"attempts": item.attempt - 1}, parked=False)
+        plan.outgoing.append(settling.route_to(plan, queue, properties, item, item.meta.wait - now))
+    elif options.delivery_limit and item.attempt - 1 > options.delivery_limit:
+        why = "consumer lost; delivery limit reached"
+        settling.end_message(plan, queue, item, State.DEAD, why, now, to=options.dead_letter_queue)
+    else:
+        return False
+    return True
+
+
+def _by_attempt(groups: list[Group]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for item in items:
-        found.setdefault(item.attempt, []).append(item.number)
+    for group in groups:
+        found.setdefault(group.sample.attempt, []).extend(group.numbers)
     return found
 
 
-def _messages(items: list[Incoming]) -> Messages:
-    if len(items) == 1:
-        return Messages.of_one(items[0].message)
-    return Messages.of([item.message for item in items])
-
-
 def _dispatch(
-    queue: str, consumer: str, tag: int, lease: int | None, items: list[Incoming], deadline: int,
+    queue: str, consumer: str, tag: int, lease: int | None, groups: list[Group], deadline: int,
     fetcher: Fetcher | None,
 ) -> Dispatch:  # fmt: skip
+    again: tuple[bool, ...] = ()
+    if any(group.sample.redelivered for group in groups):
+        again = tuple(group.sample.redelivered for group in groups for _ in range(len(group)))
     return Dispatch(
-        queue, consumer, tag, lease, [(item.number, 1) for item in items], [item.attempt for item in items], deadline,
-        (0, fetcher.held if fetcher is not None else 0),
-        tuple(item.redelivered for item in items) if any(item.redelivered for item in items) else (),
+        queue, consumer, tag, lease, [(number, 1) for group in groups for number in group.numbers],
+        [attempt for group in groups for attempt in [group.sample.attempt] * len(group)], deadline,
+        (0, fetcher.held if fetcher is not None else 0), again,
     )  # fmt: skip

@@ -6,33 +6,37 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
 from remuda.broker.rabbitmq.fetcher import LINGER, Arrival, Fetcher
-from remuda.broker.spectator import Spectator
-from remuda.model.commands import Pull, Subscribe
+from remuda.broker.verbs import AsyncVerbs
+from remuda.model.commands import Command, Pull, Subscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration
-from remuda.model.filters import MessageFilter
-from remuda.model.notices import Notice
-from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.options import Status
+from remuda.model.results import Differences, Receipt
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag
 
 if TYPE_CHECKING:
+    from remuda.broker.rabbitmq.operating import Operating
     from remuda.broker.rabbitmq.threads import RabbitBroker
 
 
-class AsyncRabbitBroker:
+T = TypeVar("T")
+
+
+class AsyncRabbitBroker(AsyncVerbs):
     """The asyncio port, on the same broker that threads use."""
+
+    _backend: Operating
 
     def __init__(self, threads: RabbitBroker) -> None:
         self._threads = threads
+        self._backend = threads.operating
         self.runtime = threads.runtime
 
     # Publishing
@@ -54,7 +58,7 @@ class AsyncRabbitBroker:
         publishing = runtime.publishing
         differs: dict[str, Differences] = {}
         if command.options is not None or publishing.missing(command):
-            differs = await asyncio.to_thread(runtime.ensure_all, publishing.needed(command), command.options)
+            differs = await asyncio.to_thread(runtime.queues.ensure_all, publishing.needed(command), command.options)
             await asyncio.to_thread(publishing.prepare, command)
         # A cancelled caller stops waiting; what it asked for is kept all the same.
         receipt = await asyncio.shield(asyncio.wrap_future(publishing.submit(command, differs)))
@@ -108,16 +112,16 @@ class AsyncRabbitBroker:
         runtime = self.runtime
         runtime.check_open()
         if not runtime.topology.knows(command.queue):
-            await asyncio.to_thread(runtime.ensure, command.queue, None, Status.NOT_INITIALIZED)
-        fetcher = runtime.fetcher(command.queue)
-        with runtime.waiting_pull(command.queue):
+            await asyncio.to_thread(runtime.queues.ensure, command.queue, None, Status.NOT_INITIALIZED)
+        fetcher = runtime.consumers.fetcher(command.queue)
+        with runtime.consumers.waiting_pull(command.queue):
             return await self._fetch_from(fetcher, command)
 
     async def _fetch_from(self, fetcher: Fetcher, command: Pull) -> tuple[Any, Any] | None:
         runtime = self.runtime
         deadline = time.monotonic() + command.wait / SECOND
         while True:
-            if runtime.is_giving(command.queue):
+            if runtime.consumers.is_giving(command.queue):
                 arrived = await self._await(fetcher, command.count, deadline)
             else:
                 arrived = []
@@ -136,7 +140,7 @@ class AsyncRabbitBroker:
         future = fetcher.ask(count)
         try:
             if fetcher.must_start and fetcher.fixed is None:
-                await asyncio.to_thread(self.runtime.start, fetcher)
+                await asyncio.to_thread(self.runtime.consumers.start, fetcher)
             return await self._result(fetcher, future, deadline)
         except BaseException:
             # Nobody is left to take what was, or will be, sent.
@@ -157,83 +161,12 @@ class AsyncRabbitBroker:
         checks.check_delivery(delivery)
         return self._threads.renew_lease(delivery)
 
-    # Administering
-
-    async def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
-        return await asyncio.to_thread(self.runtime.declare, checks.declare_queue(name, options, more))
-
-    async def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
-        return await asyncio.to_thread(self.runtime.configure, checks.configure_queue(name, changes, who))
-
-    async def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None:
-        await asyncio.to_thread(self.runtime.set_status, checks.set_status(name, status, who))
-
-    async def remove_queue(self, name: str, *, who: str | None = None) -> None:
-        await asyncio.to_thread(self._threads.remove_queue, name, who=who)
-
-    async def queue(self, name: str) -> QueueInfo:
-        return await asyncio.to_thread(self._threads.queue, name)
-
-    async def queues(self) -> list[QueueInfo]:
-        return await asyncio.to_thread(self._threads.queues)
-
-    async def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
-        await asyncio.to_thread(self._threads.create_router, name, kind, bindings)
-
-    async def bind(self, router: str, binding: Binding) -> None:
-        await asyncio.to_thread(self._threads.bind, router, binding)
-
-    async def unbind(self, router: str, binding: Binding) -> None:
-        await asyncio.to_thread(self._threads.unbind, router, binding)
-
-    async def remove_router(self, name: str) -> None:
-        await asyncio.to_thread(self._threads.remove_router, name)
-
-    async def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return self._threads.routers()
-
-    # Operating
-
-    async def clear(
-        self,
-        name: str,
-        lanes: str = "all",
-        *,
-        offsets: Iterable[tuple[int, int]] | None = None,
-        reason: str | None = None,
-        who: str | None = None,
-    ) -> int:
-        return await asyncio.to_thread(self._threads.clear, name, lanes, offsets=offsets, reason=reason, who=who)
-
-    async def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
-        return await asyncio.to_thread(self._threads.parked, name, chosen, limit)
-
-    async def waiting(self, name: str) -> list[tuple[int, int]]:
-        return await asyncio.to_thread(self._threads.waiting, name)
-
-    async def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        return await asyncio.to_thread(self._threads.reprocess, name, chosen, who=who)
-
-    async def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        return await asyncio.to_thread(self._threads.forget, name, chosen, who=who)
-
-    async def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        return await asyncio.to_thread(self._threads.move, name, to, chosen, who=who)
-
     # Observing
 
     async def message(self, message: str | int) -> Document:
-        return await asyncio.to_thread(self._threads.message, message)
+        return self._backend.remembered(message) or await super().message(message)
 
-    async def spectate(self) -> Spectator:
-        """The log to read. It reads over the network, so iterate it in a thread: `asyncio.to_thread`."""
-        return await asyncio.to_thread(self._threads.spectate)
-
-    async def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._threads.on_notice(handler)
-
-    async def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._threads.off_notice(handler)
+    # Life
 
     async def close(self) -> None:
         await asyncio.to_thread(self.runtime.close)
@@ -245,6 +178,12 @@ class AsyncRabbitBroker:
         await self.close()
 
     # Inside
+
+    async def _do(self, command: Command) -> Any:
+        return await asyncio.to_thread(self._backend.carry_out, command)
+
+    async def _call(self, question: Callable[..., T], *args: Any) -> T:
+        return await asyncio.to_thread(question, *args)
 
     async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
         if delivery.lease is None:
@@ -297,7 +236,7 @@ class AsyncRabbitSubscription:
     async def set_credit(self, credit: int) -> None:
         """How many unanswered messages this consumer may hold from now on."""
         self._fetcher.fixed = read_count("credit", credit, 1)
-        await asyncio.to_thread(self._broker.runtime.start, self._fetcher)
+        await asyncio.to_thread(self._broker.runtime.consumers.start, self._fetcher)
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivery]:
         while (delivery := await self.receive()) is not None:

@@ -1,55 +1,47 @@
-"""Which queues and routers there are, and with what options: known alike to every process of a virtual host.
+"""What RabbitMQ does not tell again: the options and the status of each queue, and which runs of schedules began.
 
-RabbitMQ does not tell what a queue was declared with. So every change is a record in a small stream that all processes
-read from its beginning and follow. The stream's order decides: of two processes that create a queue at once, the
-options of the first stand, and both are told.
+Every change is a value, and all processes play the same changes in the same order: of two that create a queue at once,
+the options of the first stand, and both are told.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 
-from remuda.amqp.confirms import Outgoing
-from remuda.amqp.connection import Connection
-from remuda.amqp.consumer import Consumer
-from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
-from remuda.broker.rabbitmq.sender import Sender
-from remuda.model.errors import RemudaError
 from remuda.model.options import QueueOptions, Status
-from remuda.model.routing import Binding, ExchangeKind
 
-STREAM: Final = "remuda.definitions"
-_ARGUMENTS: Final = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4 << 20}
-_PROPERTIES: Final = encode_properties(Properties(delivery_mode=PERSISTENT, content_type="application/json"))
-
-OPENED: Final = "opened"
 CREATED: Final = "created"
 CONFIGURED: Final = "configured"
 INITIALIZED: Final = "initialized"
 STATUS: Final = "status"
 REMOVED: Final = "removed"
 PARKING: Final = "parking"
-ROUTER: Final = "router"
-ROUTER_REMOVED: Final = "router removed"
+DEFINED: Final = "defined"
+"""A queue as it stands, in place of all the changes that made it so."""
+PLANNED: Final = "planned"
+BEGAN: Final = "began"
+_RUNS_KEPT: Final = 32
+"""Of each schedule, the newest."""
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change, as it stands in the stream."""
+    """One change, as it is written."""
 
     action: str
     name: str
+    """Of a queue, or of a schedule."""
     token: str
     time: int
     options: QueueOptions | None = None
     status: Status | None = None
-    kind: ExchangeKind | None = None
-    bindings: tuple[Binding, ...] = ()
+    parks: bool = False
+    due: int = 0
+    """Of a run."""
+    copy: str = ""
+    """Which copy of a run's message it is about."""
     who: str | None = None
 
 
@@ -62,110 +54,99 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     """Whether its queue for dead letters exists."""
 
 
-class RouterDefinition(msgspec.Struct, frozen=True):
-    kind: ExchangeKind
-    bindings: tuple[Binding, ...] = ()
+class Catalog:
+    """What all changes so far come to."""
 
-
-Applied = tuple[Change, bool]
-"""A change, and whether it changed anything."""
-
-
-class Definitions:
-    """Reads and writes the stream. `on_change` hears of every change, in the connection's thread; it must not wait."""
-
-    def __init__(
-        self, reading: Connection, sender: Sender, on_change: Callable[[Change], None], timeout: float = 30.0
-    ) -> None:
+    def __init__(self) -> None:
         self.queues: dict[str, QueueDefinition] = {}
-        self.routers: dict[str, RouterDefinition] = {}
-        self._reading = reading
-        self._sender = sender
-        self._on_change = on_change
-        self._awaited: dict[str, Future[bool]] = {}
-        self._guard = threading.Lock()
-        self._next = 0
-        self._consumer: Consumer | None = None
-        self._timeout = timeout
+        self.planned: dict[str, list[int]] = {}
+        """By schedule, when the runs planned last are due."""
+        self.began: dict[str, dict[int, str]] = {}
+        """By schedule, the runs that began last: when each was due, and the copy of its message that may run."""
 
-    def open(self, now: int) -> None:
-        """Read all there is so far."""
-        channel = self._reading.channel(prefetch=1000)
-        channel.declare_queue(STREAM, arguments=_ARGUMENTS)
-        consumer = channel.consume(STREAM, arguments={"x-stream-offset": "first"})
-        self._consumer = consumer
-        consumer.listen(self._arrived)
-        self.propose(Change(OPENED, "", uuid4().hex, now))
+    def __len__(self) -> int:
+        runs = (*self.planned.values(), *self.began.values())
+        return len(self.queues) + sum(map(len, runs))
 
-    def propose(self, change: Change) -> bool:
-        """Write a change, and wait until all that came before it, and itself, is known here; whether it changed
-        anything."""
-        applied: Future[bool] = Future()
-        with self._guard:
-            self._awaited[change.token] = applied
-        try:
-            body = msgspec.json.encode(change)
-            self._sender.submit([Outgoing("", STREAM, _PROPERTIES, body)]).result(self._timeout).check()
-            return applied.result(self._timeout)
-        except TimeoutError:
-            raise RemudaError(
-                f"RabbitMQ did not take a definition within {self._timeout:g} s; nothing was changed that others see"
-            ) from None
-        finally:
-            with self._guard:
-                self._awaited.pop(change.token, None)
-
-    def _arrived(self) -> None:
-        consumer = self._consumer
-        if consumer is None:
-            return
-        deliveries = consumer.take()
-        for delivery in deliveries:
-            offset = delivery.header("x-stream-offset")
-            if isinstance(offset, int) and offset < self._next:
-                continue  # read again after the connection was lost
-            self._next = offset + 1 if isinstance(offset, int) else self._next
-            try:
-                change = _CHANGES.decode(delivery.body)
-            except msgspec.DecodeError:
-                continue  # written by a later version; what it means is for others
-            self._apply(change)
-        consumer.ack(deliveries)
-
-    def _apply(self, change: Change) -> None:
-        changed = self._play(change)
-        if changed:
-            self._on_change(change)
-        with self._guard:
-            awaited = self._awaited.get(change.token)
-        if awaited is not None and not awaited.done():
-            awaited.set_result(changed)
-
-    def _play(self, change: Change) -> bool:
-        name, known = change.name, self.queues.get(change.name)
-        match change.action:
-            case "created" if known is None and change.options is not None:
-                self.queues[name] = QueueDefinition(change.options, change.status or Status.RUNNING)
-            case "initialized" if known is not None and known.status is Status.NOT_INITIALIZED and change.options:
-                self.queues[name] = msgspec.structs.replace(known, options=change.options, status=Status.RUNNING)
-            case "configured" if known is not None and change.options is not None:
-                self.queues[name] = msgspec.structs.replace(known, options=change.options)
-            case "status" if known is not None and change.status is not None and known.status is not change.status:
-                self.queues[name] = msgspec.structs.replace(known, status=change.status)
-            case "parking" if known is not None and not known.parks:
-                self.queues[name] = msgspec.structs.replace(known, parks=True)
-            case "removed" if known is not None:
-                del self.queues[name]
-            case "router" if change.kind is not None:
-                self.routers[name] = RouterDefinition(change.kind, change.bindings)
-            case "router removed" if name in self.routers:
-                del self.routers[name]
-            case _:
-                return False
+    def play(self, change: Change) -> bool:
+        """Whether it holds: it changed something or, of a run, says again what held before."""
+        if change.action == PLANNED:
+            return self._plan(change.name, change.due)
+        if change.action == BEGAN:
+            return self._begin(change.name, change.due, change.copy)
+        definition = self._changed(change, self.queues.get(change.name))
+        if definition is None:
+            return change.action == REMOVED and self.queues.pop(change.name, None) is not None
+        if definition == self.queues.get(change.name):
+            return change.action == CONFIGURED
+        self.queues[change.name] = definition
         return True
 
+    def changes(self, now: int) -> list[Change]:
+        """The fewest changes that come to the same."""
+        found = [
+            change(DEFINED, name, now, options=one.options, status=one.status, parks=one.parks)
+            for name, one in self.queues.items()
+        ]
+        found += [change(PLANNED, name, now, due=due) for name, dues in self.planned.items() for due in dues]
+        found += [
+            change(BEGAN, name, now, due=due, copy=copy)
+            for name, runs in self.began.items()
+            for due, copy in runs.items()
+        ]
+        return found
 
-_CHANGES: Final = msgspec.json.Decoder(Change)
+    def since(self, before: Catalog, now: int) -> list[Change]:
+        """What made this of an earlier catalog, as far as queues are concerned."""
+        found = [change(REMOVED, name, now) for name in before.queues if name not in self.queues]
+        for name, one in self.queues.items():
+            old = before.queues.get(name)
+            if old is None:
+                found.append(change(CREATED, name, now, options=one.options))
+            elif old.status is not one.status:
+                found.append(change(STATUS, name, now, status=one.status))
+            elif old != one:
+                found.append(change(CONFIGURED, name, now, options=one.options))
+        return found
+
+    def _changed(self, change: Change, known: QueueDefinition | None) -> QueueDefinition | None:
+        """A queue after a change; None where the change does not apply, or removes it."""
+        options, status = change.options, change.status
+        match change.action:
+            case "created" if known is None and options is not None:
+                return QueueDefinition(options, status or Status.RUNNING)
+            case "defined" if options is not None:
+                return QueueDefinition(options, status or Status.RUNNING, change.parks)
+            case "initialized" if known is not None and known.status is Status.NOT_INITIALIZED and options is not None:
+                return msgspec.structs.replace(known, options=options, status=Status.RUNNING)
+            case "configured" if known is not None and options is not None:
+                return msgspec.structs.replace(known, options=options)
+            case "status" if known is not None and status is not None:
+                return msgspec.structs.replace(known, status=status)
+            case "parking" if known is not None:
+                return msgspec.structs.replace(known, parks=True)
+        return None
+
+    def _plan(self, schedule: str, due: int) -> bool:
+        dues = self.planned.setdefault(schedule, [])
+        if due in dues:
+            return False
+        dues.append(due)
+        del dues[:-_RUNS_KEPT]
+        return True
+
+    def _begin(self, schedule: str, due: int, copy: str) -> bool:
+        """Of the copies of a run's message one may run, however often it is delivered."""
+        runs = self.began.setdefault(schedule, {})
+        if due in runs:
+            return runs[due] == copy
+        if len(runs) >= _RUNS_KEPT:
+            oldest = min(runs)
+            if due < oldest:
+                return False
+            del runs[oldest]
+        runs[due] = copy
+        return True
 
 
 def change(action: str, name: str, now: int, **more: Any) -> Change:

@@ -21,6 +21,10 @@ from remuda.amqp.errors import AmqpError
 
 MOST: Final = 4096
 """Unanswered messages of one queue in this process, at most, however many are asked for."""
+MANY: Final = 32
+"""From so many on that are asked for at once, messages are quick, and more of them are on their way meanwhile."""
+AHEAD: Final = 4
+"""How many times as many: RabbitMQ sends while workers work, and they never wait for what they have acknowledged."""
 IDLE: Final = 1.0
 """Seconds without a request after which the queue is left alone."""
 
@@ -66,7 +70,7 @@ class Fetcher:
         self.failure: AmqpError | None = None
         self._connection = connection
         self._on_gone = on_gone
-        self._consumer: Consumer | None = None
+        self._consumers: list[Consumer] = []
         self._prefetch = 0
         self._held: deque[Delivery] = deque()
         self._requests: deque[_Request] = deque()
@@ -111,6 +115,11 @@ class Fetcher:
         return len(self._held)
 
     @property
+    def consumers(self) -> int:
+        """How many consumers RabbitMQ sees."""
+        return len(self._consumers)
+
+    @property
     def waiting(self) -> int:
         """How many ask and were given nothing yet."""
         return len(self._requests)
@@ -118,24 +127,35 @@ class Fetcher:
     @property
     def must_start(self) -> bool:
         """Whether the broker has to be asked, which takes a while."""
-        return not self.closed and not self.paused and (self._consumer is None or self._needed() > self._prefetch)
+        return not self.closed and not self.paused and (not self._consumers or self._needed() > self._prefetch)
 
     def start(self) -> None:
-        """Have RabbitMQ send as many as are asked for. Waits for it."""
+        """Have RabbitMQ send as many as are asked for. Waits for it.
+
+        For more, another consumer of the same channel joins those that are there: one that was cancelled would have
+        messages on their way to it returned, which costs them their place and counts as an attempt.
+        """
         with self._adjusting:
             needed = self._needed()
-            if self.closed or self.paused or (self._consumer is not None and needed <= self._prefetch):
+            if self.closed or self.paused or (self._consumers and needed <= self._prefetch):
                 return
             if self.channel is None:
                 self.channel = self._connection.channel()
-            before, self._consumer = self._consumer, None
-            if before is not None:
-                self.channel.cancel(before)
-                self._collect(before)
-            self.channel.set_prefetch(needed)
+            if self._consumers and self.exclusive:
+                self._cancel_all(self.channel)
+            more = needed - self._prefetch if self._consumers else needed
+            self.channel.set_prefetch(more)
             consumer = self.channel.consume(self.queue, exclusive=self.exclusive)
-            self._prefetch, self._consumer, self.failure = needed, consumer, None
+            self._consumers.append(consumer)
+            self._prefetch, self.failure = needed, None
         consumer.listen(lambda: self._collect(consumer))
+
+    def _cancel_all(self, channel: Channel) -> None:
+        consumers, self._consumers = self._consumers, []
+        for consumer in consumers:
+            with contextlib.suppress(AmqpError):  # the connection is lost, and with it all it had sent
+                channel.cancel(consumer)
+            self._collect(consumer)
 
     def put_in_front(self, deliveries: Sequence[Delivery]) -> bool:
         """Give these out before all others; False if there is nobody to give them to any more."""
@@ -174,7 +194,6 @@ class Fetcher:
                 if len(taken) >= MOST:
                     break
             self.channel.cancel(consumer)
-            self._prefetch = 0
             taken += consumer.take()
         self.given(len(taken))
         return taken
@@ -197,9 +216,9 @@ class Fetcher:
         self._looked = now
         with self._guard:
             idle = not self._requests and now - self._last_asked >= IDLE
-            few = len(self._held) > 4 * self._peak
+            few = len(self._held) > 2 * AHEAD * self._peak
             peak, self._peak = self._peak, self._wanted()
-        if (self._consumer is None and not self._held) or not (idle or few):
+        if (not self._consumers and not self._held) or not (idle or few):
             return []
         given_back = self._stop()
         self._prefetch = peak
@@ -227,11 +246,8 @@ class Fetcher:
 
     def _stop(self) -> Arrival:
         with self._adjusting:
-            consumer, self._consumer = self._consumer, None
-            if consumer is not None and self.channel is not None:
-                with contextlib.suppress(AmqpError):  # the connection is lost, and with it all it had sent
-                    self.channel.cancel(consumer)
-                self._collect(consumer)
+            if self.channel is not None:
+                self._cancel_all(self.channel)
             with self._guard:
                 return self._taken(len(self._held), for_nobody=True)
 
@@ -242,7 +258,8 @@ class Fetcher:
             return self.fixed
         with self._guard:
             wanted = self._wanted()
-        return min(max(self._prefetch, 1 << max(wanted - 1, 0).bit_length()), MOST)
+        needed = 1 << max(wanted - 1, 0).bit_length()
+        return min(max(self._prefetch, needed if wanted < MANY else needed * AHEAD), MOST)
 
     def _wanted(self) -> int:
         return sum(request.count for request in self._requests) + self.in_hand
@@ -254,8 +271,8 @@ class Fetcher:
             self._held.extend(arrived)
         if arrived:
             self._serve()
-        if consumer.ended is not None and self._consumer is consumer:
-            self._consumer = None
+        if consumer.ended is not None and consumer in self._consumers:
+            self._consumers = []
             self.failure = consumer.ended
             self._on_gone()
 
@@ -270,11 +287,10 @@ class Fetcher:
     def _taken(self, count: int, *, for_nobody: bool = False) -> Arrival:
         """With the lock held. What was sent before the connection was lost is RabbitMQ's again."""
         epoch = self.channel.epoch if self.channel is not None else -1
-        batch: Arrival = []
-        while self._held and len(batch) < count:
-            delivery = self._held.popleft()
-            if delivery.epoch == epoch:
-                batch.append(delivery)
+        held, batch = self._held, list[Delivery]()
+        while held and (missing := count - len(batch)) > 0:
+            taken = [held.popleft() for _ in range(min(missing, len(held)))]
+            batch += [delivery for delivery in taken if delivery.epoch == epoch]
         if not for_nobody:
             self.in_hand += len(batch)
         return batch

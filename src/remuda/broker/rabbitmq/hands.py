@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from remuda.amqp.channel import Channel
-from remuda.broker.rabbitmq.codec import Incoming
 from remuda.broker.rabbitmq.fetcher import Fetcher
+from remuda.broker.rabbitmq.groups import Group, count_of, numbers_of
 
 _LEASES: Final = itertools.count(1)
 
@@ -18,10 +18,10 @@ _LEASES: Final = itertools.count(1)
 class Hand:
     """What one consumer holds of one delivery."""
 
-    __slots__ = ("channel", "consumer", "deadline", "fetched", "fetcher", "held", "lease", "queue")
+    __slots__ = ("channel", "consumer", "deadline", "fetched", "fetcher", "groups", "lease", "queue")
 
     def __init__(
-        self, queue: str, consumer: str, channel: Channel, fetcher: Fetcher | None, items: Sequence[Incoming],
+        self, queue: str, consumer: str, channel: Channel, fetcher: Fetcher | None, groups: list[Group],
         fetched: int, deadline: int,
     ) -> None:  # fmt: skip
         self.lease = next(_LEASES)
@@ -31,13 +31,27 @@ class Hand:
         self.fetcher = fetcher
         self.fetched = fetched
         self.deadline = deadline
-        self.held: dict[int, list[Incoming]] = {}
-        for item in items:
-            self.held.setdefault(item.number, []).append(item)
+        self.groups = groups
 
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.held.values()))
+    def take(self, runs: Iterable[tuple[int, int]] | None) -> list[Group]:
+        """Take all out, or those with these numbers."""
+        if runs is None:
+            groups, self.groups = self.groups, []
+            return groups
+        wanted = {number for first, count in runs for number in range(first, first + count)}
+        taken, left = [], []
+        for group in self.groups:
+            places = [at for at, number in enumerate(group.numbers) if number in wanted]
+            if not places:
+                left.append(group)
+            elif len(places) == len(group):
+                taken.append(group)
+            else:
+                chosen = set(places)
+                taken.append(group.choose(places))
+                left.append(group.choose([at for at in range(len(group)) if at not in chosen]))
+        self.groups = left
+        return taken
 
 
 class Hands:
@@ -55,29 +69,24 @@ class Hands:
             self._by_lease[hand.lease] = hand
             heapq.heappush(self._deadlines, (hand.deadline, hand.lease))
 
-    def take(self, lease: int, runs: Iterable[tuple[int, int]] | None) -> tuple[Hand, list[Incoming]] | None:
+    def take(self, lease: int, runs: Iterable[tuple[int, int]] | None) -> tuple[Hand, list[Group]] | None:
         """What an answer is for. Nobody else can answer for it afterwards; None if nothing is left to answer for."""
         with self._guard:
             hand = self._by_lease.get(lease)
             if hand is None:
                 self.late += 1
                 return None
-            if runs is None:
-                items = [item for group in hand.held.values() for item in group]
-                hand.held = {}
-            else:
-                numbers = [number for first, count in runs for number in range(first, first + count)]
-                items = [item for number in numbers for item in hand.held.pop(number, ())]
-            if not hand.held:
+            groups = hand.take(runs)
+            if not hand.groups:
                 del self._by_lease[lease]
-            if not items:
+            if not groups:
                 self.late += 1
                 return None
-        epoch = hand.channel.epoch
-        current = [item for item in items if item.delivery.epoch == epoch]
         if hand.fetcher is not None:
-            hand.fetcher.answered(len(items))
+            hand.fetcher.answered(count_of(groups))
         # What a lost connection took with it is RabbitMQ's again, and comes again.
+        epoch = hand.channel.epoch
+        current = [kept for group in groups if (kept := group.of_epoch(epoch)) is not None]
         return (hand, current) if current else None
 
     def renew(self, lease: int, deadline: int) -> bool:
@@ -110,16 +119,16 @@ class Hands:
     def of(self, queue: str) -> int:
         """How many messages of a queue are in hands."""
         with self._guard:
-            return sum(hand.size for hand in self._by_lease.values() if hand.queue == queue)
+            return sum(count_of(hand.groups) for hand in self._by_lease.values() if hand.queue == queue)
 
     def held_through(self, fetcher: Fetcher) -> list[int]:
         with self._guard:
             return [lease for lease, hand in self._by_lease.items() if hand.fetcher is fetcher]
 
-    def drop(self, queue: str) -> list[Incoming]:
-        """A queue is gone, and with it what was held of it."""
+    def drop(self, queue: str) -> list[int]:
+        """A queue is gone, and with it what was held of it; the numbers of the messages."""
         with self._guard:
             gone = [hand for hand in self._by_lease.values() if hand.queue == queue]
             for hand in gone:
                 del self._by_lease[hand.lease]
-        return [item for hand in gone for group in hand.held.values() for item in group]
+        return [number for hand in gone for number in numbers_of(hand.groups)]

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Final
 
-from remuda.log.streams.numbers import reference
+from remuda.log.streams.numbers import HASHED, reference
 from remuda.model.ids import STEP, Snowflakes
-
-_SNOWFLAKES: Final = 1 << 62
 
 
 class Ids:
@@ -45,14 +42,14 @@ number_of = reference
 
 def id_of(number: int) -> str | None:
     """The id of a message by its number, where the number tells it."""
-    return str(number) if 0 <= number < _SNOWFLAKES else None
+    return str(number) if 0 <= number < HASHED else None
 
 
-def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbours together: each run is a first number and how many follow it, a snowflake's step apart."""
+def runs_of(numbers: Sequence[int], step: int = STEP) -> list[tuple[int, int]]:
+    """Neighbours together: each run is a first number and how many there are, a snowflake's step apart."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
-        if runs and number == runs[-1][0] + runs[-1][1] * STEP:
+        if runs and number == runs[-1][0] + runs[-1][1] * step:
             runs[-1] = (runs[-1][0], runs[-1][1] + 1)
         else:
             runs.append((number, 1))

@@ -11,38 +11,94 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from remuda.amqp.channel import Channel
 from remuda.amqp.confirms import Outgoing
 from remuda.amqp.delivery import Delivery
 from remuda.broker.rabbitmq import codec, settling
 from remuda.broker.rabbitmq.codec import Incoming
+from remuda.broker.rabbitmq.numbers import id_of, number_of, runs_of
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.settling import Plan
 from remuda.broker.rabbitmq.support import DEAD
-from remuda.model.commands import Clear, Forget, Move, RemoveQueue, Reprocess
+from remuda.model.commands import (
+    Clear,
+    Command,
+    ConfigureQueue,
+    DeclareQueue,
+    Forget,
+    Move,
+    RemoveQueue,
+    Reprocess,
+    SetStatus,
+)
 from remuda.model.document import Consumption, Document, QueueView
-from remuda.model.errors import Unsupported
+from remuda.model.errors import NotFound, Unsupported
 from remuda.model.filters import MessageFilter
 from remuda.model.options import Status
 from remuda.model.records import Event
 from remuda.model.results import ParkedMessage
+from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import PARKED, State, check_move
 
 _SILENCE: Final = 2.0
-_REMEMBERED: Final = 10_000
+_REMEMBERED: Final = 65_536
 _AT_ONCE: Final = 1000
 
 
 class Operating:
-    """An operator's work on one broker."""
+    """What administrators, operators and spectators ask of one broker."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._seen: OrderedDict[int, Document] = OrderedDict()
+        self.info = runtime.info
+        self.queues = runtime.infos
+        self.reader = runtime.log
+        self.health = runtime.health
+        self.on_notice = runtime.notices.add
+        self.off_notice = runtime.notices.remove
+
+    def carry_out(self, command: Command) -> Any:
+        """Do what a command says, and wait for RabbitMQ."""
+        match command:
+            case DeclareQueue():
+                return self._runtime.queues.declare(command)
+            case ConfigureQueue():
+                return self._runtime.queues.configure(command)
+            case SetStatus():
+                return self._runtime.set_status(command)
+            case RemoveQueue():
+                return self.remove(command)
+            case Clear():
+                return self.clear(command)
+            case Reprocess():
+                return self.reprocess(command)
+            case Forget():
+                return self.forget(command)
+            case Move():
+                return self.move(command)
+        raise no_routers()
+
+    def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
+        return {}
+
+    def flush(self) -> None:
+        self._runtime.records.flush()
+
+    def document(self, message: str | int) -> Document:
+        """The life of a message, by its id or its number, from the event log."""
+        self._runtime.check_open()
+        own = id_of(message) if isinstance(message, int) else message
+        found = None if own is None else self._runtime.document(own)
+        if own is None or found is None:
+            raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
+        return msgspec.structs.replace(found, offset=number_of(own))
 
     def parked(self, queue: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         """Dead letters, the newest first. Those found are remembered, so that they can be asked for by number."""
-        definition = self._runtime.definition(queue)
+        definition = self._runtime.queues.definition(queue)
         if not definition.parks:
             return []
         found: list[tuple[ParkedMessage, Incoming]] = []
@@ -57,14 +113,8 @@ class Operating:
         found.reverse()
         found.sort(key=lambda pair: -pair[0].time)
         for one, item in found[:limit]:
-            self._seen[one.offset] = _document(queue, one, item)
-            self._seen.move_to_end(one.offset)
-        while len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
+            self._remember(_document(queue, one, item))
         return [one for one, _ in found[:limit]]
-
-    def remembered(self, number: int) -> Document | None:
-        return self._seen.get(number)
 
     def reprocess(self, command: Reprocess) -> int:
         for state in command.filter.states:
@@ -76,8 +126,8 @@ class Operating:
         return self._out_of_parking(command.queue, command.filter, None, command.who)
 
     def move(self, command: Move) -> int:
-        self._runtime.definition(command.queue)
-        self._runtime.ensure(command.to)
+        self._runtime.queues.definition(command.queue)
+        self._runtime.queues.ensure(command.to)
         count = 0
         if command.filter.states & PARKED:
             count += self._out_of_parking(command.queue, command.filter, command.to, command.who)
@@ -99,12 +149,12 @@ class Operating:
             settling.end_message(plan, command.queue, item, State.DEAD, command.reason, now, who=command.who)
 
         self._runtime.check_open()
-        self._runtime.definition(command.queue)
+        self._runtime.queues.definition(command.queue)
         return self._drain(command.queue, wanted, end)
 
     def remove(self, command: RemoveQueue) -> None:
         """Remove a queue, after what waits in it has been told of as ended."""
-        known, events = self._runtime.definition(command.queue), []
+        known, events = self._runtime.queues.definition(command.queue), []
 
         def end(items: list[Incoming], channel: Channel) -> None:
             for item in items:
@@ -112,29 +162,48 @@ class Operating:
             channel.ack([item.delivery for item in items])
 
         if known.status is not Status.NOT_INITIALIZED:
-            for fetcher in self._runtime._fetchers_of(command.queue):
+            for fetcher in self._runtime.consumers.of(command.queue):
                 fetcher.pause()
             self._sift(command.queue, end)
         self._runtime.remove(command)
         self._runtime.consuming.tell(events, self._runtime.clock())
 
     def waiting(self, queue: str) -> list[tuple[int, int]]:
-        raise Unsupported(
-            "RabbitMQ does not show the messages that wait in a queue without delivering them; ask the event log, or "
-            "clear and move the whole queue. Nothing was changed",
-            "waiting",
-        )
+        """The numbers of what waits in a queue, in its order. All of it is read and written anew, since RabbitMQ shows
+        a message only by delivering it; it is remembered, so that it can be asked for by number."""
+        self._runtime.check_open()
+        self._runtime.queues.definition(queue)
+        found: list[int] = []
+
+        def look(item: Incoming) -> bool:
+            found.append(item.number)
+            self._remember(_document(queue, ParkedMessage(item.number, State.QUEUED, "", item.message.created), item))
+            return False
+
+        self._drain(queue, look, lambda plan, item, now: None)
+        return runs_of(found, 1)
+
+    def remembered(self, message: object) -> Document | None:
+        """A message that an operator has seen, by its number, from its own headers: an id that is not a snowflake
+        cannot be told from its number."""
+        return self._seen.get(message) if type(message) is int else None
 
     # Inside
 
+    def _remember(self, document: Document) -> None:
+        self._seen[document.offset] = document
+        self._seen.move_to_end(document.offset)
+        while len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+
     def _out_of_parking(self, queue: str, chosen: MessageFilter, to: str | None, who: str | None) -> int:
         """Take dead letters out: to a queue as new, or for good."""
-        definition = self._runtime.definition(queue)
+        definition = self._runtime.queues.definition(queue)
         if not definition.parks:
             return 0
         runtime, count = self._runtime, 0
         if to is not None:
-            runtime.ensure(to)
+            runtime.queues.ensure(to)
 
         def sort(items: list[Incoming], channel: Channel) -> None:
             nonlocal count
@@ -160,12 +229,7 @@ class Operating:
     def _drain(self, queue: str, wanted: Callable[[Incoming], bool], end: Callable[[Plan, Incoming, int], None]) -> int:
         """Take messages that wait out of a queue; the others are written to it anew, in their order."""
         runtime, count = self._runtime, 0
-        for fetcher in runtime._fetchers_of(queue):
-            unseen = fetcher.pause()
-            if unseen and fetcher.channel is not None:
-                given = runtime.consuming.give_back(queue, fetcher.channel, unseen)
-                if given is not None:
-                    given.result(30)
+        runtime.consumers.pause(queue)
 
         def sort(items: list[Incoming], channel: Channel) -> None:
             nonlocal count
@@ -187,13 +251,13 @@ class Operating:
         try:
             self._sift(queue, sort)
         finally:
-            runtime._follow_status(queue)
+            runtime.consumers.follow_status(queue)
         return count
 
     def _sift(self, queue: str, sort: Callable[[list[Incoming], Channel], None]) -> None:
         """Consume what is in a queue now, have it sorted, and give back the rest."""
         runtime = self._runtime
-        runtime.check_up()
+        runtime.consumers.check_up()
         seen = runtime.topology.look(queue)
         if seen is None or not seen.message_count:
             return
@@ -226,6 +290,13 @@ class Operating:
             time.sleep(0.005)
 
 
+def no_routers() -> Unsupported:
+    return Unsupported(
+        "routers are RabbitMQ's exchanges here: declare and bind them with any of its tools. Nothing was changed",
+        "routers",
+    )
+
+
 def _send_back(plan: Plan, queue: str, to: str, item: Incoming, who: str | None) -> None:
     changes: dict[str, Any] = {"attempts": 0, "again": False, "wait": 0, "failed": 0, "detail": None, "expires": None}
     properties = codec.again(item, changes, parked=False)
@@ -254,14 +325,15 @@ def _within(number: int, runs: Iterable[tuple[int, int]]) -> bool:
 
 
 def _document(queue: str, parked: ParkedMessage, item: Incoming) -> Document:
-    """What the headers of a dead letter tell of its life in its queue."""
+    """What the headers of a message tell of its life in its queue."""
     history: Sequence[codec.Attempt] = item.history
     tried = tuple(Consumption(one.consumer, one.fetched) for one in history)
+    ended, last = parked.state is not State.QUEUED, history[-1].reason if history else None
     view = QueueView(
-        queue=queue, state=parked.state, queued=False, delivered=bool(history), success=False, archived=True,
+        queue=queue, state=parked.state, queued=not ended, delivered=bool(history), success=False, archived=ended,
         modified=parked.time, attempts=item.meta.attempts, confirmed_count=0, consumed_by=tried,
         consumed=history[0].fetched if history else None, processed=history[0].ended if history else None,
-        failed=parked.time, reason=parked.reason, detail=item.meta.detail,
+        failed=parked.time if ended else None, reason=parked.reason if ended else last, detail=item.meta.detail,
         duration=history[0].ended - history[0].fetched if history else None,
     )  # fmt: skip
     message = item.message

@@ -14,8 +14,8 @@ from remuda.amqp.properties import with_headers
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq import codec
-from remuda.broker.rabbitmq.definitions import Definitions
 from remuda.broker.rabbitmq.delays import exchange_of, level_for
+from remuda.broker.rabbitmq.journal import Definitions
 from remuda.broker.rabbitmq.numbers import Ids, number_of, runs_of
 from remuda.broker.rabbitmq.records import NoRecords, RecordSink
 from remuda.broker.rabbitmq.sender import Sender, Sent
@@ -23,7 +23,7 @@ from remuda.broker.rabbitmq.topology import CHANNELS, TOPICS, Topology, routing_
 from remuda.core.routing import PatternTrie
 from remuda.model.commands import Publish
 from remuda.model.errors import BrokerClosed, MessageTooLarge, NotFound, QueueFull, QueueNotAccepting, Refused
-from remuda.model.messages import Messages, cell
+from remuda.model.messages import Column, Messages, cell, fold
 from remuda.model.notices import Notice, NoticeKind
 from remuda.model.options import Status
 from remuda.model.records import Appended
@@ -384,18 +384,19 @@ class Publication:
             return
         kept = messages if len(taken) == len(messages) else messages.take(taken)
         command = msgspec.structs.replace(self._command, messages=kept)
-        queues = [parent.queues_of(command, row) for row in range(len(kept))]
-        for names in queues:
+        alike = type(kept.name) is not list and type(kept.topics) is not list
+        rows = range(1 if alike else len(kept))
+        queues: Column[tuple[str, ...]] = fold([parent.queues_of(command, row) for row in rows])
+        for names in queues if isinstance(queues, list) else [queues]:
             for name in names:
                 counts = parent.counts.setdefault(name, {})
-                counts[State.QUEUED] = counts.get(State.QUEUED, 0) + 1
+                counts[State.QUEUED] = counts.get(State.QUEUED, 0) + (1 if isinstance(queues, list) else len(kept))
         if recording:
-            same = queues[0] if queues.count(queues[0]) == len(queues) else queues
-            parent.records.append([Appended(number_of(kept.id(0)), self._now, kept, same)])
+            parent.records.append([Appended(number_of(kept.id(0)), self._now, kept, queues)])
         if parent.notices.wanted:
             by_queue: dict[str, list[int]] = {}
-            for row, names in enumerate(queues):
-                for name in names:
+            for row in range(len(kept)):
+                for name in cell(queues, row):
                     by_queue.setdefault(name, []).append(number_of(kept.id(row)))
             parent.notices.post(
                 Notice(NoticeKind.PRODUCED, name, self._now, first, count)

@@ -10,7 +10,9 @@ import msgspec
 from remuda.amqp.options import ConnectionOptions, parse_url
 from remuda.broker.rabbitmq.support import QueueKind
 from remuda.log.streams.numbers import STREAM
+from remuda.log.streams.source import BROKER_OPTIONS
 from remuda.model.errors import InvalidOption
+from remuda.model.message import MAX_PRIORITY
 from remuda.model.options import read_enum
 
 OPEN: Final = 20.0
@@ -22,6 +24,8 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     connection: ConnectionOptions
     queue_type: QueueKind = QueueKind.QUORUM
+    max_priority: int = MAX_PRIORITY
+    """The priorities that a classic queue has, beside 0. RabbitMQ keeps a queue within the queue for each."""
     uses_existing: bool = False
     """Whether queues that somebody else declared otherwise are used as they are."""
     log: str | None = STREAM
@@ -34,7 +38,7 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
         own: dict[str, str] = {}
         others: list[tuple[str, str]] = []
         for name, text in parse_qsl(query, keep_blank_values=True):
-            if name in ("queue_type", "log", "existing"):
+            if name in BROKER_OPTIONS:
                 own[name] = text
             else:
                 others.append((name, text))
@@ -44,12 +48,16 @@ class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "attempts in the URL would end the broker when RabbitMQ is away for a while; leave it out"
             )
         kind = read_enum("queue_type in the broker's URL", own.get("queue_type", QueueKind.QUORUM), QueueKind)
+        highest = own.get("max_priority", str(MAX_PRIORITY))
+        if not (highest.isascii() and highest.isdigit() and len(highest) < 3 and int(highest) <= MAX_PRIORITY):
+            raise InvalidOption(f"max_priority in the broker's URL must be from 0 to {MAX_PRIORITY}, not {highest!r}")
         if own.get("existing", "refuse") not in ("use", "refuse"):
             raise InvalidOption(f"existing in the broker's URL must be use or refuse, not {own['existing']!r}")
         log = own.get("log", STREAM)
         return cls(
             connection=connection,
             queue_type=kind,
+            max_priority=int(highest),
             uses_existing=own.get("existing") == "use",
             log=None if log == "no" else log,
         )

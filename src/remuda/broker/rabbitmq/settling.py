@@ -17,6 +17,7 @@ from remuda.broker.rabbitmq.definitions import QueueDefinition
 from remuda.broker.rabbitmq.delays import exchange_of, level_for
 from remuda.broker.rabbitmq.fetcher import Fetcher
 from remuda.broker.rabbitmq.hands import Hand
+from remuda.broker.rabbitmq.numbers import runs_of
 from remuda.broker.rabbitmq.sender import Sender, Sent
 from remuda.broker.rabbitmq.support import DEAD, QueueKind
 from remuda.broker.rabbitmq.topology import Topology
@@ -42,8 +43,17 @@ class Plan:
         self.events: list[Event] = []
 
 
+def succeeded(queue: str, numbers: Sequence[int], consumer: str | None) -> list[Event]:
+    """What is told of messages that were acknowledged; nothing else has to be done about them."""
+    runs = runs_of(numbers)
+    return [
+        *(Event(queue, State.SUCCESS, first, count, consumer) for first, count in runs),
+        *(Event(queue, State.COMPLETED, first, count) for first, count in runs),
+    ]
+
+
 def plan(hand: Hand, items: Sequence[Incoming], answer: Settlement, definition: QueueDefinition, now: int) -> Plan:
-    """From an answer to what has to be done."""
+    """From an answer other than an acknowledgement to what has to be done."""
     made = Plan()
     for item in items:
         _decide(made, hand, item, answer, definition.options, now)
@@ -58,9 +68,6 @@ def _decide(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, options:
         end_message(plan, queue, item, state, why, now, to=to, answer=answer, fetched=hand.fetched)
 
     match answer.outcome:
-        case Outcome.ACK:
-            plan.events.append(Event(queue, State.SUCCESS, item.number, 1, answer.consumer))
-            plan.events.append(Event(queue, State.COMPLETED, item.number, 1))
         case Outcome.NACK if options.put_back is PutBack.NO and answer.front is None:
             end(State.DEAD, reason or "negative answer", options.dead_letter_queue)
         case Outcome.NACK | Outcome.RETRY if last and answer.counted is not False:

@@ -76,7 +76,9 @@ def refuse_change(before: QueueOptions, after: QueueOptions) -> None:
             )
 
 
-def native(queue: str, options: QueueOptions, preferred: QueueKind, version: tuple[int, ...]) -> Native:
+def native(
+    queue: str, options: QueueOptions, preferred: QueueKind, version: tuple[int, ...], max_priority: int = MAX_PRIORITY
+) -> Native:
     """What to declare for a queue."""
     kind = QueueKind.CLASSIC if options.persistence is Persistence.MEMORY else preferred
     arguments: dict[str, Any] = {"x-queue-type": kind.value}
@@ -86,8 +88,8 @@ def native(queue: str, options: QueueOptions, preferred: QueueKind, version: tup
         # Since 4.0 a quorum queue drops what came back 20 times. How often is the bus's business.
         if version >= (4,):
             arguments["x-delivery-limit"] = -1
-    else:
-        arguments["x-max-priority"] = MAX_PRIORITY
+    elif max_priority:
+        arguments["x-max-priority"] = max_priority
     if options.message_limit:
         arguments["x-max-length"] = options.message_limit
     if quorum or options.message_limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,22 +12,20 @@ from remuda.amqp.errors import ChannelClosed
 from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
-from remuda.broker.rabbitmq.documents import document_of
 from remuda.broker.rabbitmq.fetcher import GATHER, LINGER, Arrival, Fetcher
-from remuda.broker.rabbitmq.operating import Operating
+from remuda.broker.rabbitmq.operating import Operating, no_routers
+from remuda.broker.rabbitmq.runs import ScheduleRuns
 from remuda.broker.rabbitmq.runtime import Runtime
-from remuda.broker.spectator import Spectator
-from remuda.model.commands import Pull, Subscribe
+from remuda.broker.verbs import Verbs
+from remuda.model.commands import Command, Pull, Subscribe
 from remuda.model.document import Document
 from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import ConsumersFull, Unsupported
-from remuda.model.filters import MessageFilter
-from remuda.model.notices import Notice
-from remuda.model.options import QueueOptions, Status
-from remuda.model.results import Declared, Differences, ParkedMessage, QueueInfo, Receipt
-from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.notices import NoticeKind
+from remuda.model.options import Status
+from remuda.model.results import Differences, Receipt
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_flag, read_name
+from remuda.model.texts import read_count, read_flag
 
 if TYPE_CHECKING:
     from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
@@ -35,12 +33,13 @@ if TYPE_CHECKING:
 _ACCESS_REFUSED: Final = 403
 
 
-class RabbitBroker:
+class RabbitBroker(Verbs):
     """The port for threads, on a `Runtime`. Safe to use from any thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.operating = Operating(runtime)
+        self._backend = self.operating = Operating(runtime)
+        self.runs = ScheduleRuns(runtime.definitions, runtime.clock)
         self._aio: AsyncRabbitBroker | None = None
 
     @property
@@ -71,7 +70,7 @@ class RabbitBroker:
         publishing = runtime.publishing
         differs: dict[str, Differences] = {}
         if command.options is not None or publishing.missing(command):
-            differs = runtime.ensure_all(publishing.needed(command), command.options)
+            differs = runtime.queues.ensure_all(publishing.needed(command), command.options)
             publishing.prepare(command)
         receipt = publishing.submit(command, differs).result()
         if receipt.refusals and raise_refusals:
@@ -108,7 +107,9 @@ class RabbitBroker:
             )
         existed = command.queue in runtime.definitions.queues
         typed = command.options is not None and "type" in command.options
-        known = runtime.ensure(command.queue, command.options, Status.RUNNING if typed else Status.NOT_INITIALIZED)
+        known = runtime.queues.ensure(
+            command.queue, command.options, Status.RUNNING if typed else Status.NOT_INITIALIZED
+        )
         limit = known.options.client_limit
         seen = runtime.topology.look(command.queue) if limit > 1 else None
         if seen is not None and seen.consumer_count >= limit:
@@ -116,10 +117,10 @@ class RabbitBroker:
         credit = max(command.credit, command.batch)
         if known.options.acknowledge != "wait":
             credit = max(credit, 1000)
-        fetcher = runtime.subscribe(command.queue, command.consumer, credit, exclusive=limit == 1)
+        fetcher = runtime.consumers.subscribe(command.queue, command.consumer, credit, exclusive=limit == 1)
         try:
-            if runtime.is_giving(command.queue):
-                runtime.start(fetcher)
+            if runtime.consumers.is_giving(command.queue):
+                runtime.consumers.start(fetcher)
             else:
                 fetcher.pause()
         except ChannelClosed as closed:
@@ -128,7 +129,7 @@ class RabbitBroker:
         except BaseException:
             runtime.unsubscribe(fetcher)
             raise
-        runtime.announce(command.queue, command.consumer)
+        runtime.announce(NoticeKind.CONSUMER_SUBSCRIBED, command.queue, command.consumer)
         named = command.options or {}
         standing = known.options
         differs = {
@@ -159,12 +160,12 @@ class RabbitBroker:
         """What a pull gives; waits as long as it asks."""
         self.check_pull(command)
         runtime = self.runtime
-        runtime.ensure(command.queue, status=Status.NOT_INITIALIZED)
-        fetcher = runtime.fetcher(command.queue)
+        runtime.queues.ensure(command.queue, status=Status.NOT_INITIALIZED)
+        fetcher = runtime.consumers.fetcher(command.queue)
         if not command.wait:
             found = self._fetch(command, fetcher)
         else:
-            with runtime.waiting_pull(command.queue):
+            with runtime.consumers.waiting_pull(command.queue):
                 found = self._fetch(command, fetcher)
         if command.clear_after != "none":
             self.operating.clear(checks.clear(command.queue, command.clear_after, None, None, None))
@@ -175,7 +176,7 @@ class RabbitBroker:
         deadline = time.monotonic() + command.wait / SECOND
         found = None
         while True:
-            if not runtime.is_giving(command.queue):
+            if not runtime.consumers.is_giving(command.queue):
                 arrived: Arrival = []
             elif not command.wait:
                 arrived = self._get(fetcher, command.count)
@@ -208,84 +209,12 @@ class RabbitBroker:
             return False
         return runtime.consuming.hands.renew(delivery.lease, runtime.clock() + known.options.acknowledge_timeout)
 
-    # Administering
-
-    def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
-        return self.runtime.declare(checks.declare_queue(name, options, more))
-
-    def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
-        return self.runtime.configure(checks.configure_queue(name, changes, who))
-
-    def set_status(self, name: str, status: Status | str, *, who: str | None = None) -> None:
-        self.runtime.set_status(checks.set_status(name, status, who))
-
-    def remove_queue(self, name: str, *, who: str | None = None) -> None:
-        self.operating.remove(checks.remove_queue(name, who))
-
-    def queue(self, name: str) -> QueueInfo:
-        return self.runtime.info(read_name("queue", name))
-
-    def queues(self) -> list[QueueInfo]:
-        return self.runtime.infos()
-
-    def create_router(self, name: str, kind: ExchangeKind | str, bindings: Iterable[Binding] = ()) -> None:
-        checks.declare_exchange(name, kind, bindings)
-        raise no_routers()
-
-    def bind(self, router: str, binding: Binding) -> None:
-        raise no_routers()
-
-    def unbind(self, router: str, binding: Binding) -> None:
-        raise no_routers()
-
-    def remove_router(self, name: str) -> None:
-        raise no_routers()
-
-    def routers(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return {}
-
-    # Operating
-
-    def clear(
-        self,
-        name: str,
-        lanes: str = "all",
-        *,
-        offsets: Iterable[tuple[int, int]] | None = None,
-        reason: str | None = None,
-        who: str | None = None,
-    ) -> int:
-        return self.operating.clear(checks.clear(name, lanes, offsets, reason, who))
-
-    def parked(self, name: str, chosen: MessageFilter | None = None, limit: int = 100) -> list[ParkedMessage]:
-        wanted = checks.message_filter(chosen)
-        return self.operating.parked(read_name("queue", name), wanted, read_count("limit", limit, 1))
-
-    def waiting(self, name: str) -> list[tuple[int, int]]:
-        return self.operating.waiting(read_name("queue", name))
-
-    def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        return self.operating.reprocess(checks.reprocess(name, chosen, who))
-
-    def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        return self.operating.forget(checks.forget(name, chosen, who))
-
-    def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        return self.operating.move(checks.move(name, to, chosen, who))
-
     # Observing
 
     def message(self, message: str | int) -> Document:
-        return document_of(self.runtime, self.operating, message)
+        return self.operating.remembered(message) or super().message(message)
 
-    def spectate(self) -> Spectator:
-        return Spectator(self.runtime.log(), self.runtime.records.flush)
-
-    def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self.runtime.notices.add(handler)
-
-    def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self.runtime.notices.remove(handler)
+    # Life
 
     def close(self) -> None:
         self.runtime.close()
@@ -297,6 +226,9 @@ class RabbitBroker:
         self.close()
 
     # Inside
+
+    def _do(self, command: Command) -> Any:
+        return self.operating.carry_out(command)
 
     def settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None) -> Future[int] | int:
         """Answer; what is not done at once is a future. Waits only where RabbitMQ must make something first."""
@@ -318,7 +250,7 @@ class RabbitBroker:
         future = fetcher.ask(count)
         try:
             if fetcher.must_start:
-                self.runtime.start(fetcher)
+                self.runtime.consumers.start(fetcher)
             arrived = future.result(max(deadline - time.monotonic(), 0))
             if len(arrived) < count and arrived:
                 time.sleep(GATHER)
@@ -339,19 +271,12 @@ class RabbitBroker:
 
     def _get(self, fetcher: Fetcher, count: int) -> Arrival:
         """What is there now, one by one, in the queue's order."""
-        return self.runtime.get(fetcher, count)
+        return self.runtime.consumers.get(fetcher, count)
 
 
 def _full(queue: str, count: int) -> ConsumersFull:
     return ConsumersFull(
         f"queue {queue!r} has {count} consumers, its client_limit; close one of them or raise the limit"
-    )
-
-
-def no_routers() -> Unsupported:
-    return Unsupported(
-        "routers are RabbitMQ's exchanges here: declare and bind them with any of its tools. Nothing was changed",
-        "routers",
     )
 
 
@@ -394,7 +319,7 @@ class RabbitSubscription:
     def set_credit(self, credit: int) -> None:
         """How many unanswered messages this consumer may hold from now on."""
         self._fetcher.fixed = read_count("credit", credit, 1)
-        self._broker.runtime.start(self._fetcher)
+        self._broker.runtime.consumers.start(self._fetcher)
 
     def __iter__(self) -> Iterator[Delivery]:
         while (delivery := self.receive()) is not None:

@@ -11,10 +11,12 @@ from remuda.amqp.channel import Channel
 from remuda.amqp.connection import Connection
 from remuda.amqp.errors import ChannelClosed, ConnectionLost
 from remuda.amqp.methods import QueueDeclareOk
-from remuda.broker.rabbitmq.definitions import PARKING, Definitions, QueueDefinition, change
+from remuda.broker.rabbitmq.definitions import PARKING, QueueDefinition, change
 from remuda.broker.rabbitmq.delays import exchange_of, level_arguments
+from remuda.broker.rabbitmq.journal import Definitions
 from remuda.broker.rabbitmq.support import DEAD, QueueKind, native, parking, parks_natively, version_of
 from remuda.model.errors import Conflict
+from remuda.model.message import MAX_PRIORITY
 from remuda.model.options import QueueOptions
 
 TOPICS: Final = "remuda.topics"
@@ -39,9 +41,11 @@ class Topology:
         kind: QueueKind,
         clock: Callable[[], int],
         *,
+        max_priority: int = MAX_PRIORITY,
         uses_existing: bool = False,
     ) -> None:
         self.kind = kind
+        self._max_priority = max_priority
         self.uses_existing = uses_existing
         """Whether queues that somebody else made are used as they are, whatever their arguments."""
         self._connection = connection
@@ -77,7 +81,7 @@ class Topology:
             options = definition.options
             if parks_natively(options):
                 self.make_parking(queue, definition)
-            wanted = native(queue, options, self.kind, self.version)
+            wanted = native(queue, options, self.kind, self.version, self._max_priority)
             self._declare(queue, wanted.arguments)
             self._bind(queue, options)
             self._made.add(queue)

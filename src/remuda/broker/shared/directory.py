@@ -18,10 +18,12 @@ from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.options import BrokerOptions
 from remuda.broker.shared import presence, sockets
+from remuda.broker.shared.connection import Connection
+from remuda.broker.shared.disk import HostDisk, is_held
 from remuda.broker.shared.filesystems import check_local
 from remuda.broker.shared.frames import Hello
 from remuda.broker.shared.guest import PATIENCE, Guest
-from remuda.broker.shared.host import Connection, Host, Listener, known_options
+from remuda.broker.shared.host import Host, known_options
 from remuda.broker.shared.presence import Presence
 from remuda.broker.shared.role import Role
 from remuda.log.directory import SOCKET, DirectoryDisk
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("remuda.shared")
 _FIRST_PAUSE: Final = 0.001
-_LONGEST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 0.02
 _OWN: Final = frozenset({"worker", "shared", "group", "force_network"})
 """Options that need not be alike."""
 _SURE: Final = 6
@@ -116,7 +118,13 @@ class SharedDirectory(Role):
 
     def _try_to_host(self, guest: Guest | None = None) -> bool:
         """Become the host, if nobody is."""
-        disk = DirectoryDisk(self.path, group=self._group, shared=True)
+        if is_held(self.path):
+            return False
+        disk = HostDisk(self.path, group=self._group)
+        try:
+            disk.lock()
+        except DirectoryInUse:
+            return False
         try:
             runtime = Runtime(
                 disk,
@@ -126,21 +134,23 @@ class SharedDirectory(Role):
                 survey=self._survey,
                 tags=None if guest is None else guest.tags,
             )
-        except DirectoryInUse:
-            return False
+        except BaseException:
+            disk.unlock()
+            raise
+        host: Host | None = None
         try:
             runtime.fence = _Fence(disk)
             host = Host(runtime, disk.epoch)
-            gate = _DirectoryGate(self.path, group=self._group)
-            listening = sockets.listen(self.path, group=self._group)
-            host.listen(Listener(listening, gate, local=True))
+            host.listen(disk.listener(_DirectoryGate(self.path, group=self._group)))
+            host.start()
             if guest is not None:
                 guest.hand_to(runtime)
             if self._presence is not None:
                 host.note_attached(self._presence.token)
                 self._presence.leave()
-            host.start()
         except BaseException:
+            if host is not None:
+                host.stop()
             runtime.close()
             raise
         with self._changing:
@@ -169,6 +179,12 @@ class SharedDirectory(Role):
         guest = self.guest
         assert guest is not None
         self._compare_options(guest)
+        try:
+            self._go_on(guest)
+        finally:
+            guest.leave_line()
+
+    def _go_on(self, guest: Guest) -> None:
         while not self._stop.is_set():
             guest.listen()
             pause = _FIRST_PAUSE

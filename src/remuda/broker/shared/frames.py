@@ -7,11 +7,12 @@ which its answer comes back.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from remuda.broker.shared.permissions import Grants
 from remuda.core.effects import Dispatch
 from remuda.log import codec
 from remuda.model import commands as verbs
@@ -26,7 +27,7 @@ from remuda.model.records import Appended, Event
 from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 
-VERSION: Final = 1
+VERSION: Final = 2
 HEAD: Final = struct.Struct(">IB")
 MAX_FRAME: Final = (1 << 30) + (64 << 20)
 """More than the largest batch that a broker takes."""
@@ -68,6 +69,8 @@ class Hello(msgspec.Struct, frozen=True):
     """The newest host it has seen."""
     far: bool = False
     """Whether it comes from another machine: what it says is checked, and it cannot read the directory."""
+    grants: Grants | None = None
+    """What it may do; None for everything. Set by the server that has checked its login, never by itself."""
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -162,6 +165,14 @@ class Carried(Dispatch, frozen=True):
 
     messages: Messages | None = None
     check: bool = False
+
+    def only(self, found: Sequence[tuple[int, int]]) -> Carried:
+        kept = super().only(found)
+        assert isinstance(kept, Carried)
+        assert self.messages is not None
+        offsets = [offset for first, count in self.runs for offset in range(first, first + count)]
+        rows = {offset: row for row, offset in enumerate(offsets)}
+        return msgspec.structs.replace(kept, messages=self.messages.take([rows[offset] for offset, _ in kept.runs]))
 
 
 VERBS: Final[tuple[type[Any], ...]] = (

@@ -11,34 +11,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from remuda.broker.shared import frames
-from remuda.broker.shared.border import checked
+from remuda.broker.shared.connection import COMMAND_WEIGHT, Connection, Gate, Listener
 from remuda.broker.shared.frames import Hello, Welcome, WireError
-from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
+from remuda.broker.shared.permissions import Permissions
+from remuda.broker.shared.requests import RequestHandler
 from remuda.broker.shared.session import Session
-from remuda.core.effects import Dispatch
-from remuda.model.commands import CancelPull, Pull, Reclaim, Settle, Subscribe, Unsubscribe
 from remuda.model.errors import RemudaError
 
 if TYPE_CHECKING:
-    from remuda.broker.embedded.attempts import AttemptMarks
-    from remuda.broker.embedded.pending import Pending
     from remuda.broker.embedded.runtime import Runtime
 
 _log = logging.getLogger("remuda.host")
-_READ: Final = 1 << 18
-_STOP_READING: Final = 4 << 20
-"""Unsent bytes at which a guest is not listened to until it has taken its answers."""
-_SLOW_AT_ONCE: Final = 4
-_LOAD: Final = 4000
-_COMMAND_WEIGHT: Final = 40
-"""A command may bring messages with it: at most a hundred are answered in one turn, and four thousand publishes."""
 _GRACE: Final = 2.0
 """Seconds for which a guest that lost its connection, but may live, keeps what it holds."""
 _CLAIMING: Final = 3.0
@@ -46,92 +34,6 @@ _CLAIMING: Final = 3.0
 _STRANGERS: Final = 10.0
 """Seconds within which a new connection must have said who it is."""
 _DEFERRED: Final = 0.025
-_SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUESTIONS
-"""Questions that may take long, and are answered by a thread of their own."""
-
-
-class Gate(Protocol):
-    """Who may come in."""
-
-    def admit(self, connection: Connection, hello: Hello) -> None:
-        """Raise to refuse."""
-
-    def lives(self, token: str) -> bool | None:
-        """Whether the guest's process is there; None where nobody can tell."""
-
-    def marks(self, token: str) -> AttemptMarks | None:
-        """What a guest that is gone had begun with, where that is known."""
-
-
-class Connection:
-    """A socket that does not block, and the bytes on their way through it."""
-
-    def __init__(self, peer: socket.socket, gate: Gate, *, local: bool, limit: int = frames.MAX_FRAME) -> None:
-        self.peer = peer
-        self.gate = gate
-        self.local = local
-        self.session: Session | None = None
-        self.buffer = frames.Buffer(limit)
-        self.unsent: deque[bytes] = deque()
-        self.unsent_bytes = 0
-        self.closing = False
-        """Whether it is to be closed once everything is sent."""
-        self.since = time.monotonic()
-        self.waits_for = selectors.EVENT_READ
-        self.slow = 0
-        """Questions of it that another thread works on."""
-        self.load = 0
-        """What it asked for in this turn, by weight."""
-        self.stalled = False
-        """Whether frames of it lie here that are not looked at yet."""
-
-    @property
-    def full(self) -> bool:
-        """Whether it has asked for more than it has taken: then it is not listened to for now."""
-        return self.unsent_bytes > _STOP_READING or self.slow >= _SLOW_AT_ONCE or self.load >= _LOAD
-
-    def send(self, data: bytes) -> int:
-        if data:
-            self.unsent.append(data)
-            self.unsent_bytes += len(data)
-        return self.unsent_bytes
-
-    def receive(self) -> bytes | None:
-        """What has come; None when nothing has, and nothing at all at the end."""
-        try:
-            return self.peer.recv(_READ)
-        except (BlockingIOError, InterruptedError):
-            return None
-
-    def flush(self) -> None:
-        """Send as much as the peer takes."""
-        while self.unsent:
-            data = self.unsent[0] if len(self.unsent) == 1 else b"".join(self.unsent)
-            self.unsent.clear()
-            try:
-                sent = self.peer.send(data)
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            if sent < len(data):
-                self.unsent.appendleft(data[sent:] if sent else data)
-            self.unsent_bytes -= sent
-            if sent < len(data):
-                return
-
-
-class _Answer:
-    """An answer that may go out once its ticket is kept."""
-
-    __slots__ = ("connection", "pending", "request", "shape", "ticket")
-
-    def __init__(
-        self, connection: Connection, request: int, pending: Pending, shape: Callable[[Any], Any], ticket: int
-    ) -> None:
-        self.connection = connection
-        self.request = request
-        self.pending = pending
-        self.shape = shape
-        self.ticket = ticket
 
 
 class Host:
@@ -147,18 +49,24 @@ class Host:
         self._selector.register(self._wake_from, selectors.EVENT_READ, None)
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
+        self._touched: set[Connection] = set()
+        """Those with which something is to be done in this turn."""
+        self._stalled: set[Connection] = set()
+        self._strangers: set[Connection] = set()
+        """Those that have not said yet who they are."""
+        self._absent: set[Session] = set()
+        """Those without a connection, which may come back."""
         self._sessions: dict[str, Session] = {}
         self._awake = False
         self._posted: deque[Callable[[], None]] = deque()
-        self._dirty: set[Session] = set()
-        self._answers: list[_Answer] = []
-        self._deferred: deque[_Answer] = deque()
-        self._executor: ThreadPoolExecutor | None = None
+        self._dirty: deque[Session] = deque()
+        self._eager = False
+        """Whether one of them was added since the last turn sent what there was."""
+        self._requests = RequestHandler(runtime, self._post, self._later)
         self._stopping = False
         self._expected = runtime.engine.survivors
         """Guests of the last host: deliveries in flight may be theirs."""
         self._claiming = (time.monotonic() + _CLAIMING) if self._expected else 0.0
-        self._attached: set[str] = set()
         self._moves = True
         self._thread = threading.Thread(target=self._run, name="remuda-host", daemon=True)
 
@@ -186,7 +94,7 @@ class Host:
 
     def note_attached(self, token: str) -> None:
         """A guest of the last host has reclaimed what it held, or is this very process."""
-        self._attached.add(token)
+        self._requests.attached.add(token)
 
     @property
     def guests(self) -> list[int]:
@@ -209,7 +117,8 @@ class Host:
         self._ring()
 
     def _wake_session(self, session: Session) -> None:
-        self._dirty.add(session)
+        self._dirty.append(session)
+        self._eager = True
         if threading.current_thread() is not self._thread:
             self._ring()
 
@@ -231,32 +140,36 @@ class Host:
             self._shut()
 
     def _patience(self) -> float | None:
-        if any(connection.stalled and not connection.full for connection in self._connections):
+        if self._eager or any(connection.ready for connection in self._stalled):
             return 0
-        if self._deferred:
+        if self._requests.defers:
             return _DEFERRED
-        if self._claiming or any(session.until is not None for session in self._sessions.values()):
+        if self._claiming or self._absent:
             return 0.1
-        if any(connection.session is None for connection in self._connections):
+        if self._strangers:
             return 1.0
         return None
 
     def _turn(self, timeout: float | None) -> None:
         for key, mask in self._selector.select(timeout):
-            if key.data is None:
+            source = key.data
+            if type(source) is Connection:
+                if source.closed:
+                    continue
+                self._touched.add(source)
+                self._guarded(source, self._take if mask & selectors.EVENT_READ else Connection.flush)
+            elif source is None:
                 self._heard()
-            elif isinstance(key.data, Listener):
-                self._accept(key.data)
-            elif mask & selectors.EVENT_READ:
-                self._read(key.data)
             else:
-                self._guarded(key.data, key.data.flush)
+                self._accept(source)
         while self._posted:
             self._posted.popleft()()
-        for connection in [one for one in self._connections if one.stalled and not one.full]:
-            self._guarded(connection, partial(self._feed, connection, b""))
+        if self._stalled:
+            for connection in [one for one in self._stalled if one.ready]:
+                self._touched.add(connection)
+                self._guarded(connection, self._feed)
         self._look_after()
-        self._commit()
+        self._requests.commit()
         self._send()
 
     def _heard(self) -> None:
@@ -288,15 +201,14 @@ class Host:
 
     def _add(self, connection: Connection) -> None:
         self._connections.add(connection)
+        self._strangers.add(connection)
+        connection.touched = self._touched
         self._selector.register(connection.peer, selectors.EVENT_READ, connection)
 
-    def _read(self, connection: Connection) -> None:
-        self._guarded(connection, lambda: self._take(connection))
-
-    def _guarded(self, connection: Connection, work: Callable[[], None]) -> None:
+    def _guarded(self, connection: Connection, work: Callable[[Connection], None]) -> None:
         """Whatever a peer sends costs its own connection, never the others'."""
         try:
-            work()
+            work(connection)
         except WireError as error:
             _log.warning("a guest's connection is closed: %s", error)
             connection.send(frames.frame(frames.FAILED, (0, frames.error_of(error))))
@@ -316,21 +228,29 @@ class Host:
             return
         self._feed(connection, data)
 
-    def _feed(self, connection: Connection, data: bytes) -> None:
-        connection.stalled = False
+    def _feed(self, connection: Connection, data: bytes = b"") -> None:
+        if connection.stalled:
+            connection.stalled = False
+            self._stalled.discard(connection)
         for kind, payload in connection.buffer.feed(data):
             if connection.closing:
                 return
             if connection.session is None:
                 self._greet(connection, kind, payload)
+            elif kind == frames.GOODBYE:
+                self._end(connection.session)
+                connection.session.connection = None
+                connection.session = None
+                connection.closing = True
             else:
-                self._do(connection, connection.session, kind, payload)
-            connection.load += _COMMAND_WEIGHT if kind == frames.COMMAND else 1
+                self._requests.carry_out(connection, connection.session, kind, payload)
+            connection.load += COMMAND_WEIGHT if kind == frames.COMMAND else 1
             if connection.full:
                 connection.stalled = True
+                self._stalled.add(connection)
                 return
 
-    # Requests
+    # Who comes
 
     def _greet(self, connection: Connection, kind: int, payload: bytes) -> None:
         if kind != frames.HELLO:
@@ -351,233 +271,61 @@ class Host:
             connection.closing = True
             return
         session = self._sessions.get(hello.token)
+        if session is not None and hello.grants != (session.permissions and session.permissions.grants):
+            raise WireError("a guest comes back with other permissions than it had; open the broker anew")
         if session is None:
             session = self._sessions[hello.token] = Session(self._runtime, hello.token, self._wake_session)
+            session.permissions = None if hello.grants is None else Permissions(hello.grants)
         else:
-            for other in [one for one in self._connections if one.session is session]:
-                self._drop(other)
+            if session.connection is not None:
+                self._drop(session.connection)
+            self._absent.discard(session)
             session.returns()
         self._runtime.visited = True
         session.pid = hello.pid
         session.local = connection.local
-        connection.session = session
-        self._dirty.add(session)
+        connection.session, session.connection = session, connection
+        self._strangers.discard(connection)
+        self._dirty.append(session)
         welcome = Welcome(
             frames.VERSION, os.getpid(), self.epoch, self._runtime.clock(), known_options(self._runtime.options),
             connection.local,
         )  # fmt: skip
         connection.send(frames.frame(frames.WELCOME, welcome))
 
-    def _do(self, connection: Connection, session: Session, kind: int, payload: bytes) -> None:
-        if kind == frames.PUBLISH:
-            said = frames.decode(frames.Published, payload)
-            self._try(connection, said.request, lambda: self._publish(connection, session, said))
-        elif kind == frames.COMMAND:
-            asked = frames.decode(frames.Commanded, payload)
-            self._try(connection, asked.request, lambda: self._command(connection, session, asked))
-        elif kind == frames.ASK:
-            question = frames.decode(frames.Asked, payload)
-            self._try(connection, question.request, lambda: self._ask(connection, session, question))
-        elif kind == frames.BEGUN:
-            session.begun(*frames.decode(tuple[int, int], payload))
-        elif kind == frames.ATTACH:
-            self._attach(connection, session, payload)
-        elif kind == frames.PING:
-            connection.send(frames.frame(frames.PONG, None))
-        elif kind == frames.GOODBYE:
-            self._end(session)
-            connection.session = None
-            connection.closing = True
-        else:
-            raise WireError(f"there is no frame of kind {kind}")
-
-    def _try(self, connection: Connection, request: int, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except WireError:
-            raise
-        except RemudaError as error:
-            connection.send(frames.frame(frames.FAILED, (request, frames.error_of(error))))
-
-    def _publish(self, connection: Connection, session: Session, said: frames.Published) -> None:
-        command = frames.publish_of(said, session.token, trusted=connection.local)
-        if not connection.local:
-            command = checked(command)
-        pending = self._runtime.submit(command)
-        self._answers.append(_Answer(connection, said.request, pending, frames.told, pending.ticket))
-        if pending.confirmed is not None:
-            self._tell_fate(connection, said.request, pending.confirmed)
-
-    def _tell_fate(self, connection: Connection, request: int, fate: Future[None]) -> None:
-        def tell(done: Future[None]) -> None:
-            error = done.exception()
-            said = None if error is None else frames.error_of(error)
-            self._post(lambda: self._later(connection, frames.frame(frames.CONFIRMED, (request, said))))
-
-        fate.add_done_callback(tell)
+    # After the requests of a turn
 
     def _later(self, connection: Connection, data: bytes) -> None:
         if connection in self._connections and not self._stopping:
             connection.send(data)
             if connection.session is not None:
-                self._dirty.add(connection.session)
-
-    def _command(self, connection: Connection, session: Session, said: frames.Commanded) -> None:
-        command, runtime = frames.command_of(said), self._runtime
-        if not connection.local:
-            command = checked(command)
-        if isinstance(command, Subscribe):
-            ready = session.subscribe(command)
-            if ready is None:
-                connection.send(frames.frame(frames.RESULT, (said.request, {})))
-                return
-            subscribing, inbox = ready
-            try:
-                pending = runtime.submit(subscribing, inbox)
-            except RemudaError:
-                session.forget(command.tag)
-                raise
-            session.subscribed(subscribing, command.tag)
-        elif isinstance(command, Pull):
-            pulling, waiting = session.pull(command)
-            try:
-                pending = runtime.submit(pulling, waiting)
-            except RemudaError:
-                session.forget(command.tag)
-                raise
-            if pending.result is not None:
-                session.forget(command.tag)
-                session.hold(pending.result, pulled=True)
-            self._answers.append(
-                _Answer(connection, said.request, pending, lambda _: self._pulled(session, pending), pending.ticket)
-            )
-            return
-        elif isinstance(command, CancelPull):
-            waited = session.cancel_pull(command.queue, command.tag)
-            connection.send(frames.frame(frames.RESULT, (said.request, waited)))
-            return
-        elif isinstance(command, Settle):
-            self._settle(connection, session, said, command)
-            return
-        else:
-            pending = runtime.submit(command)
-            if isinstance(command, Unsubscribe):
-                session.unsubscribed(command)
-        self._answers.append(_Answer(connection, said.request, pending, _plainly, pending.ticket))
-
-    def _settle(self, connection: Connection, session: Session, said: frames.Commanded, command: Settle) -> None:
-        pending = self._runtime.submit(command, wait=said.waits)
-        if command.runs is None:
-            session.settled(command.lease)
-        if pending.ticket or said.waits:
-            self._answers.append(_Answer(connection, said.request, pending, _plainly, pending.ticket))
-        else:
-            # It goes with whatever is written next, and its answer follows then.
-            answer = _Answer(connection, said.request, pending, _plainly, self._runtime.last_ticket)
-            self._deferred.append(answer)
-
-    def _pulled(self, session: Session, pending: Pending) -> frames.Delivered:
-        dispatch: Dispatch | None = pending.result
-        if dispatch is None:
-            return frames.Delivered(None)
-        messages = pending.held
-        if messages is None:
-            dispatch, messages = self._runtime.load(dispatch)
-        return frames.delivered(dispatch, messages)
-
-    def _ask(self, connection: Connection, session: Session, said: frames.Asked) -> None:
-        shapes = frames.QUESTIONS.get(said.question)
-        if shapes is None:
-            raise WireError(f"there is no question {said.question!r}")
-        values = frames.decode(shapes[0], said.values)
-        if said.question == "notices":
-            session.hear(values[0])
-            connection.send(frames.frame(frames.RESULT, (said.request, None)))
-        elif said.question == "watch":
-            fate = self._runtime.watch(*values)
-            connection.send(frames.frame(frames.RESULT, (said.request, fate is not None)))
-            if fate is not None:
-                self._tell_fate(connection, said.request, fate)
-        elif said.question in _SLOW:
-            self._executor = self._executor or ThreadPoolExecutor(1, "remuda-host-work")
-            connection.slow += 1
-            self._executor.submit(self._answer_slowly, connection, said.request, said.question, values)
-        else:
-            result = getattr(self._runtime, said.question)(*values)
-            connection.send(frames.frame(frames.RESULT, (said.request, result)))
-
-    def _answer_slowly(self, connection: Connection, request: int, question: str, values: tuple[Any, ...]) -> None:
-        try:
-            if question in LOG_QUESTIONS:
-                found = answer_from_log(self._runtime, question, values)
-            else:
-                found = getattr(self._runtime, question)(*values)
-            data = frames.frame(frames.RESULT, (request, found))
-        except BaseException as error:
-            data = frames.frame(frames.FAILED, (request, frames.error_of(error)))
-        self._post(lambda: self._answered_slowly(connection, data))
-
-    def _answered_slowly(self, connection: Connection, data: bytes) -> None:
-        connection.slow -= 1
-        self._later(connection, data)
-
-    def _attach(self, connection: Connection, session: Session, payload: bytes) -> None:
-        request, claims = frames.decode(tuple[int, list[frames.Claim]], payload)
-        found: list[int] = []
-        for claim in claims:
-            command = Reclaim(claim.queue, claim.lease, claim.consumer, claim.runs, claim.pulled)
-            found.append(self._runtime.submit(command).result)
-            held = Dispatch(claim.queue, claim.consumer, 0, claim.lease, claim.runs, [], 0)
-            session.hold(held, pulled=claim.pulled)
-        connection.send(frames.frame(frames.RESULT, (request, found)))
-        self._attached.add(session.token)
-
-    # After the requests of a turn
-
-    def _commit(self) -> None:
-        answers, self._answers = self._answers, []
-        failure: BaseException | None = None
-        if answers:
-            try:
-                self._runtime.wait(max(answer.ticket for answer in answers))
-            except Exception as error:
-                failure = error
-        reached = self._runtime.reached
-        while self._deferred and self._deferred[0].ticket <= reached:
-            answers.append(self._deferred.popleft())
-        for answer in answers:
-            self._reply(answer, failure)
-
-    def _reply(self, answer: _Answer, failure: BaseException | None) -> None:
-        if answer.connection not in self._connections:
-            return
-        if failure is None:
-            try:
-                said = frames.frame(frames.RESULT, (answer.request, answer.shape(answer.pending.result)))
-                answer.connection.send(said)
-                return
-            except RemudaError as error:
-                failure = error
-        elif isinstance(answer.pending.result, Dispatch):
-            self._runtime.give_back(answer.pending.result)  # pulled, and not to be handed out
-        answer.connection.send(frames.frame(frames.FAILED, (answer.request, frames.error_of(failure))))
+                self._dirty.append(connection.session)
 
     def _send(self) -> None:
-        dirty, self._dirty = self._dirty, set()
-        for connection in list(self._connections):
+        self._eager = False
+        dirty: set[Session] = set()
+        while self._dirty:
+            dirty.add(self._dirty.popleft())
+        self._touched.update(one.connection for one in dirty if one.connection is not None)
+        touched = list(self._touched)
+        self._touched.clear()
+        for connection in touched:
+            if connection.closed:
+                continue
             session = connection.session
             if session in dirty and session is not None and not connection.closing:
                 while session.outgoing(connection.send):
-                    self._guarded(connection, connection.flush)
-                    if connection.unsent or connection not in self._connections:
+                    self._guarded(connection, Connection.flush)
+                    if connection.unsent or connection.closed:
                         break
             if connection.unsent:
-                self._guarded(connection, connection.flush)
+                self._guarded(connection, Connection.flush)
             if connection.closing and not connection.unsent:
                 self._drop(connection)
                 continue
             connection.load = 0
             self._listen_to(connection)
+        self._touched.clear()
 
     def _listen_to(self, connection: Connection) -> None:
         """A guest that does not take its answers is not heard until it does."""
@@ -585,7 +333,7 @@ class Host:
         if connection.unsent:
             wanted |= selectors.EVENT_WRITE
             if connection.session is not None:
-                self._dirty.add(connection.session)
+                self._dirty.append(connection.session)
         if wanted == connection.waits_for or connection not in self._connections:
             return
         if not wanted:
@@ -598,12 +346,11 @@ class Host:
 
     def _look_after(self) -> None:
         now = time.monotonic()
-        for session in [one for one in self._sessions.values() if one.until is not None and one.until <= now]:
+        for session in [one for one in self._absent if one.until is not None and one.until <= now]:
             self._end(session)
-        for connection in [one for one in self._connections if one.session is None]:
-            if now - connection.since > _STRANGERS:
-                self._drop(connection)
-        if self._claiming and (now >= self._claiming or self._expected <= self._attached):
+        for connection in [one for one in self._strangers if now - one.since > _STRANGERS]:
+            self._drop(connection)
+        if self._claiming and (now >= self._claiming or self._expected <= self._requests.attached):
             self._claiming = 0.0
             try:
                 self._runtime.release_unclaimed()
@@ -615,6 +362,8 @@ class Host:
 
     def _lose(self, connection: Connection) -> None:
         """A connection broke."""
+        if connection.closed:
+            return  # its guest is back over another one
         session = connection.session
         self._drop(connection)
         if session is None or session.token not in self._sessions:
@@ -624,17 +373,24 @@ class Host:
         else:
             session.until = time.monotonic() + _GRACE
             session.gate = connection.gate
+            self._absent.add(session)
 
     def _drop(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
+            self._strangers.discard(connection)
+            self._stalled.discard(connection)
+            connection.closed = True
+            if connection.session is not None and connection.session.connection is connection:
+                connection.session.connection = None
             if connection.waits_for:
                 self._selector.unregister(connection.peer)
             connection.peer.close()
 
     def _end(self, session: Session, gate: Gate | None = None) -> None:
-        gate = gate or session.gate or next((one.gate for one in self._connections if one.session is session), None)
+        gate = gate or session.gate or (session.connection.gate if session.connection is not None else None)
         self._sessions.pop(session.token, None)
+        self._absent.discard(session)
         session.end(None if gate is None else gate.marks(session.token))
 
     def _shut(self) -> None:
@@ -644,11 +400,10 @@ class Host:
                 self._selector.unregister(listener.socket)
             listener.close()
         with contextlib.suppress(Exception):
-            self._commit()
-        if self._executor is not None:
-            self._executor.shutdown(wait=True, cancel_futures=True)
-            while self._posted:
-                self._posted.popleft()()
+            self._requests.commit()
+        self._requests.close()
+        while self._posted:
+            self._posted.popleft()()
         deadline = time.monotonic() + 2
         for session in self._sessions.values():
             session.moving = True
@@ -659,6 +414,7 @@ class Host:
                 while connection.unsent:
                     connection.peer.sendall(connection.unsent.popleft())
             connection.peer.close()
+            connection.closed = True
         self._connections.clear()
         if not self._moves:
             for session in list(self._sessions.values()):
@@ -666,27 +422,6 @@ class Host:
         self._selector.close()
         self._wake_from.close()
         self._wake_to.close()
-
-
-class Listener:
-    """A socket on which guests come in."""
-
-    def __init__(self, listening: socket.socket, gate: Gate, *, local: bool, limit: int = frames.MAX_FRAME) -> None:
-        self.socket = listening
-        self.gate = gate
-        self._local = local
-        self._limit = limit
-        listening.setblocking(False)
-
-    def connect(self, peer: socket.socket) -> Connection:
-        return Connection(peer, self.gate, local=self._local, limit=self._limit)
-
-    def close(self) -> None:
-        self.socket.close()
-
-
-def _plainly(result: Any) -> Any:
-    return result
 
 
 def known_options(options: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from remuda.broker.shared import frames, sockets
+from remuda.broker.shared.disk import is_held
 from remuda.log.directory import DirectoryDisk
 
 _PATIENCE: Final = 3.0
@@ -17,15 +17,8 @@ _PATIENCE: Final = 3.0
 
 def holder_of(path: Path) -> int | None:
     """The process that has a directory; None if nobody has it, 0 if it cannot be seen from here."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        pass
-    else:
+    if not is_held(path):
         return None
-    finally:
-        os.close(handle)
     try:
         with sockets.connect(path) as peer:
             known = sockets.peer_of(peer)

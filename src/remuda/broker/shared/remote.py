@@ -103,6 +103,12 @@ class RemoteServer(Role):
         self._thread.start()
 
     def _follow(self, guest: Guest) -> None:
+        try:
+            self._go_on(guest)
+        finally:
+            guest.leave_line()
+
+    def _go_on(self, guest: Guest) -> None:
         while not self._stop.is_set():
             guest.listen()
             pause = _FIRST_PAUSE

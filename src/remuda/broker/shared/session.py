@@ -19,7 +19,8 @@ from remuda.model.notices import Notice
 if TYPE_CHECKING:
     from remuda.broker.embedded.attempts import AttemptMarks
     from remuda.broker.embedded.runtime import Runtime
-    from remuda.broker.shared.host import Gate
+    from remuda.broker.shared.connection import Connection, Gate
+    from remuda.broker.shared.permissions import Permissions
 
 _NOTICES: Final = 100_000
 _LEASES: Final = 10_000
@@ -46,7 +47,7 @@ class SessionInbox(Inbox):
 
 
 class Session:
-    """One guest, over however many connections."""
+    """One guest, over one connection after the other."""
 
     def __init__(self, runtime: Runtime, token: str, wake: Callable[[Session], None]) -> None:
         self.token = token
@@ -57,6 +58,10 @@ class Session:
         self.until: float | None = None
         """Without a connection: when it counts as gone."""
         self.gate: Gate | None = None
+        self.connection: Connection | None = None
+        """Over which it is reached now."""
+        self.permissions: Permissions | None = None
+        """What it may do; None for everything."""
         self._runtime = runtime
         self._wake = wake
         self._inboxes: dict[int, tuple[int, SessionInbox]] = {}
@@ -216,6 +221,8 @@ class Session:
         self._wake(self)
 
     def _notice(self, notice: Notice) -> None:
+        if self.permissions is not None and not self.permissions.sees(notice.queue):
+            return
         self._notices.append(notice)
         self._wake(self)
 

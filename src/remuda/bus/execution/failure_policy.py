@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from remuda.bus.broker_api import Clock, Outcome, Settlement, outcome_of, settlement
 from remuda.bus.handlers.exceptions import Dead
 from remuda.bus.handlers.result import CallResult
+from remuda.bus.observing.logs import log_error
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.replies import REPLY_TOPIC
 from remuda.bus.publishing.reply import Reply
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.durations import text
-from remuda.model.message import Message
 
 _log = logging.getLogger("remuda.bus")
 
@@ -57,17 +57,17 @@ class FailurePolicy:
             delay = result.delay
         level = logging.INFO if requested else logging.WARNING
         if _log.isEnabledFor(level):
-            _log.log(
-                level, "%s: attempt %d of %d of message %s %s: %s; next attempt %s",
+            log_error(
+                _log, level, "%s: attempt %d of %d of message %s %s: %s; next attempt %s",
                 self._queue, attempt, self._retry.max_retries + 1, message_id,
                 "asks for another" if requested else "failed", reason, f"in {text(delay)}" if delay else "now",
-                exc_info=result.error, extra=self._fields(message_id, attempt),
+                error=result.error, traceback=result.traceback, extra=self._fields(message_id, attempt),
             )  # fmt: skip
         return settlement(Outcome.RETRY, reason, delay, consumer, detail), None
 
-    def failure_reply(self, message: Message, result: CallResult, fate: Fate) -> Reply | None:
-        """Word of a failure for who asked for it: at the end, and to a caller as soon as waiting is in vain."""
-        headers = message.headers
+    def failure_reply(self, headers: Mapping[str, str], result: CallResult, fate: Fate) -> Reply | None:
+        """Word of a failure for who asked for it, by the message's headers: at the end, and to a caller as soon as
+        waiting is in vain."""
         callback = headers.get(names.CALLBACK)
         called = callback is not None and callback.startswith(REPLY_TOPIC)
         target = callback if called else headers.get(names.FAILURE_CALLBACK)
@@ -90,12 +90,13 @@ class FailurePolicy:
     def _give_up(self, result: CallResult, message_id: str, attempt: int, consumer: str) -> Fate:
         target = self._settings.failover
         last = min(attempt, self._retry.max_retries + 1)
-        _log.error(
-            "%s: attempt %d, the last, of message %s failed: %s; %s",
-            self._queue, last, message_id, result.reason,
-            f"it moves to {target}" if target else "it is dead: fix the cause, then reprocess it",
-            exc_info=result.error, extra=self._fields(message_id, attempt),
-        )  # fmt: skip
+        if _log.isEnabledFor(logging.ERROR):
+            log_error(
+                _log, logging.ERROR, "%s: attempt %d, the last, of message %s failed: %s; %s",
+                self._queue, last, message_id, result.reason,
+                f"it moves to {target}" if target else "it is dead: fix the cause, then reprocess it",
+                error=result.error, traceback=result.traceback, extra=self._fields(message_id, attempt),
+            )  # fmt: skip
         reason = result.reason if target is None else f"{MOVED}{target}: {result.reason}"
         return settlement(Outcome.DEAD, reason, consumer=consumer, detail=result.detail), target
 

@@ -14,6 +14,7 @@ from remuda.bus.execution.settling import PendingSettlement
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.bus.publishing.reply import Reply
 from remuda.model.message import Message
+from remuda.model.messages import cell
 
 SendReply = Callable[[Message, Reply], None]
 
@@ -68,7 +69,7 @@ class QueueProcessor:
             for row in rows:
                 fate = self._failure_policy.decide(result, delivery.messages.id(row), attempts[row], consumer)
                 fates.setdefault(fate, []).append(row)
-                reply = self._failure_policy.failure_reply(delivery[row], result, fate)
+                reply = self._failure_policy.failure_reply(cell(delivery.messages.headers, row), result, fate)
                 if reply is not None:
                     replies.append((row, reply))
         if done:

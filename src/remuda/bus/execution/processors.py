@@ -57,7 +57,7 @@ class Processors:
         patterns: dict[str, list[str]] = {}
         for handler in self._bus.handlers:
             patterns.setdefault(handler.queue, []).extend(handler.topics)
-        declaring.declare_queues(broker, self.queue_settings(), patterns)
+        declaring.declare_queues(broker, self._bus.schedules.fitted(broker, self.queue_settings()), patterns)
 
     def all(self) -> list[QueueProcessor]:
         bus = self._bus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
+import traceback as tracebacks
 from types import CodeType, TracebackType
 from typing import Final
 
@@ -35,6 +35,11 @@ class CallResult(msgspec.Struct, frozen=True):
     """For logs; it does not leave its process."""
     error_type: str = ""
 
+    @property
+    def traceback(self) -> str | None:
+        """The whole traceback of the error; None where only its end was kept."""
+        return self.detail if self.detail is not None and len(self.detail) < _DETAIL_LIMIT else None
+
 
 DONE: Final = CallResult(Outcome.ACK)
 
@@ -43,6 +48,20 @@ def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResu
     """The result of a call that raised."""
     text = _text(error)
     name = type(error).__name__
+    if isinstance(error, _TOLD):
+        return _told(error, text, name)
+    error.__traceback__ = _from_handler(error.__traceback__)
+    final = retry is not None and not retry.retries(error)
+    # A log may be a file or a terminal that cannot hold such a text either.
+    logged = error if _speaks(error) and _is_storable(_full_text(error)) else None
+    return CallResult(Outcome.NACK, f"{name}: {text}", _traceback(error), final=final, error=logged, error_type=name)
+
+
+_TOLD: Final = (HandlerDecision, Undecodable, HandlerTimeout)
+"""Errors that say all there is to say: nobody needs to know where they were raised."""
+
+
+def _told(error: BaseException, text: str, name: str) -> CallResult:
     match error:
         case Retry():
             return CallResult(Outcome.RETRY, text, delay=error.after, error_type=name)
@@ -56,13 +75,8 @@ def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResu
             return CallResult(Outcome.DEAD, text, error_type=name)
         case Undecodable():
             return CallResult(Outcome.INVALID, f"undecodable: {text}", error_type=name)
-        case HandlerTimeout():
+        case _:
             return CallResult(Outcome.NACK, text or "timed out", error_type=name)
-    error.__traceback__ = _from_handler(error.__traceback__)
-    final = retry is not None and not retry.retries(error)
-    # A log may be a file or a terminal that cannot hold such a text either.
-    logged = error if _speaks(error) and _is_storable(_full_text(error)) else None
-    return CallResult(Outcome.NACK, f"{name}: {text}", _traceback(error), final=final, error=logged, error_type=name)
 
 
 def unstorable_reply(error: Exception) -> CallResult:
@@ -88,7 +102,7 @@ def _traceback(error: BaseException) -> str:
                 name = f"{type(error).__module__}.{name}"
             text = _full_text(error)
             return storable(f"{lines}{name}: {text}\n" if text else f"{lines}{name}\n")[-_DETAIL_LIMIT:]
-    return storable("".join(traceback.format_exception(type(error), error, trace)))[-_DETAIL_LIMIT:]
+    return storable("".join(tracebacks.format_exception(type(error), error, trace)))[-_DETAIL_LIMIT:]
 
 
 def _from_handler(trace: TracebackType | None) -> TracebackType | None:
@@ -112,7 +126,7 @@ def _stack(trace: TracebackType | None) -> str:
     key = tuple(frames)
     known = _stacks.get(key)
     if known is None:
-        known = "Traceback (most recent call last):\n" + "".join(traceback.format_tb(trace))
+        known = "Traceback (most recent call last):\n" + "".join(tracebacks.format_tb(trace))
         if len(_stacks) >= _STACKS_KEPT:
             _stacks.clear()
         _stacks[key] = known

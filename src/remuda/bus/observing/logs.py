@@ -27,12 +27,34 @@ class JsonFormatter(logging.Formatter):
             if name not in _STANDARD and name not in entry:
                 entry[name] = value
         if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
+            entry["exception"] = record.exc_text or self.formatException(record.exc_info)
         return msgspec.json.encode(entry, enc_hook=_plain).decode()
 
 
 def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, int) else str(value)
+
+
+def log_error(
+    logger: logging.Logger,
+    level: int,
+    message: str,
+    *args: object,
+    error: BaseException | None,
+    traceback: str | None,
+    extra: dict[str, Any],
+) -> None:
+    """As `logger.log` with `exc_info`, for an error whose traceback is a text already.
+
+    Every handler takes that text; making it anew, which looks at the source files, would cost more than all else that
+    a failure does.
+    """
+    path, line, function, _ = logger.findCaller(stacklevel=2)
+    raised = None if error is None else (type(error), error, error.__traceback__)
+    record = logger.makeRecord(logger.name, level, path, line, message, args, raised, function, extra)
+    if raised is not None and traceback is not None:
+        record.exc_text = traceback.removesuffix("\n")
+    logger.handle(record)
 
 
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from remuda.bus.broker_api import QueueInfo
-from remuda.bus.extras import MissingExtra
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.exceptions import HandlerTimeout, NotInterested, NotNow, Reject, Retry
 from remuda.bus.handlers.middleware import Handled, Middleware
 from remuda.bus.publishing.bodies import Undecodable
+from remuda.model.extras import MissingExtra
 from remuda.model.message import Message
 
 try:

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from remuda.bus.extras import MissingExtra
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.exceptions import HandlerDecision
 from remuda.bus.handlers.middleware import Handled, Middleware
 from remuda.bus.publishing import headers as names
+from remuda.model.extras import MissingExtra
 from remuda.model.message import Message
 
 try:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from remuda.bus.scheduling.schedule import LAST, NAME, RULE, Schedule
+import msgspec
+
+from remuda.bus.broker_api import Broker, RunLedger
+from remuda.bus.scheduling.schedule import COPY, LAST, NAME, RULE, Schedule
+from remuda.bus.settings.settings import QueueSettings
 from remuda.model.errors import Duplicate, NotFound, PartlyRefused
 from remuda.model.message import Message
 
@@ -25,6 +31,16 @@ class Schedules:
     def add(self, schedule: Schedule, topic: str) -> None:
         self.by_topic[topic] = schedule
 
+    def fitted(self, broker: Broker, chosen: Mapping[str, QueueSettings]) -> Mapping[str, QueueSettings]:
+        """The settings of queues. Where a ledger keeps runs apart, the queues of schedules need no unique ids."""
+        if run_ledger(broker) is None:
+            return chosen
+        mine = {schedule.queue for schedule in self.by_topic.values()}
+        return {
+            queue: msgspec.structs.replace(settings, unique=False) if queue in mine else settings
+            for queue, settings in chosen.items()
+        }
+
     def plan_all(self) -> None:
         """Make sure that each schedule has its next run."""
         now = self._bus.now()
@@ -39,6 +55,10 @@ class Schedules:
         if schedule is None or NAME not in message.headers:
             return True
         now, due = self._bus.now(), message.due or message.created
+        ledger = run_ledger(self._bus.broker)
+        if ledger is not None and not ledger.begin(schedule.name, due, message.headers.get(COPY, "")):
+            _log.debug("%s: the run %s has begun elsewhere", schedule.name, message.id)
+            return False
         self._plan(message.name, schedule, schedule.next_after(due, now), due)
         if message.headers.get(RULE) != str(schedule.rule):
             _log.info("%s: the run that was due under its former rule is left out", schedule.name)
@@ -53,8 +73,16 @@ class Schedules:
         headers = {NAME: schedule.name, RULE: str(schedule.rule)}
         if last is not None:
             headers[LAST] = str(last)
-        message = Message(topic, b"null", id=run, mime_type="application/json", headers=headers, due=due)
         broker = self._bus.broker
+        ledger = run_ledger(broker)
+        if ledger is not None:
+            if not ledger.is_planned(schedule.name, due):
+                headers[COPY] = uuid4().hex
+                broker.publish(_run(topic, run, headers, due), queue=schedule.queue)
+                # Not before: what was noted and not published would never run. Of two copies one runs.
+                ledger.plan(schedule.name, due)
+            return
+        message = _run(topic, run, headers, due)
         try:
             broker.message(run)
         except NotFound:
@@ -62,3 +90,13 @@ class Schedules:
                 broker.publish(message, queue=schedule.queue)
             except (Duplicate, PartlyRefused):
                 _log.debug("%s: the run %s is planned already", schedule.name, run)
+
+
+def run_ledger(broker: Broker) -> RunLedger | None:
+    """What keeps runs apart on a broker whose queues cannot have unique ids."""
+    found: RunLedger | None = getattr(broker, "runs", None)
+    return found
+
+
+def _run(topic: str, run: str, headers: dict[str, str], due: int) -> Message:
+    return Message(topic, b"null", id=run, mime_type="application/json", headers=headers, due=due)

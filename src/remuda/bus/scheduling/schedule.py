@@ -22,6 +22,8 @@ NAME: Final = "remuda-schedule"
 RULE: Final = "remuda-schedule-rule"
 LAST: Final = "remuda-schedule-last"
 """The header that says when the run before was due."""
+COPY: Final = "remuda-schedule-copy"
+"""The header that tells copies of one run apart, where the broker takes several."""
 _TOLERANCE: Final = 60 * SECOND
 
 

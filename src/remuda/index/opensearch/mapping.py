@@ -123,6 +123,8 @@ def request(query: Query) -> dict[str, Any]:
     times = {sign: time for sign, time in (("gte", query.since), ("lt", query.until)) if time is not None}
     if times:
         must.append({"range": {"created": times}})
+    if query.offsets is not None:
+        must.append({"terms": {"offset": list(query.offsets)}})
     for name in ("object", "key"):
         if (value := getattr(query, name)) is not None:
             must.append({"term": {f"{name}_term": term(value)}})

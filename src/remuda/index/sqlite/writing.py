@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from remuda.index.folding import Change, Changes, fold
-from remuda.index.messages import documents
-from remuda.index.port import Document
+from remuda.index.messages import NO_QUEUE, copy_of
+from remuda.index.port import MESSAGE_COLUMNS, CopyState, Document
 from remuda.index.sqlite.database import CHUNK, Database
+from remuda.index.text import searchable, text_of
 
 _SPAN: Final = 4096
 _CHANGED: Final = """CREATE TEMP TABLE IF NOT EXISTS changed (
@@ -20,10 +21,11 @@ _CHANGED: Final = """CREATE TEMP TABLE IF NOT EXISTS changed (
     PRIMARY KEY (offset, queue)) WITHOUT ROWID"""
 _OLD: Final = """SELECT copies.queue, copies.state, count(*) FROM temp.changed CROSS JOIN copies
     ON copies.offset = changed.offset AND copies.queue = changed.queue GROUP BY 1, 2"""
+# The plus keeps SQLite from going through all copies and looking each up among the changes.
 _UPDATE: Final = """UPDATE copies SET state = n.state, modified = n.modified,
     attempts = coalesce(n.attempts, copies.attempts),
     reason = CASE WHEN n.clean OR n.reason IS NOT NULL THEN n.reason ELSE copies.reason END
-    FROM temp.changed AS n WHERE copies.offset = n.offset AND copies.queue = n.queue"""
+    FROM temp.changed AS n WHERE copies.offset = +n.offset AND copies.queue = +n.queue"""
 _ARRIVED: Final = """INSERT OR IGNORE INTO copies
     SELECT n.offset, n.queue, n.state, n.modified, coalesce(n.attempts, 0), n.reason FROM temp.changed AS n
     WHERE EXISTS (SELECT 1 FROM messages WHERE messages.offset = n.offset)
@@ -32,44 +34,112 @@ _ARRIVED: Final = """INSERT OR IGNORE INTO copies
 Counts = Counter[tuple[int, str]]
 
 
+class _Columns:
+    """Messages and their copies side by side, as SQLite takes them: row by row it would cost twice as much."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.labels: list[int] = []
+        self.ids: list[str] = []
+        self.keys: list[str | None] = []
+        self.created: list[int] = []
+        self.sizes: list[int] = []
+        self.texts: list[str] = []
+        self.copy_offsets: list[int] = []
+        self.queues: list[int] = []
+        self.states: list[str] = []
+        self.modified: list[int] = []
+        self.attempts: list[int] = []
+        self.reasons: list[str | None] = []
+
+    def add_copy(self, offset: int, queue: int, copy: CopyState) -> None:
+        self.copy_offsets.append(offset)
+        self.queues.append(queue)
+        self.states.append(copy.state)
+        self.modified.append(copy.modified)
+        self.attempts.append(copy.attempts)
+        self.reasons.append(copy.reason)
+
+
 def write(database: Database, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch]) -> None:
     """Take messages and then events in; within a transaction."""
     parts = fold(events)
     first = next(parts, {})
     for batch in messages:
-        write_documents(database, documents(batch, first))
+        _insert(database, _columns_of(database, batch, first))
     for part in chain((first,), parts):
         _write_changes(database, part)
 
 
 def write_documents(database: Database, found: Iterable[Document]) -> None:
     """Add messages that are not there yet."""
-    counts: Counts = Counter()
-    labels: Counter[int] = Counter()
-    messages: list[tuple[object, ...]] = []
-    copies: list[tuple[object, ...]] = []
-    texts: list[tuple[int, str]] = []
+    columns = _Columns()
     for document in found:
         offset = document.offset
-        label = database.label(document.name, document.topics, document.object, document.mime_type)
-        labels[label] += 1
-        messages.append((offset, label, document.id, document.key, document.created, document.size))
+        columns.offsets.append(offset)
+        columns.labels.append(database.label(document.name, document.topics, document.object, document.mime_type))
+        columns.ids.append(document.id)
+        columns.keys.append(document.key)
+        columns.created.append(document.created)
+        columns.sizes.append(document.size)
+        columns.texts.append(document.text)
         for copy in document.copies:
-            queue = database.queue(copy.queue)
-            counts[queue, copy.state] += 1
-            copies.append((offset, queue, copy.state, copy.modified, copy.attempts, copy.reason))
-        if document.text:
-            texts.append((offset, document.text))
-    if not messages:
+            columns.add_copy(offset, database.queue(copy.queue), copy)
+    _insert(database, columns)
+
+
+def _columns_of(database: Database, batch: pa.RecordBatch, changes: Changes) -> _Columns:
+    """The columns of a batch of the log. Changes that are used here are taken out."""
+    columns = _Columns()
+    if not batch.num_rows:
+        return columns
+    listed = {name: batch.column(name) for name in MESSAGE_COLUMNS}
+    listed["created"] = listed["created"].cast(pa.int64())
+    rows: dict[str, list[Any]] = {name: column.to_pylist() for name, column in listed.items()}
+    columns.offsets, columns.created, columns.ids = rows["offset"], rows["created"], rows["id"]
+    columns.keys, columns.sizes = rows["key"], list(map(len, rows["body"]))
+    shared = [rows[name] for name in ("name", "topics", "object", "mime_type")]
+    if all(column.count(column[0]) == len(column) for column in shared):
+        name, topics, about, mime_type = (column[0] for column in shared)
+        columns.labels = [database.label(name, tuple(topics or ()), about, mime_type)] * len(columns.offsets)
+    else:
+        columns.labels = [
+            database.label(name, tuple(topics or ()), about, mime_type)
+            for name, topics, about, mime_type in zip(*shared, strict=True)
+        ]
+    columns.texts = list(map(searchable, map(text_of, rows["body"], rows["mime_type"])))
+    for offset, created, queues in zip(columns.offsets, columns.created, rows["queues"], strict=True):
+        for queue in queues or (NO_QUEUE,):
+            pending = changes.get(queue)
+            change = pending.pop(offset, None) if pending else None
+            columns.add_copy(offset, database.queue(queue), copy_of(queue, created, change))
+    return columns
+
+
+def _insert(database: Database, columns: _Columns) -> None:
+    if not columns.offsets:
         return
     many = database.connection.executemany
-    many("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", messages)
-    many("INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)", copies)
-    many("UPDATE labels SET messages = messages + ? WHERE id = ?", ((count, label) for label, count in labels.items()))
+    many(
+        "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)",
+        zip(columns.offsets, columns.labels, columns.ids, columns.keys, columns.created, columns.sizes, strict=True),
+    )
+    many(
+        "INSERT INTO copies VALUES (?, ?, ?, ?, ?, ?)",
+        zip(
+            columns.copy_offsets, columns.queues, columns.states, columns.modified, columns.attempts,
+            columns.reasons, strict=True,
+        ),
+    )  # fmt: skip
+    many(
+        "UPDATE labels SET messages = messages + ? WHERE id = ?",
+        ((number, label) for label, number in Counter(columns.labels).items()),
+    )
+    texts = ((offset, text) for offset, text in zip(columns.offsets, columns.texts, strict=True) if text)
     for chunk, group in groupby(texts, key=lambda text: text[0] // CHUNK):
         many(f"INSERT INTO {database.words_table(chunk)} (rowid, text) VALUES (?, ?)", group)
-    _widen_spans(database, [(row[0], row[4]) for row in messages])  # type: ignore[misc]
-    count(database, counts)
+    _widen_spans(database, columns.offsets, columns.created)
+    count(database, Counter(zip(columns.queues, columns.states, strict=True)))
 
 
 def count(database: Database, counts: Counts) -> None:
@@ -110,13 +180,13 @@ def _rows(database: Database, changes: Changes) -> Iterator[tuple[object, ...]]:
     return iter(found)
 
 
-def _widen_spans(database: Database, times: list[tuple[int, int]]) -> None:
+def _widen_spans(database: Database, offsets: Sequence[int], times: Sequence[int]) -> None:
     run = database.connection.execute
     newest = run("SELECT * FROM spans ORDER BY first DESC LIMIT 1").fetchone()
     spans: list[list[int]] = []
-    if newest is not None and newest[1] < times[0][0] < newest[0] + _SPAN:
+    if newest is not None and newest[1] < offsets[0] < newest[0] + _SPAN:
         spans.append(list(newest))
-    for offset, time in times:
+    for offset, time in zip(offsets, times, strict=True):
         if spans and spans[-1][0] <= offset < spans[-1][0] + _SPAN:
             last = spans[-1]
             last[1], last[2], last[3] = max(last[1], offset), min(last[2], time), max(last[3], time)

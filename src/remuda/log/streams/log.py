@@ -8,8 +8,8 @@ from time import monotonic, sleep, time_ns
 from typing import Final, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
+from remuda.log.arrow import pa
 from remuda.log.codec import Damaged
 from remuda.log.columns import join_appended, slice_appended
 from remuda.log.eventlog import Ends, Wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -14,10 +15,11 @@ ROWS: Final = 1 << ROW_BITS
 """Rows of one kind in an entry, at most."""
 GONE: Final = -1
 """In place of the offset of a message that is not in the stream, or not any more."""
-_HASHED: Final = 1 << 62
+HASHED: Final = 1 << 61
+"""From here on, and below twice as much, a number is the hash of an id. Snowflakes are below it for seventeen years."""
 _SMALL: Final = 1 << 45
 """Below, a number was counted by somebody: a snowflake of the first hours of their era."""
-_DIGITS: Final = len(str(_HASHED)) - 1
+_DIGITS: Final = len(str(HASHED))
 
 
 def first_of(entry: int) -> int:
@@ -38,9 +40,21 @@ def entry_after(number: int) -> int:
 def reference(id: str) -> int:
     """The number that stands for a message's id: a snowflake itself, of any other text a hash beyond all snowflakes."""
     if id.isascii() and id.isdigit() and len(id) <= _DIGITS and (id[0] != "0" or id == "0"):
-        return int(id)
+        number = int(id)
+        if number < HASHED:
+            return number
     digest = blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return _HASHED | (int.from_bytes(digest, "big") & (_HASHED - 1))
+    return HASHED | (int.from_bytes(digest, "big") & (HASHED - 1))
+
+
+def references(ids: Sequence[str]) -> list[int]:
+    """The numbers that stand for ids, which cost less where all are snowflakes of one length."""
+    length = len(ids[0]) if ids else 0
+    joined = "".join(ids)
+    alike = 0 < length < _DIGITS and len(joined) == length * len(ids) and joined.isascii() and joined.isdigit()
+    if alike and all(len(id) == length and id[0] != "0" for id in ids):
+        return list(map(int, ids))
+    return list(map(reference, ids))
 
 
 def neighbours(first: int, count: int) -> range:
@@ -50,4 +64,4 @@ def neighbours(first: int, count: int) -> range:
 
 def time_told(reference: int) -> int | None:
     """When a message was made (microseconds), if its id is a snowflake."""
-    return time_of(reference) if _SMALL < reference < _HASHED else None
+    return time_of(reference) if _SMALL < reference < HASHED else None

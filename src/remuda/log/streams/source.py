@@ -30,7 +30,7 @@ _PATIENCE: Final = 30.0
 _EMPTY: Final = 2.0
 """A stream without entries is not told from one whose entries are slow to come, but by waiting."""
 _NOT_FOUND: Final = 404
-_OF_THE_BROKER: Final = ("log", "queue_type")
+BROKER_OPTIONS: Final = frozenset({"log", "queue_type", "max_priority", "existing"})
 """What a broker's URL may say beside how to reach it."""
 _NO_LOG: Final = "no"
 _OFFSET: Final = "x-stream-offset"
@@ -207,7 +207,7 @@ def read_place(where: str | Url | ConnectionOptions, stream: str = STREAM) -> tu
         raise InvalidOption(f"{url} says that no event log is kept there (log=no); name one, as log=remuda.log")
     login = "" if url.user is None else quote(url.user, safe="")
     login += "" if url.password is None else ":" + quote(url.password, safe="")
-    others = [(name, value) for name, value in url.options if name not in _OF_THE_BROKER]
+    others = [(name, value) for name, value in url.options if name not in BROKER_OPTIONS]
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in others)
     options = parse_url(
         f"{url.scheme}://{login}{'@' if login else ''}{','.join(map(str, url.hosts))}/"

@@ -33,6 +33,8 @@ _BUFFER: Final = 64 << 20
 _PATIENCE: Final = 30.0
 _FAREWELL: Final = 3.0
 """Seconds that an end waits for a broker that is away."""
+_STALLED: Final = 5.0
+"""Seconds without a confirm after which something is wrong."""
 _MARGIN: Final = 10 * SECOND
 _PROPERTIES: Final = encode_properties(Properties(content_type="application/vnd.remuda.records", delivery_mode=2))
 _NOT_FOUND: Final = 404
@@ -69,6 +71,7 @@ class _Sent(NamedTuple):
     records: int
     """How many records are kept, counted from the first, once these are."""
     receipt: Receipt | None
+    since: float
 
 
 class StreamWriter:
@@ -87,13 +90,15 @@ class StreamWriter:
         retention: Retention | None = None,
         linger: Duration = "5ms",
         timeout: float = _PATIENCE,
+        owned: bool = False,
     ) -> None:
+        """`owned` is whether a connection that is given ends with the writer."""
         arguments = (retention or Retention()).arguments()
         self._linger = micros(linger) / SECOND
         if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
             raise InvalidOption(f"timeout must be a number of seconds above 0, not {timeout!r}")
         self._timeout = timeout
-        self._owned = not isinstance(where, Connection)
+        self._owned = owned or not isinstance(where, Connection)
         if isinstance(where, Connection):
             self._connection, self.stream = where, check_stream(stream)
         else:
@@ -130,24 +135,44 @@ class StreamWriter:
 
     def append(self, records: Sequence[Appended | Events]) -> None:
         """Take records over; they are kept after `flush`. Waits where 64 MiB have gathered already."""
+        if not self._take(records, self._timeout):
+            raise StorageError(
+                f"the stream {self.stream!r} took nothing in for {self._timeout:g} s, and {self._size} bytes wait; "
+                "these records were not taken over, try again later"
+            )
+
+    def offer(self, records: Sequence[Appended | Events]) -> bool:
+        """As `append`, without waiting: False where too much has gathered, and then the records are not taken over."""
+        return self._take(records, 0)
+
+    def _take(self, records: Sequence[Appended | Events], patience: float) -> bool:
         for record in records:
             if not isinstance(record, Appended | Events):
                 raise InvalidMessage(f"a record is an Appended or an Events, not {record!r}; nothing was logged")
         parts = [part for part in encode_records(records) if part.rows]
-        if not parts:
-            return
         size = sum(len(part.payload) for part in parts)
         with self._changed:
-            if not self._changed.wait_for(lambda: self._over() or self._size < _BUFFER, self._timeout):
-                raise StorageError(
-                    f"the stream {self.stream!r} took nothing in for {self._timeout:g} s, and {self._size} bytes wait; "
-                    "these records were not taken over, try again later"
-                )
+            if not self._changed.wait_for(lambda: self._over() or self._size < _BUFFER, patience):
+                return False
             self._check()
             self._parts += parts
             self._size += size
             self._appended += len(parts)
-            self._changed.notify_all()
+            if parts:
+                self._changed.notify_all()
+        return True
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing of what was appended is kept at the moment, if so."""
+        if self._failure is not None:
+            return f"the stream {self.stream!r} is not written any more: {self._failure}"
+        with self._changed:
+            waited = time.monotonic() - self._sent[0].since if self._sent else 0.0
+        if waited < _STALLED:
+            return None
+        why = "" if self._connection.up else f": {self._connection.last_error}"
+        return f"the stream {self.stream!r} has confirmed nothing for {waited:.0f} s{why}"
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended so far is kept."""
@@ -172,7 +197,7 @@ class StreamWriter:
                     "are sent as soon as it can be written"
                 )
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Send what is left, and end. May be called again."""
         with self._changed:
             ended, self._closing = self._closing, True
@@ -181,7 +206,8 @@ class StreamWriter:
         if ended:
             return
         try:
-            self.flush(self._timeout if self._connection.up else min(self._timeout, _FAREWELL))
+            limit = self._timeout if timeout is None else timeout
+            self.flush(limit if self._connection.up else min(limit, _FAREWELL))
         finally:
             with self._changed:
                 self._failure = self._failure or BrokerClosed("it was closed")
@@ -290,7 +316,7 @@ class StreamWriter:
         self._changed.notify_all()
         return parts
 
-    def _send(self, entries: list[tuple[int, bytes]], records: int) -> None:
+    def _send(self, entries: list[tuple[int, bytes]], records: int, since: float = 0) -> None:
         try:
             receipt: Receipt | None = self._publish(entries)
         except AmqpError as error:
@@ -299,7 +325,7 @@ class StreamWriter:
             _LOG.warning("the event log waits for its stream: %s", error)
             receipt = None
         with self._changed:
-            self._sent.append(_Sent(entries, records, receipt))
+            self._sent.append(_Sent(entries, records, receipt, since or time.monotonic()))
         if receipt is not None:
             receipt.when_settled(self._wake)
 
@@ -330,12 +356,12 @@ class StreamWriter:
         for sent in waiting:
             missing = [entry for entry in sent.entries if entry[0] not in there and entry[0] not in refused]
             if missing:
-                self._send(missing, sent.records)
+                self._send(missing, sent.records, sent.since)
             else:
                 with self._changed:
                     settled = Receipt(())
                     settled.settle()
-                    self._sent.append(_Sent([], sent.records, settled))
+                    self._sent.append(_Sent([], sent.records, settled, sent.since))
 
     def _refused(self, entries: Iterable[tuple[int, bytes]]) -> set[int]:
         """The sequences of large entries that the broker does not take at all: sent again, they would be in the way of

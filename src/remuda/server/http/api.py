@@ -71,7 +71,7 @@ class Api:
         timeout = None if wait is None else min(seconds(wait), 60.0)
         keys = call.request.headers.getlist("idempotency-key")
 
-        async def do() -> wire.Published:
+        async def do() -> bytes:
             return await call.run(self._publish, call, content, kind, queue, timeout)
 
         if not keys:
@@ -81,20 +81,18 @@ class Api:
         asked = b"\0".join([kind.encode(), (queue or "").encode(), content])
         return _created(await self.idempotency.once(call.user.name, keys[0], asked, do))
 
-    def _publish(
-        self, call: Call, content: bytes, kind: str, queue: str | None, timeout: float | None
-    ) -> wire.Published:
+    def _publish(self, call: Call, content: bytes, kind: str, queue: str | None, timeout: float | None) -> bytes:
         given = _read_messages(content, kind)
         if len(given) > MAX_BATCH:
             raise Problem(413, "Request too large", f"a batch has at most {MAX_BATCH} messages; send several")
         if not given:
-            return wire.Published([], 0)
+            return msgspec.json.encode(wire.Published([], 0))
         messages = wire.columns_of(given, call.user.name, time.time_ns() // 1000)
         receipt = call.service.publish(messages, queue, call.user.name, timeout)
         if receipt.refusals and len(receipt) == 1:
             raise problem_of(receipt.refusals[0])
         refused = {str(row): str(error) for row, error in receipt.refusals.items()}
-        return wire.Published(receipt.ids, receipt.accepted, refused)
+        return msgspec.json.encode(wire.Published(receipt.ids, receipt.accepted, refused))
 
     async def resend(self, call: Call) -> Any:
         asked = await call.decoded(wire.ResendRequest)
@@ -206,11 +204,11 @@ class Api:
         if await call.request.is_disconnected():
             await call.service.answer(delivery, "release")
             return Response(status_code=400)
-        token = self.deliveries.add(delivery) if delivery.lease is not None else None
         messages = [
             _pulled(offset, attempt, message)
             for offset, attempt, message in zip(delivery.offsets, delivery.attempts, delivery, strict=True)
         ]
+        token = self.deliveries.add(delivery) if delivery.lease is not None else None
         return wire.Pulled(token, messages, delivery.deadline)
 
     async def answer(self, call: Call) -> Any:
@@ -478,8 +476,8 @@ class Api:
         ]
 
 
-def _created(published: wire.Published) -> Response:
-    return Response(msgspec.json.encode(published), 201, media_type=JSON)
+def _created(published: bytes) -> Response:
+    return Response(published, 201, media_type=JSON)
 
 
 def _read_messages(content: bytes, kind: str) -> list[wire.NewMessage]:

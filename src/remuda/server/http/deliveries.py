@@ -9,11 +9,13 @@ from typing import Final, NamedTuple
 from remuda.broker.delivery import AsyncDelivery
 from remuda.model.durations import SECOND
 from remuda.model.errors import NotFound
+from remuda.model.messages import Messages
 from remuda.server.http.problems import Problem
 
 HELD: Final = 10_000
 _KEPT_AFTER: Final = 60 * SECOND
 """A late answer is told to be late, rather than unknown, for so long."""
+_SWEPT_EVERY: Final = 10 * SECOND
 
 
 class _Held(NamedTuple):
@@ -22,11 +24,13 @@ class _Held(NamedTuple):
 
 
 class Deliveries:
-    """Bounded: a client that pulls and never answers costs no more than its queue's time for answers."""
+    """Bounded: a client that pulls and never answers costs a few bytes for each message, for its queue's time for
+    answers and a minute."""
 
     def __init__(self, limit: int = HELD) -> None:
         self._limit = limit
         self._held: dict[str, _Held] = {}
+        self._sweep_at = 0
 
     def check_room(self) -> None:
         if len(self._held) >= self._limit:
@@ -36,7 +40,14 @@ class Deliveries:
                 503, "Too many deliveries", "too many deliveries wait for their answers", headers={"Retry-After": "5"}
             )
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def add(self, delivery: AsyncDelivery) -> str:
+        """Keep a delivery whose messages were handed on: of them, only the number is kept."""
+        if _now() >= self._sweep_at:
+            self._sweep()
+        delivery.messages = Messages(bodies=[b""] * len(delivery), name="")
         token = secrets.token_urlsafe(18)
         self._held[token] = _Held(delivery, max(delivery.deadline, _now()) + _KEPT_AFTER)
         return token
@@ -57,6 +68,7 @@ class Deliveries:
 
     def _sweep(self) -> None:
         now = _now()
+        self._sweep_at = now + _SWEPT_EVERY
         self._held = {token: held for token, held in self._held.items() if held.until > now}
 
 

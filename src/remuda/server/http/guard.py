@@ -220,7 +220,7 @@ class Guard:
             return
         site = request.headers.get("sec-fetch-site")
         origin = request.headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers["host"].lower()
+        foreign = origin is not None and _origin_host(origin) != request.headers["host"].lower()
         if foreign or site in ("cross-site", "same-site"):
             raise Problem(403, "Forbidden", "requests from pages of other sites are refused")
 
@@ -252,6 +252,13 @@ def _host_name(host: str) -> str | None:
     except ValueError:
         return None
     return name.lower() if name and "@" not in host and "/" not in host else None
+
+
+def _origin_host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _is_address(name: str) -> bool:

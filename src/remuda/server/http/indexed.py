@@ -9,9 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from remuda.index.opening import default_place, open_index
 from remuda.index.port import SearchIndex
-from remuda.index.query import Cursor, Hit
+from remuda.index.query import MAX_LIMIT, Cursor, Hit
 from remuda.index.query import Query as IndexQuery
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
 from remuda.model.urls import parse_url
@@ -77,6 +79,20 @@ def search(place: IndexPlace, recent: Recent, end: int, query: Query) -> Page:
         return Page(page.messages, page.next, note)
 
 
+def hits_at(place: IndexPlace, end: int, queue: str, offsets: list[int]) -> dict[int, Hit]:
+    """What the index knows of these messages of a queue; nothing where it cannot be asked."""
+    try:
+        index = place.opened()
+        reached = None if index is None or not offsets else index.reached()
+        if index is None or reached is None or reached.offset > end:
+            return {}
+        chosen = tuple(offsets[:MAX_LIMIT])
+        found = index.search(IndexQuery(queue=queue, offsets=chosen, limit=len(chosen)))
+        return {hit.offset: hit for hit in found.hits}
+    except RemudaError:
+        return {}
+
+
 class _Indexed:
     def __init__(self, index: SearchIndex, recent: Recent, reached: int, end: int) -> None:
         self._index = index
@@ -118,23 +134,33 @@ class _Indexed:
         )
 
     def _row(self, hit: Hit) -> MessageRow:
+        row = row_of_hit(hit)
         copy, brief = self._recent.copy(hit.queue, hit.offset), self._recent.brief(hit.offset)
-        return MessageRow(
-            offset=hit.offset,
-            id=hit.id,
-            topic=hit.name,
-            queue=hit.queue,
-            state=hit.state if copy is None else copy.state,
-            created=hit.created,
-            modified=hit.modified if copy is None else copy.modified,
-            attempts=hit.attempts if copy is None else copy.attempts,
-            reason=hit.reason if copy is None else copy.reason,
-            object=hit.object,
-            key=hit.key,
-            mime_type=hit.mime_type,
-            size=hit.size,
-            excerpt="" if brief is None else excerpt(brief.excerpt, brief.size),
-        )
+        if copy is not None:
+            row = msgspec.structs.replace(
+                row, state=copy.state, modified=copy.modified, attempts=copy.attempts, reason=copy.reason
+            )
+        if brief is not None:
+            row = msgspec.structs.replace(row, excerpt=excerpt(brief.excerpt, brief.size))
+        return row
+
+
+def row_of_hit(hit: Hit) -> MessageRow:
+    return MessageRow(
+        offset=hit.offset,
+        id=hit.id,
+        topic=hit.name,
+        queue=hit.queue,
+        state=hit.state,
+        created=hit.created,
+        modified=hit.modified,
+        attempts=hit.attempts,
+        reason=hit.reason,
+        object=hit.object,
+        key=hit.key,
+        mime_type=hit.mime_type,
+        size=hit.size,
+    )
 
 
 def _asked(query: Query, cursor: str | None, limit: int) -> IndexQuery:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from remuda.bus.extras import MissingExtra
 from remuda.model.errors import InvalidOption
+from remuda.model.extras import MissingExtra
 from remuda.server.http.users import User, Users
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def decode(content: bytes, kind: type[T]) -> T:
 async def read_body(request: Request, limit: int) -> bytes:
     """The whole body, or a refusal as soon as it is too long."""
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and len(declared) < 20 and int(declared) > limit:
+    if declared.isascii() and declared.isdigit() and len(declared) < 20 and int(declared) > limit:
         raise _too_long(limit)
     pieces: list[bytes] = []
     size = 0

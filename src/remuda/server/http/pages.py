@@ -198,8 +198,10 @@ class Pages(PageSet):
             group = next((one for one in groups if one.key == key), None)
             chosen = choice(None, reason, None, None, group.offsets if group else [])
         letters = self._service.parked(name, chosen, 2 * ROWS)
-        total = sum(one.count for one in groups)
-        return {"groups": groups[:100], "letters": letters, "group": group, "key": key or "", "total": total}
+        return {
+            "groups": groups[:100], "letters": letters, "group": group, "key": key or "",
+            "total": self._service.queue(name).summary.parked, "grouped": sum(one.count for one in groups),
+        }  # fmt: skip
 
     async def tail(self, request: Request) -> Response:
         words = request.query_params

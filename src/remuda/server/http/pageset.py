@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 FORM_LIMIT: Final = 4 << 20
 _NOTES: Final = 1000
+_NOTES_EACH: Final = 20
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
@@ -46,7 +47,9 @@ class PageSet:
     def say(self, request: Request, text: str, where: str, tone: str = "good") -> Response:
         while len(self._notes) >= _NOTES:
             del self._notes[next(iter(self._notes))]
-        self._notes.setdefault(request.state.session, []).append((tone, text))
+        notes = self._notes.setdefault(request.state.session, [])
+        notes.append((tone, text))
+        del notes[:-_NOTES_EACH]
         root = request.scope.get("root_path", "")
         if not where.startswith("/") or where.startswith(("//", "/\\")):
             where = "/"

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from remuda.broker.spectator import Spectator
 from remuda.model.durations import MILLISECOND, SECOND
 from remuda.model.message import CORRELATION, Message
@@ -32,48 +34,37 @@ _SAMPLED: Final = 64
 """Of a long run of neighbours that ended together, so many are measured, each for its share."""
 
 
-class Brief:
-    """What is remembered of a message."""
+class Brief(msgspec.Struct, gc=False):
+    """What is remembered of a message. There are so many that the garbage collector is spared them."""
 
-    __slots__ = (
-        "created",
-        "excerpt",
-        "id",
-        "key",
-        "mime_type",
-        "object",
-        "offset",
-        "parent",
-        "queues",
-        "size",
-        "topic",
-    )
+    offset: int
+    id: str
+    topic: str
+    created: int
+    object: str | None
+    key: str | None
+    mime_type: str
+    size: int
+    excerpt: bytes
+    parent: str | None
+    queues: tuple[str, ...]
 
-    def __init__(self, offset: int, message: Message, queues: tuple[str, ...]) -> None:
-        self.offset = offset
-        self.id = message.id
-        self.topic = message.name
-        self.created = message.created
-        self.object = message.object
-        self.key = message.key
-        self.mime_type = message.mime_type
-        self.size = len(message.body)
-        self.excerpt = message.body[:EXCERPT]
-        self.parent = message.headers.get(CORRELATION)
-        self.queues = set(queues)
+    @classmethod
+    def of(cls, offset: int, message: Message, queues: tuple[str, ...]) -> Brief:
+        return cls(
+            offset, message.id, message.name, message.created, message.object, message.key, message.mime_type,
+            len(message.body), message.body[:EXCERPT], message.headers.get(CORRELATION), queues,
+        )  # fmt: skip
 
 
-class Copy:
+class Copy(msgspec.Struct, gc=False):
     """What is remembered of a message in one queue."""
 
-    __slots__ = ("attempts", "modified", "place", "reason", "state")
-
-    def __init__(self, created: int) -> None:
-        self.state = State.QUEUED
-        self.modified = created
-        self.attempts = 0
-        self.reason: str | None = None
-        self.place = ""
+    modified: int
+    state: State = State.QUEUED
+    attempts: int = 0
+    reason: str | None = None
+    place: str = ""
 
 
 class Recent:
@@ -129,6 +120,9 @@ class Recent:
             return self.offset + self.position - before
 
     def _begin(self, end: int) -> None:
+        """Go on with the newest. What was remembered is let go: whoever asks takes it for all from the first on."""
+        self._briefs, self._copies, self._children, self._ids = {}, {}, {}, {}
+        self._order.clear()
         self.offset = max(self.offset, end - self._window)
         if self.offset:
             for record in self._spectator.log.messages(self.offset, self.offset + 1):
@@ -146,15 +140,15 @@ class Recent:
 
     def _take(self, record: Appended) -> None:
         skip = max(0, len(record) - self._window)
-        for row in range(skip, len(record)):
-            offset = record.first + row
-            brief = Brief(offset, record.messages[row], cell(record.queues, row))
+        for row, message in enumerate(record.messages.slice(skip, len(record)).rows(), skip):
+            offset, queues = record.first + row, cell(record.queues, row)
+            brief = Brief.of(offset, message, queues)
             self._briefs[offset] = brief
             self._order.append(offset)
             self._ids[brief.id] = offset
             if brief.parent:
                 self._children.setdefault(brief.parent, []).append(offset)
-            for queue in brief.queues:
+            for queue in queues:
                 self._copies.setdefault(queue, {})[offset] = Copy(brief.created)
 
     def _play(self, event: Event, time: int) -> None:
@@ -172,7 +166,7 @@ class Recent:
             copy = copies.get(offset)
             if copy is None:
                 copy = copies[offset] = Copy(time)
-                brief.queues.add(event.queue)
+                brief.queues = (*brief.queues, event.queue)
             copy.state, copy.modified = event.state, time
             if event.state is State.FETCHED:
                 copy.attempts = event.attempt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,7 @@ from remuda.model.filters import MessageFilter
 from remuda.model.message import CORRELATION, Message, read_priority
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
+from remuda.model.records import Event
 from remuda.model.results import QueueInfo, Receipt
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
@@ -36,10 +37,10 @@ from remuda.server.http import indexed
 from remuda.server.http.entries import event_entries, message_entries, numbered_from
 from remuda.server.http.following import FollowedBroker, Unavailable
 from remuda.server.http.grouping import Failure, grouped
-from remuda.server.http.indexed import IndexPlace
+from remuda.server.http.indexed import IndexPlace, row_of_hit
 from remuda.server.http.masks import masked, unmasked
 from remuda.server.http.rates import Sample
-from remuda.server.http.recent import WINDOW, Brief, Recent
+from remuda.server.http.recent import WINDOW, Recent
 from remuda.server.http.search import Searcher, excerpt, row_of
 from remuda.server.http.timeline import timeline
 from remuda.server.http.values import (
@@ -60,6 +61,7 @@ PARKED_LISTED: Final = 10_000
 _LOG_POLL: Final = 0.25
 _SAMPLE_EVERY: Final = 1.0
 _MOVED_AT_ONCE: Final = 500
+_NEAR: Final = 1000
 _DURATIONS: Final = frozenset({"acknowledge_timeout", "message_timeout", "delay_between_messages", "put_back_delay"})
 
 ANSWERS: Final = {
@@ -205,16 +207,36 @@ class MessagingService:
         """Dead letters, the newest first, however long ago they ended."""
         found = self.broker.ask(lambda broker: broker.parked(queue, chosen, limit))
         recent = self.recent
-        briefs = {one.offset: recent.brief(one.offset) for one in found}
-        older = self._messages_at(offset for offset, brief in briefs.items() if brief is None)
-        rows = []
+        known: dict[int, MessageRow] = {}
+        older = []
         for one in found:
-            brief = briefs[one.offset]
-            if brief is None and one.offset in older:
-                brief = Brief(one.offset, older[one.offset], (queue,))
+            brief = recent.brief(one.offset)
             if brief is not None:
-                row = row_of(brief, queue, recent.copy(queue, one.offset))
-                rows.append(msgspec.structs.replace(row, state=one.state, reason=one.reason, modified=one.time))
+                known[one.offset] = row_of(brief, queue, recent.copy(queue, one.offset))
+            else:
+                older.append(one.offset)
+        known |= self._older_rows(queue, older)
+        return [
+            msgspec.structs.replace(known[one.offset], state=one.state, reason=one.reason, modified=one.time)
+            for one in found
+            if one.offset in known
+        ]
+
+    def _older_rows(self, queue: str, offsets: list[int]) -> dict[int, MessageRow]:
+        """Messages that are remembered no more, without the beginnings of their bodies: they may lie all over the log,
+        of which the index has to read least."""
+        if not offsets:
+            return {}
+        hits = indexed.hits_at(self._index, self.end()[0], queue, offsets)
+        rows = {offset: row_of_hit(hit) for offset, hit in hits.items()}
+        columns = ("id", "name", "object", "key", "mime_type")
+        for batch in self._batches_at([offset for offset in offsets if offset not in rows], ("created", *columns)):
+            times = batch.column("created").cast(pa.int64())
+            listed = (column.to_pylist() for column in (batch.column(0), times, *map(batch.column, columns)))
+            for offset, created, id, name, about, key, mime_type in zip(*listed, strict=True):
+                rows[offset] = MessageRow(
+                    offset, id, name, queue, State.LOGGED, created, created, 0, None, about, key, mime_type
+                )
         return rows
 
     def move(self, queue: str, to: str, chosen: MessageFilter | None, who: str, limit: int = 100_000) -> int:
@@ -298,8 +320,11 @@ class MessagingService:
 
     def excerpts(self, offsets: Iterable[int]) -> dict[int, str]:
         """The beginnings of messages' bodies; those that were collected are left out."""
-        found = self._messages_at(offsets)
-        return {offset: excerpt(message.body, len(message.body)) for offset, message in found.items()}
+        found = {}
+        for batch in self._batches_at(offsets, ("body",)):
+            for offset, body in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                found[offset] = excerpt(body, len(body))
+        return found
 
     def recent_row(self, offset: int) -> MessageRow | None:
         """A remembered message as a row, of the queue where it stands worst."""
@@ -324,25 +349,18 @@ class MessagingService:
                     found.update((record.first + row, message) for row, message in enumerate(record.messages))
         return found
 
-    def _events_of(self, offset: int) -> list[dict[str, Any]]:
-        def may_tell(table: Any, group: int) -> bool:
-            firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
-            return firsts is None or counts is None or bool(firsts[0] <= offset < firsts[1] + counts[1])
-
-        found: list[dict[str, Any]] = []
+    def _batches_at(self, offsets: Iterable[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Columns of messages by offset, the offset first; those that were collected are left out."""
+        wanted = sorted(set(offsets))
+        chosen = pa.array(wanted, pa.int64())
         with self.broker.log() as reader:
-            batches = list(reader.event_batches(wanted=may_tell))
-        for batch in batches:
-            firsts, counts = batch.column("first"), batch.column("count")
-            told = pc.and_(pc.less_equal(firsts, offset), pc.greater(pc.add(firsts, counts), offset))
-            chosen = batch.filter(told)
-            if chosen.num_rows:
-                at = chosen.schema.get_field_index("time")
-                chosen = chosen.set_column(at, "time", chosen.column(at).cast(pa.int64()))
-                at = chosen.schema.get_field_index("due")
-                chosen = chosen.set_column(at, "due", chosen.column(at).cast(pa.int64()))
-                found += chosen.to_pylist()
-        return found
+            for first, last in _spans(wanted):
+                for batch in reader.message_batches(first, last + 1, columns=("offset", *columns)):
+                    yield batch.filter(pc.is_in(batch.column(0), value_set=chosen.cast(batch.schema.field(0).type)))
+
+    def _events_of(self, offset: int) -> list[tuple[int, Event]]:
+        with self.broker.log() as reader:
+            return reader.events_of(offset)
 
     # Publishing
 
@@ -477,6 +495,19 @@ def _move_waiting(broker: Broker, queue: str, to: str, who: str, limit: int) -> 
         moved += delivery.dead(reason=f"moved to {to} by {who}", to=to)
         left -= len(delivery)
     return moved
+
+
+def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """From the first to the last of offsets that lie so close together that they are best read in one go."""
+    first = last = None
+    for offset in offsets:
+        if first is None or last is None or offset - last > _NEAR:
+            if first is not None and last is not None:
+                yield first, last
+            first = offset
+        last = offset
+    if first is not None and last is not None:
+        yield first, last
 
 
 def chosen_offsets(offsets: Iterable[int], states: frozenset[State] = PARKED) -> MessageFilter:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from remuda.bus.extras import MissingExtra
 from remuda.model.errors import InvalidOption, RemudaError
-from remuda.server.addresses import Listen, read_address
+from remuda.model.extras import MissingExtra
+from remuda.server.addresses import Listen as Listen
+from remuda.server.addresses import read_address
 from remuda.server.http.mounting import require_extra
 from remuda.server.http.users import Users
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from remuda.model.message import Message
+from remuda.model.records import Event
 from remuda.model.state import State
 from remuda.server.http.values import TimelineEntry
 
 
 def timeline(
-    created: int, message: Message, document: Any, events: Iterable[Mapping[str, Any]]
+    created: int, message: Message, document: Any, events: Sequence[tuple[int, Event]]
 ) -> Iterator[TimelineEntry]:
     yield TimelineEntry(created, "", State.LOGGED, f"Published as {message.name}")
-    told = list(events)
     available: dict[str, int] = {}
     fetched: dict[str, int] = {}
     for view in document.queues:
-        first = next((event for event in told if event["queue"] == view.queue), None)
-        if first is None or first["state"] != State.QUEUED.value:
+        first = next((event for _, event in events if event.queue == view.queue), None)
+        if first is None or first.state is not State.QUEUED:
             due = message.due
             available[view.queue] = max(created, due or 0)
             yield TimelineEntry(created, view.queue, State.QUEUED, "Delayed" if due else "Queued", due=due)
-    for event in told:
-        queue, state, time_ = event["queue"], State(event["state"]), event["time"]
+    for time_, event in events:
+        queue, state = event.queue, event.state
         waited = took = None
         if state is State.FETCHED:
             waited = max(0, time_ - available[queue]) if queue in available else None
@@ -32,35 +32,35 @@ def timeline(
         elif queue in fetched and state is not State.COMPLETED:
             took = time_ - fetched.pop(queue)
         if state in (State.QUEUED, State.RETRY):
-            available[queue] = event["due"] or time_
+            available[queue] = event.due or time_
         yield TimelineEntry(
             time=time_,
             queue=queue,
             state=state,
             what=_words(state, event),
-            attempt=event["attempt"] or 0,
-            consumer=event["consumer"],
-            reason=event["reason"],
-            detail=event["detail"],
-            who=event["who"],
-            due=event["due"],
+            attempt=event.attempt,
+            consumer=event.consumer,
+            reason=event.reason,
+            detail=event.detail,
+            who=event.who,
+            due=event.due,
             waited=waited,
             took=took,
         )
 
 
-def _words(state: State, event: Mapping[str, Any]) -> str:
+def _words(state: State, event: Event) -> str:
     match state:
         case State.FETCHED:
-            return f"Attempt {event['attempt']} began"
+            return f"Attempt {event.attempt} began"
         case State.QUEUED:
-            return "Reprocessed" if event["reason"] == "reprocessed" else "Back in the queue"
+            return "Reprocessed" if event.reason == "reprocessed" else "Back in the queue"
         case State.SUCCESS:
             return "Confirmed"
         case State.COMPLETED:
             return "Completed"
         case State.RETRY:
-            return f"Attempt {event['attempt'] or ''} failed".replace("  ", " ")
+            return f"Attempt {event.attempt or ''} failed".replace("  ", " ")
         case State.DEAD:
             return "Dead"
         case State.INVALID:

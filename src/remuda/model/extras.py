@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from functools import cache
+
 from remuda.model.errors import RemudaError
 
 
@@ -10,3 +13,12 @@ class MissingExtra(RemudaError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f'{what} need an extra that is not installed: pip install "remuda[{extra}]"')
+
+
+@cache
+def has_arrow() -> bool:
+    """Whether Arrow is installed. Queues, handlers and the tail of the log do without it."""
+    try:
+        return importlib.util.find_spec("pyarrow") is not None
+    except ValueError:
+        return False

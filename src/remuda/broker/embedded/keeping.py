@@ -1,0 +1,377 @@
+"""How what the engine decides is kept: under one lock, in groups, in order; those concerned are told afterwards.
+
+A disk that is full for a while stalls everything; any other error of the log is the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from remuda.broker.embedded import stalls
+from remuda.broker.embedded.attempts import Survey
+from remuda.broker.embedded.clock import Clock, steady_clock
+from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.committer import Committer
+from remuda.broker.embedded.engine import Engine
+from remuda.broker.embedded.extensions import Extensions
+from remuda.broker.embedded.notices import NoticeBoard
+from remuda.broker.embedded.recipients import Recipients
+from remuda.broker.embedded.timer import Timer
+from remuda.broker.embedded.workers import claim_worker
+from remuda.broker.options import BrokerOptions, Sync
+from remuda.core.core import Core
+from remuda.core.effects import Dispatch, Effects
+from remuda.core.ready import NEVER
+from remuda.log.disk import Disk
+from remuda.log.tail import passes
+from remuda.model.durations import MILLISECOND
+from remuda.model.errors import BrokerClosed, RemudaError, StorageError
+from remuda.model.records import Appended, Events, Record
+
+_log = logging.getLogger("remuda.broker")
+DEFERMENT: Final = 20 * MILLISECOND
+"""How long what nobody waits for may wait to be kept."""
+PROBE: Final = 200 * MILLISECOND
+"""How often it is tried whether the disk takes anything again."""
+SMALL_RECORD: Final = 4096
+_CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
+
+
+class Keeping:
+    """One engine and its log, for any number of threads."""
+
+    _timer: Timer
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: BrokerOptions | None = None,
+        extensions: Extensions | None = None,
+        clock: Clock | None = None,
+        *,
+        volatile: bool = False,
+        survey: Survey | None = None,
+    ) -> None:
+        self.options = options or BrokerOptions()
+        self.extensions = extensions or Extensions()
+        self.clock = clock or steady_clock()
+        self._claim = claim_worker(self.options.worker)
+        try:
+            self.engine = Engine(disk, self.options, self.extensions, self._claim.number, self.clock(), survey)
+        except BaseException:
+            self._claim.release()
+            raise
+        if not self.engine.report.clean:
+            _log.warning("%s", self.engine.report.describe())
+        self.lock = threading.Lock()
+        self.notices = NoticeBoard()
+        self._closed = False
+        self._closed_text = _CLOSED
+        self._ticket = 0
+        self._must_sync = False
+        self._syncs = self.options.sync is Sync.ALWAYS and not volatile
+        self._deferred = 0
+        """The ticket of answers that go with whatever is written next."""
+        self._sync_by = NEVER
+        """When those are to be synced, unless something else is before."""
+        self._outbox: list[Effects] = []
+        self._replicates = self.extensions.synchronizer is not None
+        self._unreplicated: list[Record] = []
+        self._recipients = Recipients(self.notices)
+        self.fence: Callable[[], None] | None = None
+        """Asked before anything is written whether the directory is still ours."""
+        self._committer: Committer | None = None
+        self._holder: int | None = None
+        """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
+        self.trouble: StorageError | None = None
+        """Why not everything can be kept just now, as when the disk is full."""
+        self._stalled: StorageError | None = None
+        """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
+        self._group = GroupCommit(self._write)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the broker stopped, if it did."""
+        return self._group.failure
+
+    # Who may change the queues, or ask
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[Core]:
+        self._check_caller()
+        with self.lock:
+            if self._closed:
+                raise BrokerClosed(self._closed_text)
+            yield self.engine.core
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Whoever holds the lock changes the queues."""
+        self._holder = threading.get_ident()
+        try:
+            yield
+        except RemudaError:
+            # The core refuses with its own errors before it changes anything.
+            raise
+        except BaseException as error:
+            # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
+            # written from it, and the log tells what is true.
+            self._give_up(error)
+            raise
+        finally:
+            self._holder = None
+
+    def _check_caller(self) -> None:
+        if self._holder == threading.get_ident():
+            raise RemudaError("an extension cannot call the broker that is calling it; do it from another thread")
+
+    # Waiting
+
+    def kept(self, ticket: int) -> Future[None]:
+        """The same as `wait`, for those who cannot wait: a thread does it for them."""
+        if self._committer is None:
+            with self.lock:
+                if self._closed:
+                    raise BrokerClosed(self._closed_text)
+                self._committer = self._committer or Committer(self.wait)
+        return self._committer.kept(ticket)
+
+    def wait(self, ticket: int) -> None:
+        """Return when everything up to this ticket is kept."""
+        if ticket:
+            self._group.wait(ticket)
+
+    @property
+    def last_ticket(self) -> int:
+        """Once this is kept, everything that happened so far is."""
+        return self._ticket
+
+    @property
+    def reached(self) -> int:
+        """The ticket up to which everything is kept."""
+        return self._group.reached
+
+    def sync(self) -> None:
+        """Force to disk what has been written."""
+        with self.lock:
+            self._must_sync = True
+            self._ticket += 1
+            ticket = self._ticket
+        self.wait(ticket)
+
+    def flush(self) -> None:
+        """Have everything that happened so far in the log, for those who read it there."""
+        with self._asking():
+            self._ticket += 1
+            ticket = self._ticket
+        try:
+            self.wait(ticket)
+        except StorageError as error:
+            # What cannot be kept for now did not happen yet, and what did can be read all the same.
+            if not error.passing:
+                raise
+
+    # Trouble
+
+    def _note_trouble(self, error: StorageError) -> None:
+        """Something was refused because it could not be kept; the timer tries when that is over."""
+        if self.trouble is None:
+            _log.error("not everything can be kept: %s", error)
+        self.trouble = error
+        self._timer.nudge(self.clock() + PROBE)
+
+    def _stall(self, error: StorageError) -> None:
+        """Nothing can be kept for now. Everything is refused until what waits is written."""
+        if self._stalled is None:
+            _log.error("nothing can be kept, and all is refused until it can: %s", error)
+        self._stalled = self.trouble = error
+        self._timer.nudge(self.clock() + PROBE)
+
+    def _go_on(self) -> None:
+        _log.info("the broker goes on: what waited to be kept is written")
+        self._stalled = None
+
+    def _probe(self) -> None:
+        """Look whether time may pass, and whether what was refused would now be taken."""
+        log = self.engine.log
+        try:
+            log.reserve(SMALL_RECORD, use_spare=True)
+        except StorageError as error:
+            if error.passing:
+                self._stall(error)
+            else:
+                self._fail(error)
+            raise
+        if self._stalled is not None:
+            self._go_on()
+        if self.trouble is not None:
+            with contextlib.suppress(StorageError):
+                log.reserve(SMALL_RECORD)
+                self.trouble = None
+
+    def _give_up(self, error: BaseException) -> None:
+        _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
+        self.engine.log.abandon(error)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing can be kept any more, and everyone who waits is told so."""
+        self._group.fail(error)
+        self._recipients.release_all(self._group.stopped())
+
+    # Writing
+
+    def _keep(self, record: Appended | Events, durable: bool) -> int:
+        """As `_record`, for one record that concerns nobody but who caused it."""
+        engine, group = self.engine, self._group
+        log = engine.log
+        ticket = self._ticket = self._ticket + 1
+        syncs = durable and self._syncs
+        alone = not (syncs or self._must_sync or self._outbox or self._replicates or group.busy)
+        size, kept = 0, False
+        try:
+            size = log.append_now(record) if alone else 0
+            kept = size > 0
+            if not size:
+                size = log.append(record)
+                kept = alone and log.write_now()
+        except BaseException as error:
+            if not passes(error):
+                self._fail(error)
+                raise
+            size = size or log.pending_bytes  # whoever waits for it tries again
+        if kept:
+            self._deferred = 0
+            group.note(ticket)
+            ticket = 0
+        else:
+            self._must_sync = self._must_sync or syncs
+            if self._replicates:
+                self._unreplicated.append(record)
+        if type(record) is Appended:
+            engine.store(record, size)
+        wakes = engine.core.registry.wakes
+        if wakes and wakes[0][0] < self._timer.planned:
+            self._timer.nudge(engine.core.next_wake())
+        return ticket
+
+    def _keep_later(self, record: Events, durable: bool) -> None:
+        """As `_keep`, with whatever is written next."""
+        self._ticket += 1
+        self.engine.log.append(record)
+        if durable and self._syncs:
+            self._sync_soon()
+        if self._replicates:
+            self._unreplicated.append(record)
+        self._deferred = self._ticket
+
+    def _sync_soon(self) -> None:
+        """What is not promised to anybody may wait for a sync that is due anyway."""
+        if self._sync_by == NEVER:
+            self._sync_by = self.clock() + DEFERMENT
+
+    def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
+        """Keep a message and its deliveries to those who waited for it."""
+        engine = self.engine
+        records: list[Record] = [record, *(fetched for _, fetched in served)]
+        engine.store(record, engine.log.append(record))
+        for _, fetched in served:
+            engine.log.append(fetched)
+        ticket = self._ticket = self._ticket + 1
+        self._must_sync = self._must_sync or (durable and self._syncs)
+        self._outbox.append(Effects([], [dispatch for dispatch, _ in served], [], [], []))
+        if self._replicates:
+            self._unreplicated += records
+        self._timer.nudge(engine.core.next_wake())
+        return ticket
+
+    def _record(self, *, defer: bool = False) -> int:
+        """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is.
+
+        What is deferred is told when it is written, and synced a little later: nobody was promised more.
+        """
+        effects = self.engine.record()
+        if not effects.records and not effects.concerns_others:
+            return 0
+        self._ticket += 1
+        if not defer and self._write_alone(effects):
+            return 0
+        if effects.durable and self._syncs:
+            if defer and not effects.confirmations:
+                self._sync_soon()
+            else:
+                self._must_sync = True
+        self._outbox.append(effects)
+        if self._replicates:
+            self._unreplicated += effects.records
+        self._timer.nudge(self.engine.core.next_wake())
+        return self._ticket
+
+    def _write_alone(self, effects: Effects) -> bool:
+        """Write at once, if nobody else writes, nothing is to be synced, and nobody else is to be told."""
+        if (
+            self._must_sync
+            or (effects.durable and self._syncs)
+            or effects.concerns_others
+            or self._outbox
+            or self._group.busy
+            or self._group.failure is not None
+            or self._replicates
+        ):
+            return False
+        try:
+            if not self.engine.log.write_now():
+                return False
+        except BaseException as error:
+            if passes(error):
+                return False  # whoever waits for it tries again
+            self._fail(error)
+            raise
+        self._deferred = 0
+        self._group.note(self._ticket)
+        self._timer.nudge(self.engine.core.next_wake())
+        return True
+
+    def _write(self) -> int:
+        """Keep everything recorded so far, then let its effects out, in order. One thread at a time gets here."""
+        with self.lock:
+            batch = self.engine.take()
+            ticket = self._ticket
+            outbox, self._outbox = self._outbox, []
+            records, self._unreplicated = self._unreplicated, []
+            must_sync, self._must_sync = self._must_sync, False
+            self._sync_by = NEVER if must_sync else self._sync_by
+            self._deferred = 0
+        try:
+            if self.fence is not None:
+                self.fence()
+            batch.write(final=self._closed)
+            if must_sync:
+                batch.sync(final=self._closed)
+            if records and self.extensions.synchronizer is not None:
+                self.extensions.synchronizer.replicate(records)
+        except BaseException as error:
+            if self._closed or not (isinstance(error, StorageError) and error.passing):
+                self._fail(error)
+                raise
+            with self.lock:
+                self.engine.log.take_back(batch)
+                self._outbox[:0] = outbox
+                self._unreplicated[:0] = records
+                self._must_sync = self._must_sync or must_sync
+                self._stall(error)
+            raise stalls.unconfirmed(error) from error
+        if self._stalled is not None:
+            self._go_on()
+        for effects in outbox:
+            self._recipients.let_out(effects)
+        return ticket

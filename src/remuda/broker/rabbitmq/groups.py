@@ -1,0 +1,186 @@
+"""Deliveries in groups: those whose messages differ in nothing but body, id and time are decoded together, handed out
+as columns, and answered together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from remuda.amqp.delivery import Delivery
+from remuda.broker.rabbitmq.codec import Incoming, decode
+from remuda.log.streams.numbers import references
+from remuda.model.messages import Messages, fold
+
+_LONG: Final = Struct(">I")
+_SENT: Final = b"\x0ccap-senttimeS"
+_SHARED: Final = tuple(
+    name for name in Messages.__struct_fields__ if name not in {"bodies", "ids", "created"}
+)  # what a whole group has in common
+
+
+class Group:
+    """Deliveries that are like the first of them, which is decoded as `sample`."""
+
+    __slots__ = ("created", "deliveries", "ids", "numbers", "sample")
+
+    def __init__(
+        self, sample: Incoming, deliveries: list[Delivery], ids: list[str], created: list[int], numbers: list[int]
+    ) -> None:
+        self.sample = sample
+        self.deliveries = deliveries
+        self.ids = ids
+        self.created = created
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    def items(self) -> list[Incoming]:
+        """Each delivery for itself."""
+        if len(self.deliveries) == 1:
+            return [self.sample]
+        return [self.item(at) for at in range(len(self.deliveries))]
+
+    def item(self, at: int) -> Incoming:
+        sample, delivery, created = self.sample, self.deliveries[at], self.created[at]
+        if delivery is sample.delivery:
+            return sample
+        message = msgspec.structs.replace(sample.message, body=delivery.body, id=self.ids[at], created=created)
+        meta = msgspec.structs.replace(sample.meta, created=created)
+        return Incoming(delivery, message, meta, self.numbers[at], sample.attempt, sample.redelivered)
+
+    def choose(self, places: Sequence[int]) -> Group:
+        """Some of the deliveries."""
+        if len(places) == 1:
+            item = self.item(places[0])
+            return Group(item, [item.delivery], [item.message.id], [item.message.created], [item.number])
+        return Group(
+            self.sample,
+            [self.deliveries[at] for at in places],
+            [self.ids[at] for at in places],
+            [self.created[at] for at in places],
+            [self.numbers[at] for at in places],
+        )
+
+    def of_epoch(self, epoch: int) -> Group | None:
+        """Those that belong to one life of their channel."""
+        places = [at for at, delivery in enumerate(self.deliveries) if delivery.epoch == epoch]
+        if len(places) == len(self.deliveries):
+            return self
+        return self.choose(places) if places else None
+
+
+class _Likeness:
+    """What the properties of a group's messages have in common: all but the id, which stands there twice, and two
+    times."""
+
+    __slots__ = ("created", "head", "id", "length", "redelivered", "sent", "tail", "to_created", "to_id", "to_sent")
+
+    def __init__(self, raw: bytes, redelivered: bool, cuts: tuple[slice, slice, slice, slice]) -> None:
+        self.length = len(raw)
+        self.redelivered = redelivered
+        self.id, self.sent, self.created, again = cuts
+        self.head = raw[: self.id.start]
+        self.to_sent = raw[self.id.stop : self.sent.start]
+        self.to_created = raw[self.sent.stop : self.created.start]
+        self.to_id = raw[self.created.stop : again.start]
+        self.tail = raw[again.stop :]
+
+    @classmethod
+    def of(cls, incoming: Incoming) -> _Likeness | None:
+        """None where a place cannot be told for sure."""
+        raw, own = incoming.delivery.raw_properties, incoming.message.id.encode()
+        made = b'{"c":%d' % incoming.meta.created
+        if incoming.invalid is not None or incoming.meta.foreign or raw.count(own) != 2 or not own.isascii():
+            return None
+        if raw.count(_SENT) != 1 or raw.count(made) != 1:
+            return None
+        sent_at = raw.index(_SENT) + len(_SENT)
+        created_at = raw.index(made) + len(made)
+        id_at, again_at = raw.index(own), raw.rindex(own)
+        sent = slice(sent_at + 4, sent_at + 4 + _LONG.unpack_from(raw, sent_at)[0])
+        created = slice(created_at - len(str(incoming.meta.created)), created_at)
+        if not id_at + len(own) <= sent.start <= sent.stop <= created.start < created.stop <= again_at:
+            return None
+        if raw[created.stop : created.stop + 1] not in (b",", b"}"):
+            return None
+        cuts = slice(id_at, id_at + len(own)), sent, created, slice(again_at, again_at + len(own))
+        return cls(raw, incoming.delivery.redelivered, cuts)
+
+    def read(self, delivery: Delivery) -> tuple[bytes, bytes] | None:
+        """Id and time of a message that is like the others; None if it is not."""
+        raw = delivery.raw_properties
+        if len(raw) != self.length or delivery.redelivered != self.redelivered:
+            return None
+        own, sent, created = raw[self.id], raw[self.sent], raw[self.created]
+        alike = b"".join((self.head, own, self.to_sent, sent, self.to_created, created, self.to_id, own, self.tail))
+        return (own, created) if raw == alike and created.isdigit() and own.isascii() else None
+
+
+def read_groups(deliveries: Sequence[Delivery], now: int) -> list[Group]:
+    """The messages of deliveries, in their order."""
+    groups: list[Group] = []
+    if len(deliveries) == 1:
+        return [_alone(decode(deliveries[0], now))]
+    like: _Likeness | None = None
+    group: Group | None = None
+    for delivery in deliveries:
+        found = like.read(delivery) if like is not None else None
+        if found is None or group is None:
+            sample = decode(delivery, now)
+            like, group = _Likeness.of(sample), _alone(sample)
+            groups.append(group)
+        else:
+            group.deliveries.append(delivery)
+            group.ids.append(found[0].decode())
+            group.created.append(int(found[1]))
+    for group in groups:
+        if len(group.ids) > 1:
+            group.numbers = references(group.ids)
+    return groups
+
+
+def _alone(sample: Incoming) -> Group:
+    return Group(sample, [sample.delivery], [sample.message.id], [sample.message.created], [sample.number])
+
+
+def decode_all(deliveries: Sequence[Delivery], now: int) -> list[Incoming]:
+    """The messages of deliveries, each for itself."""
+    return [item for group in read_groups(deliveries, now) for item in group.items()]
+
+
+def as_messages(groups: Sequence[Group]) -> Messages:
+    """All messages of some groups as columns."""
+    if len(groups) == 1 and len(groups[0]) == 1:
+        return Messages.of_one(groups[0].sample.message)
+    columns: dict[str, Any] = {}
+    for name in _SHARED:
+        value = fold([getattr(group.sample.message, name) for group in groups])
+        if type(value) is list:
+            value = [one for one, group in zip(value, groups, strict=True) for _ in range(len(group))]
+        columns[name] = value
+    return Messages(
+        bodies=[delivery.body for group in groups for delivery in group.deliveries],
+        ids=[own for group in groups for own in group.ids],
+        created=fold([time for group in groups for time in group.created]),
+        **columns,
+    )
+
+
+def numbers_of(groups: Iterable[Group]) -> list[int]:
+    return [number for group in groups for number in group.numbers]
+
+
+def deliveries_of(groups: Iterable[Group]) -> list[Delivery]:
+    return [delivery for group in groups for delivery in group.deliveries]
+
+
+def items_of(groups: Iterable[Group]) -> list[Incoming]:
+    return [item for group in groups for item in group.items()]
+
+
+def count_of(groups: Iterable[Group]) -> int:
+    return sum(map(len, groups))

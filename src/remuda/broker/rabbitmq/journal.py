@@ -1,0 +1,260 @@
+"""The definitions that all processes share: a journal of changes in a quorum queue, and a fanout exchange by which
+everybody hears of each.
+
+Whoever writes or reads the journal holds a lock, which is an exclusive queue that goes with its connection. A change is
+confirmed when it is in the journal and in the queue of every process, so all of them see the same changes in the same
+order. A reader consumes the whole journal and acknowledges nothing: it all goes back when its channel closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from remuda.amqp.channel import Channel
+from remuda.amqp.confirms import Outgoing
+from remuda.amqp.connection import Connection
+from remuda.amqp.consumer import Consumer
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import AmqpError, ChannelClosed
+from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.broker.rabbitmq.definitions import BEGAN, PLANNED, Catalog, Change, QueueDefinition
+from remuda.broker.rabbitmq.sender import Sender
+from remuda.broker.rabbitmq.support import QueueKind, parking, version_of
+from remuda.model.errors import RemudaError
+
+CHANGES: Final = "remuda.changes"
+"""The exchange, and the queue that is the journal."""
+LOCK: Final = "remuda.changes.lock"
+SUPERFLUOUS: Final = 1000
+"""Changes in the journal that others have made superfluous, before it is written anew."""
+_PROPERTIES: Final = encode_properties(Properties(delivery_mode=PERSISTENT, content_type="application/json"))
+_RESOURCE_LOCKED: Final = 405
+_LOG: Final = logging.getLogger("remuda.rabbitmq")
+_CHANGES: Final = msgspec.json.Decoder(Change)
+
+
+class Definitions:
+    """Reads, writes and follows the journal. `on_change` hears of every change of a queue, mostly in the connection's
+    thread; it must not wait. `on_lost` hears, there too, that changes are not followed until `follow` is called."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        sender: Sender,
+        on_change: Callable[[Change], None],
+        on_lost: Callable[[], None],
+        clock: Callable[[], int],
+        timeout: float = 30.0,
+    ) -> None:
+        self.catalog = Catalog()
+        self.trouble: str | None = None
+        """Why changes that others make are not heard of at the moment, if so."""
+        self._connection = connection
+        self._sender = sender
+        self._on_change = on_change
+        self._on_lost = on_lost
+        self._clock = clock
+        self._timeout = timeout
+        self._awaited: dict[str, Future[bool]] = {}
+        self._guard = threading.Lock()
+        self._playing = threading.Lock()  # changes are played one after the other, whichever thread brings them
+        self._one_at_a_time = threading.Lock()  # the exclusive queue keeps out other connections, not other threads
+        self._locking: Channel | None = None
+        self._following: Channel | None = None
+        self._consumer: Consumer | None = None
+        self._seen: set[str] = set()
+
+    @property
+    def queues(self) -> dict[str, QueueDefinition]:
+        return self.catalog.queues
+
+    def follow(self) -> None:
+        """Know all there is, and hear of what comes. Waits for RabbitMQ."""
+        with self._alone():
+            channel = self._open_channels()
+            own = f"{CHANGES}.{uuid4().hex}"
+            channel.declare_queue(own, durable=False, exclusive=True, auto_delete=True)
+            channel.bind_queue(own, CHANGES)
+            consumer = channel.consume(own, no_ack=True)
+            self._adopt(self._read())
+        self.trouble = None
+        self._consumer = consumer
+        consumer.listen(lambda: self._arrived(consumer))
+
+    def propose(self, change: Change) -> bool:
+        """Write a change, and wait until all that came before it, and itself, is known here; whether it holds."""
+        return self.propose_all([change])[0]
+
+    def propose_all(self, changes: Sequence[Change]) -> list[bool]:
+        """Several changes at once; of each whether it holds."""
+        applied: dict[str, Future[bool]] = {change.token: Future() for change in changes}
+        deadline = time.monotonic() + self._timeout
+        with self._guard:
+            self._awaited.update(applied)
+        try:
+            with self._alone():
+                messages = [Outgoing(CHANGES, "", _PROPERTIES, msgspec.json.encode(change)) for change in changes]
+                self._sender.submit(messages).result(self._timeout).check()
+                if len(self._seen) > SUPERFLUOUS + 2 * len(self.catalog):
+                    self._read()
+            return [one.result(max(deadline - time.monotonic(), 1.0)) for one in applied.values()]
+        except TimeoutError:
+            raise RemudaError(
+                f"RabbitMQ did not take a definition within {self._timeout:g} s; nothing was changed that others see"
+            ) from None
+        finally:
+            with self._guard:
+                for token in applied:
+                    self._awaited.pop(token, None)
+
+    # Inside
+
+    def _open_channels(self) -> Channel:
+        """A channel to follow on, with the exchange and the journal there."""
+        before, self._following = self._following, None
+        if before is not None:
+            with contextlib.suppress(AmqpError):
+                before.close()
+        channel = self._following = self._connection.channel()
+        channel.declare_exchange(CHANGES, "fanout")
+        version = version_of(self._connection.server_properties)
+        channel.declare_queue(CHANGES, arguments=parking(QueueKind.QUORUM, version))
+        channel.bind_queue(CHANGES, CHANGES)
+        return channel
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody else reads or writes the journal."""
+        deadline = time.monotonic() + self._timeout
+        if not self._one_at_a_time.acquire(timeout=self._timeout):
+            raise _locked(self._timeout)
+        try:
+            if self._locking is None:
+                self._locking = self._connection.channel()
+            while not self._locked(self._locking):
+                if time.monotonic() > deadline:
+                    raise _locked(self._timeout)
+                time.sleep(random.uniform(0.002, 0.02))
+            try:
+                yield
+            finally:
+                with contextlib.suppress(AmqpError):  # the lock went with the connection
+                    self._locking.delete_queue(LOCK)
+        finally:
+            self._one_at_a_time.release()
+
+    def _locked(self, channel: Channel) -> bool:
+        try:
+            channel.declare_queue(LOCK, durable=False, exclusive=True)
+        except ChannelClosed as closed:
+            if closed.code != _RESOURCE_LOCKED:
+                raise
+            return False
+        return True
+
+    def _read(self) -> list[Change]:
+        """All changes, in their order. Where most of them are superfluous, the journal is written anew."""
+        channel = self._connection.channel()
+        try:
+            count = self._settled_count(channel)
+            if not count:
+                return []
+            deliveries = self._deliveries(channel.consume(CHANGES), count)
+            changes = [change for one in deliveries if (change := _decoded(one.body)) is not None]
+            catalog = Catalog()
+            for change in changes:
+                catalog.play(change)
+            if count > SUPERFLUOUS + 2 * len(catalog):
+                changes = catalog.changes(self._clock())
+                fewest = [Outgoing("", CHANGES, _PROPERTIES, msgspec.json.encode(change)) for change in changes]
+                self._sender.submit(fewest).result(self._timeout).check()
+                channel.ack(deliveries)
+            with self._guard:
+                self._seen = {change.token for change in changes}
+            return changes
+        finally:
+            channel.close()
+
+    def _settled_count(self, channel: Channel) -> int:
+        """How many changes there are, once the last reader is gone: with it goes back what it had read."""
+        deadline = time.monotonic() + self._timeout
+        while (seen := channel.declare_queue(CHANGES, passive=True)).consumer_count:
+            if time.monotonic() > deadline:
+                raise RemudaError(f"somebody consumes from {CHANGES!r}, which is RabbitMQ's copy of the definitions")
+            time.sleep(0.002)
+        return seen.message_count
+
+    def _deliveries(self, consumer: Consumer, count: int) -> list[Delivery]:
+        found: list[Delivery] = []
+        while len(found) < count:
+            arrived = consumer.get(count - len(found), timeout=self._timeout)
+            if not arrived:
+                raise RemudaError(f"RabbitMQ gave {len(found)} of {count} definitions within {self._timeout:g} s")
+            found += arrived
+        return found
+
+    def _adopt(self, changes: list[Change]) -> None:
+        """Play everything from the beginning: what was missed meanwhile may be told by what is not there any more."""
+        catalog, played = Catalog(), set()
+        with self._playing:
+            for change in changes:
+                if change.token not in played:
+                    played.add(change.token)
+                    self._tell(change, catalog.play(change))
+            before, self.catalog = self.catalog, catalog
+            for change in catalog.since(before, self._clock()):
+                self._on_change(change)
+
+    def _arrived(self, consumer: Consumer) -> None:
+        with self._playing:
+            if consumer is not self._consumer:
+                return
+            for delivery in consumer.take():
+                change = _decoded(delivery.body)
+                if change is not None:
+                    self._play(change)
+            if consumer.ended is None:
+                return
+            self._consumer = None
+        self.trouble = f"changes made elsewhere are not heard of, and are read again soon: {consumer.ended}"
+        self._on_lost()
+
+    def _play(self, change: Change) -> None:
+        with self._guard:
+            if change.token in self._seen:
+                return  # it was read in the journal, or sent again
+            self._seen.add(change.token)
+        holds = self.catalog.play(change)
+        if holds and change.action not in (PLANNED, BEGAN):
+            self._on_change(change)
+        self._tell(change, holds)
+
+    def _tell(self, change: Change, holds: bool) -> None:
+        with self._guard:
+            awaited = self._awaited.get(change.token)
+        if awaited is not None and not awaited.done():
+            awaited.set_result(holds)
+
+
+def _decoded(body: bytes) -> Change | None:
+    try:
+        return _CHANGES.decode(body)
+    except msgspec.DecodeError:
+        return None  # written by a later version; what it means is for others
+
+
+def _locked(timeout: float) -> RemudaError:
+    return RemudaError(
+        f"another process has been changing definitions for {timeout:g} s, so nothing was changed; try again, and see "
+        f"who owns the queue {LOCK!r}"
+    )

@@ -1,0 +1,26 @@
+"""Runs of schedules, each once over all processes (B19): RabbitMQ does not refuse a second message with the same id, so
+who may run is agreed on in the definitions, whose order all processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from remuda.broker.rabbitmq.definitions import BEGAN, PLANNED, change
+from remuda.broker.rabbitmq.journal import Definitions
+
+
+class ScheduleRuns:
+    """Implements `RunLedger`."""
+
+    def __init__(self, definitions: Definitions, clock: Callable[[], int]) -> None:
+        self._definitions = definitions
+        self._clock = clock
+
+    def is_planned(self, schedule: str, due: int) -> bool:
+        return due in self._definitions.catalog.planned.get(schedule, ())
+
+    def plan(self, schedule: str, due: int) -> None:
+        self._definitions.propose(change(PLANNED, schedule, self._clock(), due=due))
+
+    def begin(self, schedule: str, due: int, copy: str) -> bool:
+        return self._definitions.propose(change(BEGAN, schedule, self._clock(), due=due, copy=copy))

@@ -1,0 +1,161 @@
+"""What a host says, and what comes of it: requests are answered, deliveries reach their inboxes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from remuda.broker.shared import frames
+from remuda.broker.shared.frames import Carried
+from remuda.model.commands import Publish, Pull, RemoveExchange, RemoveQueue, SetCredit, Settle, Subscribe, Unsubscribe
+from remuda.model.errors import NotFound, RemudaError
+from remuda.model.notices import Notice
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded.inbox import Inbox
+    from remuda.broker.embedded.notices import NoticeBoard
+    from remuda.broker.shared.holdings import Holdings
+    from remuda.broker.shared.line import Line
+    from remuda.broker.shared.request import Request
+    from remuda.core.effects import Dispatch
+
+_log = logging.getLogger("remuda.guest")
+
+
+class Answers:
+    """Takes the host's frames, one by one, on the thread that reads them."""
+
+    def __init__(
+        self, line: Line, holdings: Holdings, notices: NoticeBoard, give_back: Callable[[Dispatch], None]
+    ) -> None:
+        self._line = line
+        self._holdings = holdings
+        self._notices = notices
+        self._give_back = give_back
+
+    def take(self, kind: int, payload: bytes) -> None:
+        if kind == frames.RESULT:
+            said = frames.decode(frames.Answered, payload)
+            request = self._line.requests.get(said.request)
+            if request is not None:
+                try:
+                    result = request.shape(said.result)
+                except RemudaError as error:
+                    self._fail(request, error)
+                else:
+                    self._resolve(request, result)
+                # Only now: a caller that reads may be interrupted in the middle, and then it is asked again.
+                self._line.requests.pop(said.request, None)
+        elif kind == frames.FAILED:
+            number, said_error = frames.decode(tuple[int, frames.Error], payload)
+            failed = self._line.requests.get(number)
+            if failed is not None:
+                self._fail(failed, frames.raised(said_error))
+                self._line.requests.pop(number, None)
+            elif number == 0:
+                _log.error("the host refused this process: %s", said_error.text)
+        elif kind == frames.DELIVERY:
+            tag, delivered = frames.decode(tuple[int, frames.Delivered], payload)
+            self._deliver(tag, delivered)
+        elif kind == frames.CLOSED:
+            tag, why = frames.decode(tuple[int, frames.Error | None], payload)
+            self._holdings.close_inbox(tag, None if why is None else frames.raised(why))
+        elif kind == frames.CONFIRMED:
+            number, why = frames.decode(tuple[int, frames.Error | None], payload)
+            self._holdings.confirmed(number, why)
+        elif kind == frames.NOTICES:
+            self._notices.post(frames.decode(list[Notice], payload))
+
+    # Requests
+
+    def _resolve(self, request: Request, result: Any) -> None:
+        """The answer to a request is here."""
+        command, holdings = request.command, self._holdings
+        if type(command) is Publish:
+            result, watched = result
+            if watched:
+                fate: Future[None] = Future()
+                request.pending.confirmed = fate
+                holdings.watched[request.number] = (fate, result.first, result.accepted)
+            self._line.published(request.number)
+        elif type(command) is Settle:
+            if not result and request.again and command.lease in holdings.gone:
+                result = request.expected  # the host before had kept it, and only its answer was lost
+            holdings.settled(command, result)
+        elif type(command) is Subscribe and not request.restores:
+            assert request.inbox is not None
+            holdings.subscriptions[command.tag] = (command, request.inbox)
+        elif type(command) is Pull:
+            self._took(request, command, result)
+        elif type(command) is SetCredit:
+            holdings.set_credit(command)
+        elif type(command) is Unsubscribe:
+            holdings.unsubscribed(command, self._give_back)
+        request.resolve(result)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        if type(request.command) is Publish:
+            self._line.published(request.number)
+        if request.restores and request.inbox is not None:
+            command = request.command
+            assert isinstance(command, Subscribe | Pull)
+            self._holdings.close_inbox(command.tag, error)
+        if request.question == "watch":
+            self._holdings.confirmed(request.number, frames.error_of(error))
+        if isinstance(error, NotFound) and type(request.command) in (RemoveQueue, RemoveExchange) and request.again:
+            self._resolve(request, None)  # said again, and the host before had done it
+            return
+        if type(request.command) is Settle and not request.waits:
+            _log.error("an answer for queue %s could not be kept: %s", request.command.queue, error)
+        request.fail(error)
+
+    def published(self, raw: Any) -> Any:
+        said = frames.decode(frames.Told, raw)
+        receipt = frames.receipt_of(said)
+        return (receipt, said.watched)
+
+    def pulled(self, raw: Any) -> Carried | None:
+        return frames.carried(frames.decode(frames.Delivered, raw))
+
+    def watched_again(self, number: int, raw: Any) -> None:
+        if not frames.decode(bool, raw):
+            self._holdings.confirmed(number, None)  # it ended well before anybody asked again
+
+    def _took(self, request: Request, command: Pull, found: Carried | None) -> None:
+        if found is not None:
+            self._holdings.hold(found, pulled=True)
+            request.pending.held = found.messages
+            if request.restores:
+                self._holdings.pulls.pop(command.tag, None)
+                assert request.inbox is not None
+                request.inbox.put(found)
+        elif command.wait and request.inbox is not None and not request.restores:
+            self._holdings.pulls[command.tag] = (command, request.inbox, time.monotonic() + command.wait / 1e6)
+
+    # Deliveries
+
+    def _deliver(self, tag: int, said: frames.Delivered) -> None:
+        found, holdings = frames.carried(said, tag), self._holdings
+        if found is None:
+            return
+        pull = holdings.pulls.pop(tag, None)
+        if pull is not None:
+            holdings.hold(found, pulled=True)
+            pull[1].put(found)
+            return
+        subscription = holdings.subscriptions.get(tag) or self._subscribing(tag)
+        if subscription is None:
+            self._give_back(found)
+            return
+        holdings.hold(found, pulled=False)
+        subscription[1].put(found)
+
+    def _subscribing(self, tag: int) -> tuple[Subscribe, Inbox] | None:
+        """A delivery may overtake the answer to its own subscription."""
+        for request in list(self._line.requests.values()):
+            if type(request.command) is Subscribe and request.command.tag == tag and request.inbox is not None:
+                return request.command, request.inbox
+        return None

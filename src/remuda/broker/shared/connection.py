@@ -1,0 +1,119 @@
+"""The host's end of a connection, and where new ones come in. What goes over them is for others to say."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from remuda.broker.shared import frames
+from remuda.broker.shared.frames import Hello
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded.attempts import AttemptMarks
+    from remuda.broker.shared.session import Session
+
+_READ: Final = 1 << 18
+_STOP_READING: Final = 4 << 20
+"""Unsent bytes at which a guest is not listened to until it has taken its answers."""
+_SLOW_AT_ONCE: Final = 4
+_LOAD: Final = 4000
+COMMAND_WEIGHT: Final = 40
+"""A command may bring messages with it: at most a hundred are answered in one turn, and four thousand publishes."""
+
+
+class Gate(Protocol):
+    """Who may come in."""
+
+    def admit(self, connection: Connection, hello: Hello) -> None:
+        """Raise to refuse."""
+
+    def lives(self, token: str) -> bool | None:
+        """Whether the guest's process is there; None where nobody can tell."""
+
+    def marks(self, token: str) -> AttemptMarks | None:
+        """What a guest that is gone had begun with, where that is known."""
+
+
+class Connection:
+    """A socket that does not block, and the bytes on their way through it."""
+
+    def __init__(self, peer: socket.socket, gate: Gate, *, local: bool, limit: int = frames.MAX_FRAME) -> None:
+        self.peer = peer
+        self.gate = gate
+        self.local = local
+        self.session: Session | None = None
+        self.buffer = frames.Buffer(limit)
+        self.unsent: deque[bytes] = deque()
+        self.unsent_bytes = 0
+        self.closing = False
+        """Whether it is to be closed once everything is sent."""
+        self.since = time.monotonic()
+        self.waits_for = selectors.EVENT_READ
+        self.slow = 0
+        """Questions of it that another thread works on."""
+        self.load = 0
+        """What it asked for in this turn, by weight."""
+        self.stalled = False
+        """Whether frames of it lie here that are not looked at yet."""
+        self.closed = False
+        self.touched: set[Connection] = set()
+        """Where the host notes which connections it has to look at in this turn."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it has asked for more than it has taken: then it is not listened to for now."""
+        return self.unsent_bytes > _STOP_READING or self.slow >= _SLOW_AT_ONCE or self.load >= _LOAD
+
+    def send(self, data: bytes) -> int:
+        if data:
+            self.unsent.append(data)
+            self.unsent_bytes += len(data)
+            self.touched.add(self)
+        return self.unsent_bytes
+
+    def receive(self) -> bytes | None:
+        """What has come; None when nothing has, and nothing at all at the end."""
+        try:
+            return self.peer.recv(_READ)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether frames that lie here may be looked at now."""
+        return self.stalled and not self.full
+
+    def flush(self) -> None:
+        """Send as much as the peer takes."""
+        while self.unsent:
+            data = self.unsent[0] if len(self.unsent) == 1 else b"".join(self.unsent)
+            self.unsent.clear()
+            try:
+                sent = self.peer.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            if sent < len(data):
+                self.unsent.appendleft(data[sent:] if sent else data)
+            self.unsent_bytes -= sent
+            if sent < len(data):
+                return
+
+
+class Listener:
+    """A socket on which guests come in."""
+
+    def __init__(self, listening: socket.socket, gate: Gate, *, local: bool, limit: int = frames.MAX_FRAME) -> None:
+        self.socket = listening
+        self.gate = gate
+        self._local = local
+        self._limit = limit
+        listening.setblocking(False)
+
+    def connect(self, peer: socket.socket) -> Connection:
+        return Connection(peer, self.gate, local=self._local, limit=self._limit)
+
+    def close(self) -> None:
+        self.socket.close()

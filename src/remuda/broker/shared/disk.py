@@ -1,0 +1,65 @@
+"""The lock of a shared directory, and the socket that comes with it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remuda.broker.shared import sockets
+from remuda.broker.shared.connection import Gate, Listener
+from remuda.log.directory import DirectoryDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class HostDisk(DirectoryDisk):
+    """A directory whose holder others reach through its socket.
+
+    They can come as soon as it is locked, so that none has to look for a host again and again while the log is read;
+    the first one to be heard is when the host runs. Locking it again changes nothing.
+    """
+
+    def __init__(self, path: Path, *, group: bool) -> None:
+        super().__init__(path, group=group, shared=True)
+        self._listen: Callable[[], socket.socket] = lambda: sockets.listen(path, group=group)
+        self._listening: socket.socket | None = None
+
+    def lock(self) -> None:
+        if self._listening is not None:
+            return
+        super().lock()
+        try:
+            self._listening = self._listen()
+        except BaseException:
+            super().unlock()
+            raise
+
+    def unlock(self) -> None:
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.close()
+        super().unlock()
+
+    def listener(self, gate: Gate) -> Listener:
+        """Where guests come in, once it is locked."""
+        assert self._listening is not None
+        return Listener(self._listening, gate, local=True)
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process has a directory. Cheaper than trying to have it, and leaves no trace."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False  # whoever tries to have it is told why that cannot be
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

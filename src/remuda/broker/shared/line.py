@@ -1,0 +1,152 @@
+"""A guest's line to its host: what was said over it and not answered is said again to the next host."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from remuda.broker.shared import frames
+from remuda.broker.shared.request import Request
+from remuda.core.publishing import UNCONFIRMED
+from remuda.model.commands import Publish
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded.inbox import Inbox
+    from remuda.broker.shared.holdings import Holdings
+    from remuda.broker.shared.link import Link
+    from remuda.model.commands import Pull, Subscribe
+
+
+class Shapes(Protocol):
+    """How the answers to what is asked again become results."""
+
+    def pulled(self, raw: Any, /) -> Any: ...
+    def watched_again(self, number: int, raw: Any, /) -> None: ...
+
+
+class Line:
+    """The connection, while there is one, and the requests under way. Whoever sends holds `lock`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.peer: socket.socket | None = None
+        self.buffer = frames.Buffer()
+        """What came from there and is not whole yet."""
+        self.requests: dict[int, Request] = {}
+        self._numbers = itertools.count(1)
+        self._backlog: deque[Request] = deque()
+        """Publishes that wait until fewer are under way: a host remembers only so many of each guest."""
+        self._publishing: set[int] = set()
+
+    def new_number(self) -> int:
+        return next(self._numbers)
+
+    def post(self, request: Request) -> None:
+        self.requests[request.number] = request
+        if type(request.command) is Publish:
+            if len(self._publishing) >= UNCONFIRMED or self._backlog:
+                self._backlog.append(request)
+                return
+            self._publishing.add(request.number)
+        request.sent = True
+        self.say(request.frame)
+
+    def say(self, data: bytes) -> None:
+        """Send to the host, if there is one now. What is lost here is said again to the next."""
+        if self.peer is not None:
+            try:
+                self.peer.sendall(data)
+            except OSError:
+                self._hang_up()
+            except BaseException:
+                # Ctrl-C in the middle of a frame: what follows would be taken for the rest of it.
+                self._hang_up()
+                raise
+
+    def _hang_up(self) -> None:
+        if self.peer is not None:
+            with contextlib.suppress(OSError):
+                self.peer.shutdown(socket.SHUT_RDWR)
+
+    def published(self, number: int) -> None:
+        """A publish was answered: another may go, once somebody catches up."""
+        self._publishing.discard(number)
+
+    def send_waiting(self) -> None:
+        """Whoever may wait for the line sends publishes that waited."""
+        if self.backlogged:
+            with self.lock:
+                self.catch_up()
+
+    def catch_up(self) -> None:
+        """Send publishes that waited, for who holds the lock."""
+        while self._backlog and len(self._publishing) < UNCONFIRMED:
+            request = self._backlog.popleft()
+            self._publishing.add(request.number)
+            request.sent = True
+            self.say(request.frame)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether publishes wait that may go now."""
+        return bool(self._backlog) and len(self._publishing) < UNCONFIRMED
+
+    def take_all(self) -> list[Request]:
+        """All that nobody answered, for whoever answers it in another way."""
+        requests = [request for request in self.requests.values() if not request.restores]
+        self.requests = {}
+        self._backlog.clear()
+        self._publishing.clear()
+        return requests
+
+    # A new host
+
+    def attach(self, link: Link, holdings: Holdings, shapes: Shapes, *, hears: bool) -> None:
+        """Bring everything that is under way to a host that knows nothing of it, or may not."""
+        with self.lock:
+            self.buffer, self.peer = link.buffer, link.peer
+            self.requests = {number: one for number, one in self.requests.items() if not one.restores}
+            claims = holdings.claims()
+            attached = Request(
+                self.new_number(), b"", lambda raw: holdings.reclaimed(claims, frames.decode(list[int], raw))
+            )
+            data = [frames.frame(frames.ATTACH, (attached.number, claims)), *self._again(holdings, shapes)]
+            if hears:
+                asked = frames.Asked(self.new_number(), "notices", frames.raw((True,)))
+                data.append(frames.frame(frames.ASK, asked))
+            attached.restores = True
+            self.requests[attached.number] = attached
+            self.say(b"".join(data))
+
+    def _again(self, holdings: Holdings, shapes: Shapes) -> Iterator[bytes]:
+        """Frames that restore what was under way."""
+        now = time.monotonic()
+        unanswered = [request for request in self.requests.values() if request.sent]
+        for command, inbox in list(holdings.subscriptions.values()):
+            yield self._restore(command, lambda raw: None, inbox)
+        for pull, inbox, until in list(holdings.pulls.values()):
+            left = max(int((until - now) * 1e6), 1000)
+            yield self._restore(msgspec.structs.replace(pull, wait=left), shapes.pulled, inbox)
+        for number, (_, first, count) in list(holdings.watched.items()):
+            watch = Request(number, b"", partial(shapes.watched_again, number))
+            watch.question, watch.restores = "watch", True
+            self.requests[number] = watch
+            yield frames.frame(frames.ASK, frames.Asked(number, "watch", frames.raw((first, count))))
+        for request in unanswered:
+            request.again = True
+            yield request.frame
+
+    def _restore(self, command: Subscribe | Pull, shape: Callable[[Any], Any], inbox: Inbox) -> bytes:
+        request = Request(self.new_number(), b"", shape)
+        request.command, request.inbox, request.restores = command, inbox, True
+        self.requests[request.number] = request
+        return frames.command_frame(request.number, command)

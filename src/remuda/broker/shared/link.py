@@ -1,0 +1,94 @@
+"""How a guest comes to its host: the way there, and the first words."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from remuda.broker.shared import frames
+from remuda.broker.shared.frames import Hello, Welcome, WireError
+from remuda.broker.shared.tls import TlsSocket
+
+if TYPE_CHECKING:
+    from remuda.broker.shared.guest import Guest
+    from remuda.log.eventlog import EventLog
+
+_READ: Final = 1 << 18
+_A_SECOND: Final = struct.pack("@ll", 1, 0)
+"""So that who waits in `recv` can look around."""
+
+
+class Way(Protocol):
+    """How a guest comes to its host."""
+
+    def connect(self) -> socket.socket:
+        """A connection; raises `OSError` while nobody listens."""
+
+    def hello(self, token: str, epoch: int) -> Hello: ...
+
+    def describe(self, pid: int) -> str:
+        """What to do about a host that does not answer."""
+
+    def begin(self, lease: int, events: int) -> Callable[[int], None] | None:
+        """Where what is begun can be marked without telling the host; None where it cannot."""
+
+    def reader(self, guest: Guest) -> EventLog: ...
+
+
+class Link(NamedTuple):
+    """A connection to a host that has let us in."""
+
+    peer: socket.socket
+    buffer: frames.Buffer
+    welcome: Welcome
+    clock_offset: int
+    """What the host's clock is ahead of ours, in microseconds."""
+
+
+def join(way: Way, token: str, epoch: int, patience: float) -> Link:
+    """Come to the host that there is now; raises `OSError` where there is none, and Remuda's errors where it does not
+    take us."""
+    peer = way.connect()
+    try:
+        with contextlib.suppress(OSError):
+            peer.settimeout(patience)
+        peer.sendall(frames.frame(frames.HELLO, way.hello(token, epoch)))
+        buffer = frames.Buffer()
+        asked_at = time.time_ns() // 1000
+        welcome = _welcome(peer, buffer)
+        if welcome.epoch < epoch:
+            raise ConnectionResetError("this was the host before the last one")
+        peer.settimeout(None)
+        if not isinstance(peer, TlsSocket):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _A_SECOND)
+    except BaseException:
+        peer.close()
+        raise
+    return Link(peer, buffer, welcome, welcome.now - (asked_at + time.time_ns() // 1000) // 2)
+
+
+def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
+    first: tuple[int, bytes] | None = None
+    while first is None:
+        data = peer.recv(_READ)
+        if not data:
+            raise ConnectionResetError("the host closed the connection")
+        first = next(buffer.feed(data), None)  # what comes behind it stays there
+    kind, payload = first
+    if kind == frames.FAILED:
+        raise frames.raised(frames.decode(tuple[int, frames.Error], payload)[1])
+    if kind == frames.MOVING:
+        raise ConnectionResetError("the host is going")
+    if kind != frames.WELCOME:
+        raise WireError("the host did not say hello; is this another program's port?")
+    welcome: Welcome = frames.decode(Welcome, payload)
+    if welcome.version != frames.VERSION:
+        raise WireError(
+            f"the host speaks version {welcome.version} of Remuda's wire, this process {frames.VERSION}; "
+            "run the same version of Remuda on both sides"
+        )
+    return welcome

@@ -1,0 +1,207 @@
+"""What a user of the wire may do, by the names that configure, write and read are granted for: asked before anything
+happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from remuda.model.commands import (
+    Bind,
+    CancelPull,
+    Clear,
+    ConfigureQueue,
+    DeclareExchange,
+    DeclareQueue,
+    Forget,
+    HandOver,
+    Move,
+    Publish,
+    Pull,
+    RemoveExchange,
+    RemoveQueue,
+    Renew,
+    Reprocess,
+    SetCredit,
+    SetStatus,
+    Settle,
+    Subscribe,
+    Unbind,
+    Unsubscribe,
+)
+from remuda.model.document import Document
+from remuda.model.errors import NotAllowed
+from remuda.model.routing import ALTERNATE, Binding
+from remuda.model.topics import root
+
+CONFIGURE: Final = "configure"
+WRITE: Final = "write"
+READ: Final = "read"
+_KNOWN: Final = 10_000
+_READS: Final = (SetCredit, Unsubscribe, CancelPull, HandOver, Renew)
+_CONFIGURES: Final = (DeclareQueue, ConfigureQueue, SetStatus, RemoveQueue, Clear, Reprocess, Forget)
+_OF_A_QUEUE: Final = frozenset({"parked", "waiting"})
+_HARMLESS: Final = frozenset({"health", "flush", "watch", "notices", "queues", "exchanges", "document"})
+"""Questions that anybody may ask; what they are not to see is left out of the answer."""
+
+
+class Grants(msgspec.Struct, frozen=True):
+    """Patterns of the names that each access is granted for; None where it is for none."""
+
+    user: str
+    configure: str | None = None
+    write: str | None = None
+    read: str | None = None
+    others: tuple[str, ...] = ()
+    """Vhosts of others: names under them are nobody's here."""
+
+
+class Permissions:
+    """One user's grants, and what each command needs. Raises `NotAllowed` with the user, the access and the name."""
+
+    def __init__(self, grants: Grants) -> None:
+        self.grants = grants
+        self._patterns = {
+            access: re.compile(pattern)
+            for access in (CONFIGURE, WRITE, READ)
+            if (pattern := getattr(grants, access)) is not None
+        }
+        self._others = tuple(f"{vhost}/" for vhost in grants.others)
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def may(self, access: str, name: str) -> bool:
+        granted = self._known.get((access, name))
+        if granted is None:
+            pattern = self._patterns.get(access)
+            granted = pattern is not None and not name.startswith(self._others) and pattern.search(name) is not None
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[access, name] = granted
+        return granted
+
+    def sees(self, name: str) -> bool:
+        """Whether any access to a queue or an exchange is granted."""
+        return any(self.may(access, name) for access in self._patterns)
+
+    def check(self, access: str, kind: str, name: str) -> None:
+        if not self.may(access, name):
+            raise self._refusal(f"{access} access to {kind} {name!r}")
+
+    def _refusal(self, what: str) -> NotAllowed:
+        return NotAllowed(
+            f"{what} is refused for user {self.grants.user!r}; nothing was changed. "
+            "Have it granted in the server's file of users"
+        )
+
+    # Commands
+
+    def check_command(self, command: Any) -> None:
+        match command:
+            case Publish():
+                self._check_publish(command)
+            case Subscribe():
+                self.check(READ, "queue", command.queue)
+                self._check_options(command.queue, command.options)
+            case Pull():
+                self.check(READ, "queue", command.queue)
+                if command.clear_after != "none":
+                    self.check(CONFIGURE, "queue", command.queue)
+            case Settle():
+                self.check(READ, "queue", command.queue)
+                if command.settlement.to is not None:
+                    self.check(WRITE, "queue", command.settlement.to)
+            case Move():
+                self.check(CONFIGURE, "queue", command.queue)
+                self.check(WRITE, "queue", command.to)
+            case DeclareExchange():
+                self.check(CONFIGURE, "router", command.exchange)
+                for binding in command.bindings:
+                    self._check_target(binding)
+            case RemoveExchange():
+                self.check(CONFIGURE, "router", command.exchange)
+            case Bind() | Unbind():
+                self.check(READ, "router", command.exchange)
+                self._check_target(command.binding)
+            case _ if isinstance(command, _READS):
+                self.check(READ, "queue", command.queue)
+            case _ if isinstance(command, _CONFIGURES):
+                self.check(CONFIGURE, "queue", command.queue)
+                self._check_options(command.queue, getattr(command, "options", None))
+            case _:
+                raise self._refusal(f"{type(command).__name__} over the wire")
+
+    def _check_publish(self, command: Publish) -> None:
+        if command.exchange is not None:
+            self.check(WRITE, "router", command.exchange)
+        elif command.queue is not None:
+            self.check(WRITE, "queue", command.queue)
+        else:
+            for topic in _topics_of(command):
+                self.check(WRITE, "topic", topic)
+        if command.unbound is not None:
+            self.check(WRITE, "queue", command.unbound)
+        if command.options:
+            for name in (command.queue, command.unbound):
+                if name is not None:
+                    self._check_options(name, command.options)
+            if command.queue is None and command.unbound is None:
+                for topic in _topics_of(command):
+                    self._check_options(root(topic), command.options)
+
+    def _check_options(self, queue: str, options: Mapping[str, Any] | None) -> None:
+        """Options can make a queue, fill it from topics, and have others filled from it."""
+        if not options:
+            return
+        self.check(CONFIGURE, "queue", queue)
+        for name in ("topics", "patterns"):
+            for topic in options.get(name) or ():
+                self.check(READ, "topic", topic)
+        for name in ("dead_letter_queue", "expired_queue"):
+            target = options.get(name)
+            if target:
+                self.check(READ, "queue", queue)
+                self.check(WRITE, "queue", target)
+
+    def _check_target(self, binding: Binding) -> None:
+        for kind, name in (
+            ("queue", binding.queue), ("topic", binding.topic), ("router", binding.exchange),
+            ("router", binding.arguments.get(ALTERNATE)),
+        ):  # fmt: skip
+            if name is not None:
+                self.check(WRITE, kind, str(name))
+
+    # Questions
+
+    def check_question(self, question: str, values: tuple[Any, ...]) -> None:
+        if question == "info":
+            if not self.sees(values[0]):
+                raise self._refusal(f"any access to queue {values[0]!r}")
+        elif question in _OF_A_QUEUE:
+            self.check(READ, "queue", values[0])
+        elif question not in _HARMLESS:
+            what = "reading the log" if question.startswith("log_") else question
+            raise self._refusal(f"{what}, which takes all access to all names,")
+
+    def only_seen(self, question: str, answer: Any) -> Any:
+        """An answer without what the user is not to see."""
+        if question == "queues":
+            return [info for info in answer if self.sees(info.name)]
+        if question == "exchanges":
+            return {name: exchange for name, exchange in answer.items() if self.sees(name)}
+        if isinstance(answer, Document):
+            views = tuple(view for view in answer.queues if self.may(READ, view.queue))
+            if not views:
+                raise self._refusal(f"read access to every queue of message {answer.message.id!r}")
+            return msgspec.structs.replace(answer, queues=views)
+        return answer
+
+
+def _topics_of(command: Publish) -> set[str]:
+    """Every topic that a batch goes to."""
+    messages = command.messages
+    alike = not isinstance(messages.name, list) and not isinstance(messages.topics, list)
+    rows = range(min(len(messages.bodies), 1 if alike else len(messages.bodies)))
+    return {topic for row in rows for topic in messages.topics_of(row)}

@@ -1,0 +1,84 @@
+"""What a guest asks its host beside commands: by name, with values, and the answer is awaited."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from remuda.broker.embedded.notices import Handler, NoticeBoard
+from remuda.log.recovery import RecoveryReport
+from remuda.model.document import Document
+from remuda.model.errors import RemudaError
+from remuda.model.filters import MessageFilter
+from remuda.model.results import Health, ParkedMessage, QueueInfo, Removed
+from remuda.model.routing import Binding, ExchangeKind
+
+
+class Questions:
+    """The part of a backend that only asks."""
+
+    closed: bool
+    notices: NoticeBoard
+    hears = False
+    """Whether the host is to tell us notices."""
+
+    @abstractmethod
+    def ask(self, question: str, *values: Any) -> Any:
+        """The host's answer to a question of `frames.QUESTIONS`."""
+
+    def health(self) -> Health:
+        try:
+            health: Health = self.ask("health")
+        except RemudaError as error:
+            return Health(not self.closed, False, {"host": str(error)})
+        return health
+
+    def info(self, name: str) -> QueueInfo:
+        found: QueueInfo = self.ask("info", name)
+        return found
+
+    def queues(self) -> list[QueueInfo]:
+        found: list[QueueInfo] = self.ask("queues")
+        return found
+
+    def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
+        found: list[ParkedMessage] = self.ask("parked", name, chosen, limit)
+        return found
+
+    def waiting(self, name: str) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = self.ask("waiting", name)
+        return found
+
+    def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
+        found: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]] = self.ask("exchanges")
+        return found
+
+    def document(self, message: str | int) -> Document:
+        found: Document = self.ask("document", message)
+        return found
+
+    def flush(self) -> None:
+        self.ask("flush")
+
+    def checkpoint(self) -> None:
+        self.ask("checkpoint")
+
+    def collect(self) -> Removed:
+        removed: Removed = self.ask("collect")
+        return removed
+
+    def on_notice(self, handler: Handler) -> None:
+        self.notices.add(handler)
+        self.hears = True
+        self.ask("notices", True)
+
+    def off_notice(self, handler: Handler) -> None:
+        self.notices.remove(handler)
+        if not self.notices.wanted:
+            self.hears = False
+            self.ask("notices", False)
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """A guest opens no log, so it finds nothing to recover: its host did."""
+        return RecoveryReport()

@@ -1,0 +1,277 @@
+"""What guests ask, carried out one by one and kept together: the host's part that knows commands, not sockets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from remuda.broker.shared import frames
+from remuda.broker.shared.border import checked
+from remuda.broker.shared.frames import WireError
+from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
+from remuda.broker.shared.permissions import READ, Permissions
+from remuda.core.effects import Dispatch
+from remuda.model.commands import CancelPull, Pull, Reclaim, Settle, Subscribe, Unsubscribe
+from remuda.model.errors import RemudaError
+
+if TYPE_CHECKING:
+    from remuda.broker.embedded.pending import Pending
+    from remuda.broker.embedded.runtime import Runtime
+    from remuda.broker.shared.connection import Connection
+    from remuda.broker.shared.session import Session
+
+_SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUESTIONS
+"""Questions that may take long, and are answered by a thread of their own."""
+
+
+class _Answer:
+    """An answer that may go out once its ticket is kept."""
+
+    __slots__ = ("connection", "pending", "request", "shape", "ticket")
+
+    def __init__(
+        self, connection: Connection, request: int, pending: Pending, shape: Callable[[Any], Any], ticket: int
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.pending = pending
+        self.shape = shape
+        self.ticket = ticket
+
+
+class RequestHandler:
+    """Does for guests what faces in this process do for themselves. On the host's thread alone, but for slow questions.
+
+    `post` has the host's thread do something, and `later` is how an answer goes out there in another turn.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        post: Callable[[Callable[[], None]], None],
+        later: Callable[[Connection, bytes], None],
+    ) -> None:
+        self._runtime = runtime
+        self._post = post
+        self._later = later
+        self._answers: list[_Answer] = []
+        self._deferred: deque[_Answer] = deque()
+        self._executor: ThreadPoolExecutor | None = None
+        self.attached: set[str] = set()
+        """Guests that have reclaimed what they held under the last host."""
+
+    @property
+    def defers(self) -> bool:
+        """Whether answers wait for whatever is written next."""
+        return bool(self._deferred)
+
+    def carry_out(self, connection: Connection, session: Session, kind: int, payload: bytes) -> None:
+        """Do what a frame asks for. Its answer goes out with `commit`, or is on its way."""
+        if kind == frames.PUBLISH:
+            said = frames.decode(frames.Published, payload)
+            self._try(connection, said.request, lambda: self._publish(connection, session, said))
+        elif kind == frames.COMMAND:
+            asked = frames.decode(frames.Commanded, payload)
+            self._try(connection, asked.request, lambda: self._command(connection, session, asked))
+        elif kind == frames.ASK:
+            question = frames.decode(frames.Asked, payload)
+            self._try(connection, question.request, lambda: self._ask(connection, session, question))
+        elif kind == frames.BEGUN:
+            session.begun(*frames.decode(tuple[int, int], payload))
+        elif kind == frames.ATTACH:
+            self._attach(connection, session, payload)
+        elif kind == frames.PING:
+            connection.send(frames.frame(frames.PONG, None))
+        else:
+            raise WireError(f"there is no frame of kind {kind}")
+
+    def _try(self, connection: Connection, request: int, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except WireError:
+            raise
+        except RemudaError as error:
+            connection.send(frames.frame(frames.FAILED, (request, frames.error_of(error))))
+
+    def _publish(self, connection: Connection, session: Session, said: frames.Published) -> None:
+        command = frames.publish_of(said, session.token, trusted=connection.local)
+        if not connection.local:
+            command = checked(command)
+        if session.permissions is not None:
+            session.permissions.check_command(command)
+        pending = self._runtime.submit(command)
+        self._answers.append(_Answer(connection, said.request, pending, frames.told, pending.ticket))
+        if pending.confirmed is not None:
+            self._tell_fate(connection, said.request, pending.confirmed)
+
+    def _tell_fate(self, connection: Connection, request: int, fate: Future[None]) -> None:
+        def tell(done: Future[None]) -> None:
+            error = done.exception()
+            said = None if error is None else frames.error_of(error)
+            self._post(lambda: self._later(connection, frames.frame(frames.CONFIRMED, (request, said))))
+
+        fate.add_done_callback(tell)
+
+    def _command(self, connection: Connection, session: Session, said: frames.Commanded) -> None:
+        command, runtime = frames.command_of(said), self._runtime
+        if not connection.local:
+            command = checked(command)
+        if session.permissions is not None:
+            session.permissions.check_command(command)
+        if isinstance(command, Subscribe):
+            ready = session.subscribe(command)
+            if ready is None:
+                connection.send(frames.frame(frames.RESULT, (said.request, {})))
+                return
+            subscribing, inbox = ready
+            try:
+                pending = runtime.submit(subscribing, inbox)
+            except RemudaError:
+                session.forget(command.tag)
+                raise
+            session.subscribed(subscribing, command.tag)
+        elif isinstance(command, Pull):
+            pulling, waiting = session.pull(command)
+            try:
+                pending = runtime.submit(pulling, waiting)
+            except RemudaError:
+                session.forget(command.tag)
+                raise
+            if pending.result is not None:
+                session.forget(command.tag)
+                session.hold(pending.result, pulled=True)
+            self._answers.append(
+                _Answer(connection, said.request, pending, lambda _: self._pulled(session, pending), pending.ticket)
+            )
+            return
+        elif isinstance(command, CancelPull):
+            waited = session.cancel_pull(command.queue, command.tag)
+            connection.send(frames.frame(frames.RESULT, (said.request, waited)))
+            return
+        elif isinstance(command, Settle):
+            self._settle(connection, session, said, command)
+            return
+        else:
+            pending = runtime.submit(command)
+            if isinstance(command, Unsubscribe):
+                session.unsubscribed(command)
+        self._answers.append(_Answer(connection, said.request, pending, _plainly, pending.ticket))
+
+    def _settle(self, connection: Connection, session: Session, said: frames.Commanded, command: Settle) -> None:
+        pending = self._runtime.submit(command, wait=said.waits)
+        if command.runs is None:
+            session.settled(command.lease)
+        if pending.ticket or said.waits:
+            self._answers.append(_Answer(connection, said.request, pending, _plainly, pending.ticket))
+        else:
+            # It goes with whatever is written next, and its answer follows then.
+            answer = _Answer(connection, said.request, pending, _plainly, self._runtime.last_ticket)
+            self._deferred.append(answer)
+
+    def _pulled(self, session: Session, pending: Pending) -> frames.Delivered:
+        dispatch: Dispatch | None = pending.result
+        if dispatch is None:
+            return frames.Delivered(None)
+        messages = pending.held
+        if messages is None:
+            dispatch, messages = self._runtime.load(dispatch)
+        return frames.delivered(dispatch, messages)
+
+    def _ask(self, connection: Connection, session: Session, said: frames.Asked) -> None:
+        shapes = frames.QUESTIONS.get(said.question)
+        if shapes is None:
+            raise WireError(f"there is no question {said.question!r}")
+        values = frames.decode(shapes[0], said.values)
+        permissions = session.permissions
+        if permissions is not None:
+            permissions.check_question(said.question, values)
+        if said.question == "notices":
+            session.hear(values[0])
+            connection.send(frames.frame(frames.RESULT, (said.request, None)))
+        elif said.question == "watch":
+            fate = self._runtime.watch(*values)
+            connection.send(frames.frame(frames.RESULT, (said.request, fate is not None)))
+            if fate is not None:
+                self._tell_fate(connection, said.request, fate)
+        elif said.question in _SLOW:
+            self._executor = self._executor or ThreadPoolExecutor(1, "remuda-host-work")
+            connection.slow += 1
+            self._executor.submit(self._answer_slowly, connection, permissions, said, values)
+        else:
+            result = getattr(self._runtime, said.question)(*values)
+            if permissions is not None:
+                result = permissions.only_seen(said.question, result)
+            connection.send(frames.frame(frames.RESULT, (said.request, result)))
+
+    def _answer_slowly(
+        self, connection: Connection, permissions: Permissions | None, said: frames.Asked, values: tuple[Any, ...]
+    ) -> None:
+        try:
+            if said.question in LOG_QUESTIONS:
+                found = answer_from_log(self._runtime, said.question, values)
+            else:
+                found = getattr(self._runtime, said.question)(*values)
+            if permissions is not None:
+                found = permissions.only_seen(said.question, found)
+            data = frames.frame(frames.RESULT, (said.request, found))
+        except BaseException as error:
+            data = frames.frame(frames.FAILED, (said.request, frames.error_of(error)))
+        self._post(lambda: self._answered_slowly(connection, data))
+
+    def _answered_slowly(self, connection: Connection, data: bytes) -> None:
+        connection.slow -= 1
+        self._later(connection, data)
+
+    def _attach(self, connection: Connection, session: Session, payload: bytes) -> None:
+        request, claims = frames.decode(tuple[int, list[frames.Claim]], payload)
+        found: list[int] = []
+        for claim in claims:
+            if session.permissions is not None and not session.permissions.may(READ, claim.queue):
+                found.append(0)
+                continue
+            command = Reclaim(claim.queue, claim.lease, claim.consumer, claim.runs, claim.pulled)
+            found.append(self._runtime.submit(command).result)
+            held = Dispatch(claim.queue, claim.consumer, 0, claim.lease, claim.runs, [], 0)
+            session.hold(held, pulled=claim.pulled)
+        connection.send(frames.frame(frames.RESULT, (request, found)))
+        self.attached.add(session.token)
+
+    def commit(self) -> None:
+        """Keep what was done, once for all, and answer for it."""
+        answers, self._answers = self._answers, []
+        failure: BaseException | None = None
+        if answers:
+            try:
+                self._runtime.wait(max(answer.ticket for answer in answers))
+            except Exception as error:
+                failure = error
+        reached = self._runtime.reached
+        while self._deferred and self._deferred[0].ticket <= reached:
+            answers.append(self._deferred.popleft())
+        for answer in answers:
+            self._reply(answer, failure)
+
+    def _reply(self, answer: _Answer, failure: BaseException | None) -> None:
+        if answer.connection.closed:
+            return
+        if failure is None:
+            try:
+                said = frames.frame(frames.RESULT, (answer.request, answer.shape(answer.pending.result)))
+                answer.connection.send(said)
+                return
+            except RemudaError as error:
+                failure = error
+        elif isinstance(answer.pending.result, Dispatch):
+            self._runtime.give_back(answer.pending.result)  # pulled, and not to be handed out
+        answer.connection.send(frames.frame(frames.FAILED, (answer.request, frames.error_of(failure))))
+
+    def close(self) -> None:
+        """Wait for the slow questions that are being answered, and begin with no other."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _plainly(result: Any) -> Any:
+    return result

@@ -1,0 +1,119 @@
+"""A guest becomes the host: what was under way with the last one goes on in the engine of this very process."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from remuda.model.commands import Pull, Reclaim, RemoveExchange, RemoveQueue, Settle
+from remuda.model.errors import NotFound, RemudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from remuda.broker.embedded.inbox import Inbox
+    from remuda.broker.embedded.pending import Pending
+    from remuda.broker.embedded.runtime import Runtime
+    from remuda.broker.shared.holdings import Holdings
+    from remuda.broker.shared.request import Request
+
+
+class Succession:
+    """Brings a guest's holdings and requests to an engine."""
+
+    def __init__(self, runtime: Runtime, holdings: Holdings) -> None:
+        self.runtime = runtime
+        self._holdings = holdings
+
+    def restore(self) -> None:
+        """Reclaim what is in hand, subscribe and pull again, and go on awaiting the fate of batches."""
+        runtime, holdings = self.runtime, self._holdings
+        for lease, held in holdings.held.items():
+            count = runtime.submit(Reclaim(held.queue, lease, held.consumer, held.runs, held.pulled)).result
+            if not count and held.deadline > runtime.clock():
+                holdings.gone.add(lease)
+        for command, inbox in list(holdings.subscriptions.values()):
+            try:
+                runtime.wait(runtime.submit(command, inbox).ticket)
+            except RemudaError as error:
+                inbox.close(error)
+        now = time.monotonic()
+        for pull, inbox, until in list(holdings.pulls.values()):
+            self._pull(msgspec.structs.replace(pull, wait=max(int((until - now) * 1e6), 1000)), inbox)
+        for fate, first, count in list(holdings.watched.values()):
+            _follow(runtime.watch(first, count), fate)
+
+    def _pull(self, command: Pull, inbox: Inbox) -> None:
+        try:
+            pending = self.runtime.submit(command, inbox)
+            self.runtime.wait(pending.ticket)
+        except RemudaError as error:
+            inbox.close(error)
+        else:
+            if pending.result is not None:
+                inbox.put(pending.result)
+
+    def carry_out(self, requests: Sequence[Request]) -> None:
+        """Do here what another process was asked to do, and had perhaps done."""
+        runtime = self.runtime
+        done: list[tuple[Request, Any, Pending | None]] = []
+        last = 0
+        for request in requests:
+            try:
+                if request.question is not None:
+                    done.append((request, self._answer(request), None))
+                else:
+                    assert request.command is not None
+                    pending = runtime.submit(request.command, request.inbox, wait=request.waits)
+                    last = max(last, pending.ticket)
+                    done.append((request, pending.result, pending))
+            except Exception as error:
+                _fail(request, error)
+        try:
+            runtime.wait(last)
+        except Exception as error:
+            for request, _, _ in done:
+                _fail(request, error)
+            return
+        for request, result, carried_out in done:
+            command = request.command
+            if type(command) is Settle and not result and request.again and command.lease in self._holdings.gone:
+                result = request.expected
+            if carried_out is not None:
+                request.pending.held, request.pending.confirmed = carried_out.held, carried_out.confirmed
+            request.resolve(result)
+
+    def _answer(self, request: Request) -> Any:
+        if request.question == "notices":
+            return None
+        return getattr(self.runtime, request.question or "")(*request.values)
+
+
+def _fail(request: Request, error: Exception) -> None:
+    gone = isinstance(error, NotFound) and type(request.command) in (RemoveQueue, RemoveExchange)
+    if gone and request.again:
+        request.resolve(None)
+    else:
+        request.fail(error)
+
+
+def _follow(source: Future[None] | None, fate: Future[None]) -> None:
+    """Give one future the outcome of another; without one, all is well."""
+
+    def copy(done: Future[None]) -> None:
+        error = done.exception()
+        with contextlib.suppress(InvalidStateError):
+            if error is None:
+                fate.set_result(None)
+            else:
+                fate.set_exception(error)
+
+    if source is None:
+        with contextlib.suppress(InvalidStateError):
+            fate.set_result(None)
+    else:
+        source.add_done_callback(copy)
