@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from huey.storage import SqliteStorage
 
 from remuda import Message, open_broker
 from remuda.broker.threads import EmbeddedBroker
+from remuda.log.directory import DirectoryDisk
 
 BODY = b"x" * 200
 QUEUE = "jobs"
@@ -104,49 +106,53 @@ _WORKS: dict[str, Callable[[Path, int], tuple[Work, Callable[[], None]]]] = {
 def takeovers(directory: Path, times: int) -> list[float]:
     """Seconds from the kill of a host to the next publish that another process is told is kept."""
     context: Any = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    told = context.Queue()
-    alive: dict[int, Any] = {}
+    alive: dict[int, tuple[Any, Any]] = {}
 
     def start() -> None:
-        child = context.Process(target=_publisher, args=(str(directory / "data"), told, stop), daemon=True)
+        # A pipe for each: a process that is killed while it writes leaves nothing locked that others need.
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=_publisher, args=(str(directory / "data"), sender), daemon=True)
         child.start()
-        alive[child.pid] = child
+        sender.close()
+        alive[child.pid] = child, receiver
+
+    def told() -> list[tuple[int, float]]:
+        """Who published, and when, as far as it is known by now."""
+        pids = {receiver: pid for pid, (_, receiver) in alive.items()}
+        ready: list[Any] = wait(list(pids), 120)
+        if not ready:
+            raise TimeoutError("nobody has published for two minutes")
+        return [(pids[receiver], receiver.recv()) for receiver in ready]
 
     found: list[float] = []
     for _ in range(3):
         start()
-    from remuda.log.directory import DirectoryDisk
-
     try:
         for _ in range(times):
             heard: set[int] = set()
             while not heard >= alive.keys():  # whoever is still starting cannot take over
-                heard.add(told.get(timeout=120)[0])
-            time.sleep(0.2)
+                heard |= {pid for pid, _ in told()}
             while (host := DirectoryDisk(directory / "data", create=False).holder().pid) not in alive:
                 time.sleep(0.01)
             killed = time.monotonic()
             os.kill(host, signal.SIGKILL)
-            alive.pop(host).join(60)
-            while (at := told.get(timeout=120)[1]) <= killed + 0.0005:
+            child, receiver = alive.pop(host)
+            child.join(60)
+            receiver.close()
+            while not (after := [at for _, at in told() if at > killed + 0.0005]):
                 pass
-            found.append(at - killed)
-            while not told.empty():
-                told.get()
+            found.append(min(after) - killed)
             start()
     finally:
-        stop.set()
-        for child in alive.values():
-            child.join(5)
-            if child.is_alive():
-                child.kill()
+        for child, _ in alive.values():
+            child.kill()
+            child.join(60)
     return sorted(found)
 
 
-def _publisher(directory: str, told: Any, stop: Any) -> None:
+def _publisher(directory: str, told: Any) -> None:
     with open_broker(directory) as broker:
-        while not stop.is_set():
+        while True:
             broker.publish(Message(QUEUE, BODY), queue=QUEUE)
-            told.put((os.getpid(), time.monotonic()))
+            told.send(time.monotonic())
             time.sleep(0.002)

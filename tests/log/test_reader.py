@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from remuda.log import sealed
 from remuda.log.collect import collect
 from remuda.log.disk import DirectoryDisk, Disk, MemoryDisk
 from remuda.log.parquet import SealedParquet
@@ -230,7 +229,7 @@ def test_l8_a_sealed_file_is_opened_once_and_let_go_with_its_listing(
         opened.append(name)
         return SealedParquet(disk, name)
 
-    monkeypatch.setattr(sealed, "SealedParquet", counted)
+    monkeypatch.setattr("remuda.log.sealed.SealedParquet", counted)
     disk = DirectoryDisk(tmp_path)
     mixed(disk)
     reader = Reader(disk)

@@ -149,8 +149,6 @@ def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:
     queue.release_due(-1)  # what others stand behind, and only that
     view = core_view(queue, -1)
     fresh = QueueModel(queue.name, queue.options, queue.status)
-    if old is not None:
-        fresh.ended = dict(old.ended)
     fresh.had_messages = queue.had_messages
     fresh.counts.update(view["counts"])
     fresh.ids = dict(view["ids"])
@@ -169,6 +167,9 @@ def _adopted(queue: Queue, old: QueueModel | None) -> QueueModel:
         fresh.entries[offset] = Entry("F", priority, deadline, attempt=attempt, redelivered=again)
     for offset, (state, reason, priority) in view["parked"].items():
         fresh.entries[offset] = Entry(state, priority, reason=reason)
+    if old is not None:
+        # What had gone on to another queue may be back, where that was not synced before the power was lost.
+        fresh.ended = {offset: state for offset, state in old.ended.items() if offset not in fresh.entries}
     return fresh
 
 
