@@ -27,9 +27,10 @@ from benchmarks.musts import findings
 from benchmarks.outbox.rows import OUTBOX_ROWS, is_outbox
 from benchmarks.rabbitmq.rows import RABBITMQ_ROWS
 from benchmarks.results import BUSY, LATEST, Result, load, merged, save, with_settings
+from benchmarks.server.rows import SERVER_ROWS, is_server
 from benchmarks.shared.rows import SHARED_ROWS
 from benchmarks.spark.rows import SPARK_ROWS, STAGE, is_spark
-from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, spark_table
+from benchmarks.table import broker_table, bus_table, findings_table, is_bus, outbox_table, server_table, spark_table
 from benchmarks.throughput import measure
 from benchmarks.workload import workloads
 
@@ -92,6 +93,7 @@ def rows() -> dict[str, Callable[[Effort], Result]]:
         **HTTP_ROWS,
         **RABBITMQ_ROWS,
         **SHARED_ROWS,
+        **SERVER_ROWS,
     }
 
 
@@ -104,7 +106,8 @@ def _show(results: Sequence[Result], console: Console) -> None:
     spark = [result for result in results if is_spark(result) or is_lake(result)]
     http = [result for result in results if result.name in HTTP_ROWS or result.name in SHARED_ROWS]
     outbox = [result for result in results if is_outbox(result)]
-    broker = [result for result in results if result not in (*bus, *spark, *http, *outbox)]
+    server = [result for result in results if is_server(result)]
+    broker = [result for result in results if result not in (*bus, *spark, *http, *outbox, *server)]
     if broker:
         console.print(broker_table(broker))
     if bus:
@@ -113,6 +116,8 @@ def _show(results: Sequence[Result], console: Console) -> None:
         console.print(spark_table(spark))
     if outbox:
         console.print(outbox_table(outbox))
+    if server:
+        console.print(server_table(server))
     for result in http:
         console.print(f"{result.name:22} {result.remuda:>12,.1f} {result.unit:12} {result.settings}")
     console.print(findings_table(findings({result.name: result for result in results})))

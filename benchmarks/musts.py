@@ -14,6 +14,7 @@ from benchmarks.index.rows import LAG, SQLITE, WORDS
 from benchmarks.lake.rows import COMMIT, ENGINES
 from benchmarks.outbox import rows as outbox
 from benchmarks.results import Result
+from benchmarks.server.rows import SERVER_ROWS, SYNC_SHARE
 from benchmarks.spark.rows import COLD, LIFECYCLE, PIPELINES, READ, SOURCE, STREAM, is_judged
 
 _NOISE: Final = 1.15
@@ -67,6 +68,26 @@ def _of_durable_peers(least: float) -> Callable[[Result], tuple[bool, str]]:
     return check
 
 
+def _of_peer(peer: str, least: float) -> Callable[[Result], tuple[bool, str]]:
+    def check(result: Result) -> tuple[bool, str]:
+        ratio = result.remuda / (result.peers.get(peer) or math.inf)
+        return ratio >= least, f"{ratio:.1f} times"
+
+    return check
+
+
+def _server_cost(most: float) -> Callable[[Result], tuple[bool, str]]:
+    def check(result: Result) -> tuple[bool, str]:
+        cost: float = result.settings["server_us_per_message"]["remuda"]
+        return cost <= most, f"{cost:.1f} µs"
+
+    return check
+
+
+def _at_least(least: float) -> Callable[[Result], tuple[bool, str]]:
+    return lambda result: (result.remuda >= least, f"{result.remuda:.2f}")
+
+
 def _below(most: float) -> Callable[[Result], tuple[bool, str]]:
     return lambda result: (result.remuda < most, f"{result.remuda:g} {result.unit}")
 
@@ -114,7 +135,21 @@ def _lets_others_in(result: Result) -> tuple[bool, str]:
     return longest <= LONGEST_MS, f"{longest:.1f} ms"
 
 
+_SERVER_MUSTS: Final = {
+    "durable": (
+        ("≥ 3 times RabbitMQ's classic queues", _of_peer("classic", 3)),
+        ("within 12 µs of the server", _server_cost(12)),
+    ),
+    "synced": (("≥ 10 times RabbitMQ's quorum queues", _of_peer("quorum", 10)),),
+}
+
 MUSTS: Final = (
+    *(
+        Must(f"{row}: {demand}", row, check)
+        for row in SERVER_ROWS
+        for demand, check in _SERVER_MUSTS.get(row.split("/")[1], ())
+    ),
+    Must("messages for each sync ≥ 0.6 of the window of confirms", SYNC_SHARE, _at_least(0.6)),
     Must("one at a time from 4 guests: ≥ 5 times best peer", "shared/publish/one/4g", _of_best_peer(5)),
     Must("batches of 100 from 4 guests: ≥ 0.5 of one process alone", "shared/publish/batch100/4g", _of_limit(0.5)),
     Must("takeover after kill -9: p99 < 1 s", "shared/takeover", _within(1000)),

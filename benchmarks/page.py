@@ -15,15 +15,18 @@ from benchmarks.lake.rows import LAKE_ROWS
 from benchmarks.musts import findings
 from benchmarks.outbox.rows import is_outbox
 from benchmarks.results import BUSY, Result
+from benchmarks.server.rows import is_server
 from benchmarks.spark.rows import is_measured, is_spark
 from benchmarks.table import (
     BROKER_HEADINGS,
     BUS_HEADINGS,
+    SERVER_HEADINGS,
     SPARK_HEADINGS,
     broker_cells,
     bus_cells,
     is_bus,
     number,
+    server_cells,
     spark_cells,
 )
 
@@ -46,7 +49,7 @@ def rewrite(results: list[Result], page: Path, render: Callable[[list[Result]], 
 def everything(results: list[Result]) -> str:
     """For the page about the benchmarks."""
     tabled = {**BIG_ROWS, **GROW_ROWS, **INDEX_ROWS, **LAKE_ROWS, **HTTP_ROWS}
-    elsewhere = (is_bus, is_spark, is_outbox, lambda result: result.name in tabled)
+    elsewhere = (is_bus, is_spark, is_outbox, is_server, lambda result: result.name in tabled)
     broker = [result for result in results if not any(its(result) for its in elsewhere)]
     big, grow, index, lake, http = (
         [
@@ -86,10 +89,22 @@ def everything(results: list[Result]) -> str:
                 if lake
                 else []
             ),
+            *_server_table(list(filter(is_server, results))),
             "What it must reach:",
             _table(["must", "found", "reached"], musts, left={0}),
         ]
     )
+
+
+def _server_table(results: list[Result]) -> list[str]:
+    if not results:
+        return []
+    rows = [[*server_cells(result), _bound(result)] for result in results]
+    return [
+        "The AMQP server beside RabbitMQ, from the first publish to the last acknowledgement, and the CPU time of the "
+        "server for each message:",
+        _table(["row", "unit", *SERVER_HEADINGS, "bound by"], rows, left={0, 1, len(SERVER_HEADINGS) + 2}),
+    ]
 
 
 def _grow_table(rows: list[list[str]]) -> list[str]:

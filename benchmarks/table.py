@@ -21,6 +21,11 @@ BUS_HEADINGS: Final = ("remuda", "remuda, always", *BUS_PEERS, "to best peer")
 OUTBOX_PEERS: Final = ("pgqueuer", "procrastinate")
 OUTBOX_HEADINGS: Final = ("remuda", *OUTBOX_PEERS, "to best peer", "raw SQL", "to raw SQL")
 
+SERVER_PEERS: Final = ("classic", "quorum")
+SERVER_HEADINGS: Final = (
+    "remuda", "RabbitMQ, classic", "RabbitMQ, quorum", "to classic", "to quorum", "µs of the server", "RabbitMQ's",
+)  # fmt: skip
+
 SPARK_PEERS: Final = (NATIVE, BATCH_SOURCE)
 SPARK_HEADINGS: Final = ("remuda", *SPARK_PEERS, "ratio", "ratio by wall", "growth")
 
@@ -49,6 +54,23 @@ def outbox_table(results: Iterable[Result]) -> Table:
         title="The outbox on PostgreSQL with fsync on, beside its peers and raw SQL (more is better, but for ms)"
     )
     return _filled(table, OUTBOX_HEADINGS, (outbox_cells(result) for result in results))
+
+
+def server_table(results: Iterable[Result]) -> Table:
+    table = Table(title="The AMQP server beside RabbitMQ, with the same clients, and what a message costs each server")
+    return _filled(table, SERVER_HEADINGS, (server_cells(result) for result in results))
+
+
+def server_cells(result: Result) -> list[str]:
+    """One row as texts; the costs are CPU time of the server for each message."""
+    rates = [result.peers.get(peer) for peer in SERVER_PEERS]
+    costs = result.settings.get("server_us_per_message", {})
+    return [
+        *_beginning(result),
+        *(number(rate, result.unit) for rate in rates),
+        *("" if not rate else f"{result.remuda / rate:.1f}" for rate in rates),
+        *(number(costs.get(side), "µs") for side in ("remuda", "quorum" if "quorum" in costs else "classic")),
+    ]
 
 
 def outbox_cells(result: Result) -> list[str]:

@@ -1,42 +1,135 @@
 """`python -m benchmarks.server.client publish|consume URL QUEUE COUNT BYTES WINDOW`: a client in its own process.
 
-It connects, says so, waits for a line, and then works: publishes with confirms, or consumes with a prefetch of 1000 and
-acknowledges batch by batch.
+It connects, says so, waits for a line, works, and says when it is done. To be the bottleneck of neither server it does
+as little as it can: its messages are all alike, so what it sends is made once, and what it gets is counted by its size.
 """
 
 from __future__ import annotations
 
 import sys
 
-from remuda.amqp.confirms import Outgoing, Receipt
-from remuda.amqp.connection import Connection
+from remuda.amqp.frames import HEARTBEAT, FrameParser, add_content, method_frame
+from remuda.amqp.methods import (
+    BasicAck,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicPublish,
+    BasicQos,
+    BasicQosOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    Heartbeat,
+    Method,
+)
+from remuda.amqp.options import parse_url
 from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.amqp.transport import Link
 
 _PREFETCH = 1000
+_READ = 1 << 18
+_TIMEOUT = 120.0
+
+
+class Client:
+    """One channel on a socket that waits."""
+
+    def __init__(self, url: str) -> None:
+        options = parse_url(url)
+        self.sock = Link.connect(*options.hosts[0], options).sock
+        self.sock.settimeout(_TIMEOUT)
+        self.parser = FrameParser()
+        self.ask(ChannelOpen(), ChannelOpenOk)
+
+    def ask(self, method: Method, answer: type[Method]) -> None:
+        self.sock.sendall(method_frame(1, method))
+        found: list[Method] = []
+        while not found:
+            events = self.parser.feed(self.read())
+            found = [method for _, method, _, _ in events if not isinstance(method, Heartbeat)]
+        assert isinstance(found[0], answer), found
+
+    def read(self) -> bytes:
+        data = self.sock.recv(_READ)
+        assert data, "the server closed the connection"
+        return data
 
 
 def publish(url: str, queue: str, count: int, size: int, window: int) -> None:
-    batch = max(window // 4, 1)
-    message = Outgoing("", queue, encode_properties(Properties(delivery_mode=PERSISTENT)), bytes(size))
-    with Connection(url) as connection:
-        channel = connection.channel(confirms=True)
-        _await_start()
-        waiting: list[Receipt] = []
-        for start in range(0, count, batch):
-            if len(waiting) * batch >= window:
-                waiting.pop(0).wait(120)
-            waiting.append(channel.publish_many([message] * min(batch, count - start)))
-        for receipt in waiting:
-            receipt.wait(120)
+    client = Client(url)
+    client.ask(ConfirmSelect(), ConfirmSelectOk)
+    frames: list[bytes] = []
+    properties = encode_properties(Properties(delivery_mode=PERSISTENT))
+    add_content(frames, method_frame(1, BasicPublish(0, "", queue)), 1, properties, bytes(size))
+    message, batch = b"".join(frames), max(window // 4, 1)
+    several = message * batch
+    _await_start()
+    sent = upto = 0
+    ahead: set[int] = set()
+    while upto < count:
+        while sent < count and sent - upto - len(ahead) + batch <= window:
+            many = min(batch, count - sent)
+            client.sock.sendall(several if many == batch else message * many)
+            sent += many
+        for _, method, _, _ in client.parser.feed(client.read()):
+            assert isinstance(method, BasicAck | Heartbeat), method
+            if isinstance(method, Heartbeat):
+                continue
+            if method.multiple:
+                upto = max(upto, method.delivery_tag)
+            else:
+                ahead.add(method.delivery_tag)
+        while upto + 1 in ahead:
+            upto += 1
+        ahead = {tag for tag in ahead if tag > upto}
 
 
 def consume(url: str, queue: str, count: int, size: int, window: int) -> None:
-    with Connection(url) as connection:
-        consumer = connection.channel(prefetch=_PREFETCH).consume(queue)
-        _await_start()
-        seen = 0
-        while seen < count:
-            seen += consumer.ack(consumer.get(_PREFETCH, 120))
+    client = Client(url)
+    client.ask(BasicQos(0, _PREFETCH), BasicQosOk)
+    client.sock.sendall(method_frame(1, BasicConsume(0, queue, "c")))
+    rest, seen, length, prefix = _after(BasicConsumeOk, client), 0, 0, b""
+    _await_start()
+    while True:
+        length = length or _length(rest)
+        prefix = prefix or rest[: 13 if length else 0]
+        many = len(rest) // length if length else 0
+        if many:
+            last = (many - 1) * length
+            tag = int.from_bytes(rest[last + 13 : last + 21], "big")
+            assert rest.startswith(prefix, last), "something else came between the deliveries"
+            seen += many
+            assert tag == seen, f"delivery {tag} came as number {seen}"
+            client.sock.sendall(method_frame(1, BasicAck(tag, True)))
+            rest = rest[many * length :]
+        if seen >= count:
+            return
+        rest = _without_heartbeats(rest + client.read())
+
+
+def _after(method: type[Method], client: Client) -> bytes:
+    """What follows the answer to a request: deliveries may come along with it."""
+    raw = b""
+    while not (end := _length(raw, frames=1)):
+        raw = _without_heartbeats(raw + client.read())
+    assert raw[7:11] == method.index, raw[:end]
+    return raw[end:]
+
+
+def _without_heartbeats(raw: bytes) -> bytes:
+    """Messages hold nothing that looks like one."""
+    return raw.replace(HEARTBEAT, b"") if HEARTBEAT in raw else raw
+
+
+def _length(raw: bytes, frames: int = 3) -> int:
+    """How many bytes the first delivery takes: a method, a header and a body; 0 if it has not come whole."""
+    end = 0
+    for _ in range(frames):
+        if len(raw) < end + 7:
+            return 0
+        end += 8 + int.from_bytes(raw[end + 3 : end + 7], "big")
+    return end if end <= len(raw) else 0
 
 
 def _await_start() -> None:
@@ -47,3 +140,4 @@ def _await_start() -> None:
 if __name__ == "__main__":
     work, url, queue, *numbers = sys.argv[1:]
     {"publish": publish, "consume": consume}[work](url, queue, *map(int, numbers))
+    print("done", flush=True)

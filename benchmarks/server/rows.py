@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.effort import Effort
 from benchmarks.results import Result, rate_result
@@ -33,6 +33,12 @@ _PER_SECOND: Final = 40_000
 _WINDOW: Final = 1000
 _SIZES: Final = {"100B": 100, "1KiB": 1024}
 _PAIRS: Final = {"1-1": 1, "2-2": 2}
+_BOUND_BY: Final = {
+    "transient": "one core's Python: the server is a single process",
+    "durable": "one core's Python: the server is a single process",
+    "synced": "one core's Python, and a sync for each window of confirms",
+}
+_UNSETTLED: Final = "not settled: the server's own CPU time, two to four times that of 100 B; why is not found"
 _numbers = itertools.count(1)
 
 
@@ -50,11 +56,11 @@ class Round(NamedTuple):
 
 
 @contextmanager
-def remuda(sync: str, syncs: list[int] | None = None) -> Iterator[Target]:
+def remuda(sync: str, syncs: list[int] | None = None, *, warm: bool = True) -> Iterator[Target]:
     """Our server in a process of its own; at its end it adds how often it synced."""
     with scratch() as folder:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.server.served", str(folder / "data"), sync],
+            [sys.executable, "-m", "benchmarks.server.served", str(folder / "data"), sync, *(["warm"] if warm else [])],
             stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_environment(),
         )  # fmt: skip
         assert process.stdout is not None
@@ -108,7 +114,8 @@ def measure(
                 client.stdin.write("\n")
                 client.stdin.flush()
             for client in clients:
-                assert client.wait(300) == 0
+                assert client.stdout is not None
+                assert client.stdout.readline() == "done\n"
             seconds = time.perf_counter() - began
             cpu = (_cpu(target.pid) - worked) / (each * pairs) * 1e6
         finally:
@@ -125,21 +132,24 @@ def row(name: str, effort: Effort) -> Result:
     """One row: Remuda, and RabbitMQ with classic queues or, where messages are synced, with quorum queues too."""
     _, mode, pairs, size = name.split("/")
     count = max(2000, round(_PER_SECOND * effort.seconds))
-    shape = {"pairs": _PAIRS[pairs], "size": _SIZES[size], "count": count}
+    shape: Any = {"pairs": _PAIRS[pairs], "size": _SIZES[size], "durable": mode != "transient"}
     rounds: dict[str, list[Round]] = {"remuda": [], "classic": []}
     with remuda("always" if mode == "synced" else "os") as ours, rabbitmq() as theirs:
+        measure(ours, **shape, count=2000, kind="classic")
         for _ in range(effort.rounds):
-            durable = mode != "transient"
-            rounds["remuda"].append(measure(ours, **shape, durable=durable, kind="classic"))
-            rounds["classic"].append(measure(theirs, **shape, durable=durable, kind="classic"))
+            # About as many as take the same time.
+            rounds["remuda"].append(measure(ours, **shape, count=4 * count, kind="classic"))
+            rounds["classic"].append(measure(theirs, **shape, count=count, kind="classic"))
             if mode == "synced":
-                rounds.setdefault("quorum", []).append(measure(theirs, **shape, durable=True, kind="quorum"))
+                rounds.setdefault("quorum", []).append(measure(theirs, **shape, count=count, kind="quorum"))
     rates = {side: statistics.median(one.rate for one in found) for side, found in rounds.items()}
     settings = {
         "window": _WINDOW, "prefetch": 1000,
         "server_us_per_message": {
             side: round(statistics.median(one.cpu for one in found), 1) for side, found in rounds.items()
         },
+        "rounds": {side: [round(one.rate) for one in found] for side, found in rounds.items()},
+        "bound_by": _UNSETTLED if size == "1KiB" else _BOUND_BY[mode],
     }  # fmt: skip
     return rate_result(name, rates.pop("remuda"), dict(rates), None, settings)
 
@@ -149,12 +159,15 @@ def sync_share(effort: Effort) -> Result:
     shares = {}
     for window in (100, 1000):
         syncs: list[int] = []
-        count = max(40 * window, round(_PER_SECOND * effort.seconds / 4))
+        count = max(60 * window, round(_PER_SECOND * effort.seconds / 4))
         with remuda("always", syncs) as ours:
             measure(ours, pairs=1, size=100, count=count, durable=True, kind="classic", window=window)
         shares[window] = count / syncs[0] / window
-    settings = {"share_by_window": {str(window): round(share, 2) for window, share in shares.items()}}
-    return Result(name="server/sync-share", unit="share", remuda=round(min(shares.values()), 2), settings=settings)
+    settings = {
+        "share_by_window": {str(window): round(share, 2) for window, share in shares.items()},
+        "bound_by": "how soon the publisher sends the next window after it was confirmed",
+    }
+    return Result(name=SYNC_SHARE, unit="share", remuda=round(min(shares.values()), 2), settings=settings)
 
 
 def _cpu(pid: int) -> float:
@@ -166,6 +179,11 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
 
 
+def is_server(result: Result) -> bool:
+    return result.name.startswith("server/")
+
+
+SYNC_SHARE: Final = "server/sync-share"
 SERVER_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
     **{
         name: partial(row, name)
@@ -176,5 +194,5 @@ SERVER_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
             for size in _SIZES
         )
     },
-    "server/sync-share": sync_share,
+    SYNC_SHARE: sync_share,
 }

@@ -7,7 +7,7 @@ from benchmarks.server.rows import SERVER_ROWS, measure, remuda
 
 def test_a_round_moves_all_messages_and_counts_syncs() -> None:
     syncs: list[int] = []
-    with remuda("always", syncs) as ours:
+    with remuda("always", syncs, warm=False) as ours:
         found = measure(ours, pairs=2, size=100, count=400, durable=True, kind="classic", window=100)
     assert found.rate > 0
     assert found.cpu >= 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,3 +75,37 @@ def test_a_producer_that_waits_for_the_answer_does_not_wait_longer(broker: Embed
     assert broker.runtime._deferred == 0
     assert pending.confirmed is not None
     assert pending.confirmed.done()
+
+
+def test_an_answer_that_lets_others_have_messages_needs_no_sync_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: it is written before they get them, and synced soon after."""
+    syncs: list[int] = []
+    datasync = os.fdatasync
+
+    def counted(handle: int) -> None:
+        syncs.append(handle)
+        datasync(handle)
+
+    with open_broker(tmp_path / "data") as made:
+        made.create_queue("orders")
+        consumer = made.subscribe("orders", credit=1)
+        made.publish([Message("orders", b"1"), Message("orders", b"2")], queue="orders")
+        first = consumer.receive("30s")
+        assert first is not None
+        runtime: Any = made.runtime
+        monkeypatch.setattr(runtime._timer, "nudge", lambda wake: None)
+        monkeypatch.setattr(os, "fdatasync", counted)
+        first.answer(Settlement(Outcome.ACK, consumer=first.consumer), wait=False)
+        second = consumer.receive("30s")
+        assert second is not None
+        assert second.bodies == [b"2"]
+        assert completed(tmp_path / "data") == 1
+        assert syncs == []
+        while runtime.clock() < runtime._sync_by:
+            time.sleep(0.01)
+        runtime.tick()
+        assert len(syncs) == 1
+        runtime.tick()
+        assert len(syncs) == 1

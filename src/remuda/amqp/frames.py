@@ -100,6 +100,11 @@ class FrameParser:
         """Bytes that wait here for the rest of their frame or content."""
         return self._held + sum(len(part) for partial in self._partial.values() for part in partial.body)
 
+    @property
+    def gathering(self) -> bool:
+        """Whether some content has begun and is not whole."""
+        return bool(self._partial)
+
     def forget(self, channel: int) -> None:
         """Drop what a channel has begun, since it was closed."""
         self._partial.pop(channel, None)

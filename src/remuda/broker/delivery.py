@@ -183,6 +183,8 @@ class BaseDelivery(Generic[R]):
         return self._settle(self, settlement, None if rows is None else self._runs_of(rows), True)
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
+        if type(rows) is range and rows.step == 1 and 0 <= rows.start < rows.stop <= len(self.messages.bodies):
+            return _cut(self.runs, rows.start, rows.stop)
         offsets = self.offsets
         chosen = sorted({offsets[row] for row in self._checked(rows)})
         runs: Runs = []
@@ -200,6 +202,18 @@ class BaseDelivery(Generic[R]):
                     f"rows must be numbers of messages in the delivery, which has {count}, not {shown(rows)}"
                 )
         return given  # type: ignore[return-value]
+
+
+def _cut(runs: Runs, start: int, stop: int) -> Runs:
+    """The runs of neighbouring rows, in order of their offsets and without a gap where there is none."""
+    cut: Runs = []
+    at = 0
+    for first, count in runs:
+        inner, outer = max(start - at, 0), min(stop - at, count)
+        if inner < outer:
+            cut.append((first + inner, outer - inner))
+        at += count
+    return sorted(cut)
 
 
 class Delivery(BaseDelivery[int]):

@@ -64,7 +64,7 @@ def options(
 
 app.command("run")(run.run)
 app.command("worker")(worker.worker)
-app.command("serve")(serve.serve)
+app.command("serve", cls=serve.ServeCommand)(serve.serve)
 app.command("config")(config.config)
 app.command("publish")(publish.publish)
 app.command("queues")(queues.queues)

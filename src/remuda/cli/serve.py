@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+
+class ServeCommand(TyperCommand):
+    """Lets `--dashboard` stand without an address, which options of typer cannot."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--dashboard" in args:
+            after = args.index("--dashboard") + 1
+            if after == len(args) or args[after].startswith("-"):
+                args = [*args[:after], "", *args[after:]]
+        return super().parse_args(ctx, args)
+
 
 users = typer.Typer(help="Who may log in to `remuda serve`, and what each may do.", no_args_is_help=True)
 
@@ -24,6 +37,16 @@ def serve(
     vhost: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A virtual host beside '/'. May be repeated.")
     ] = None,
+    dashboard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:PORT]",
+            help="Serve the dashboard too: at 127.0.0.1:8321 or a free port, unless told where.",
+        ),
+    ] = None,
+    dashboard_users: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Who may log in to the dashboard; see dashboard-user.")
+    ] = None,
     sync: Annotated[
         str, typer.Option(help="When to force messages to disk: always (before a confirm), interval, or os.")
     ] = "always",
@@ -37,8 +60,9 @@ def serve(
     from remuda.broker.shared.remote import PORT
     from remuda.bus.observing.logs import configure
     from remuda.model.errors import InvalidOption
+    from remuda.server.addresses import is_loopback, read_address
     from remuda.server.amqp.connection import Limits
-    from remuda.server.serving import AmqpListener, Listener, WireListener, is_loopback, read_address, run, tls_context
+    from remuda.server.serving import AmqpListener, Listener, WireListener, run, tls_context
     from remuda.server.users import Users, check_vhost
 
     host, port = read_address(listen, 5672)
@@ -63,14 +87,24 @@ def serve(
         place = (host if tls is not None or is_loopback(host) else "127.0.0.1", PORT if port else 0)
         listeners.append(WireListener(*place, users=known, tls=tls))
     elif wire != "none":
-        listeners.append(WireListener(*read_address(wire, PORT), users=known, tls=tls))
+        listeners.append(WireListener(*read_address(wire, PORT, option="--wire"), users=known, tls=tls))
+    if dashboard is None and dashboard_users is not None:
+        raise InvalidOption("--dashboard-users says who may use the dashboard; add --dashboard")
     configure()
-    with open_broker(data, sync=sync) as broker:
-        run(
-            broker,
-            listeners,
-            lambda addresses: typer.echo(f"ready: {data} at {' and '.join(addresses)} (Ctrl-C stops it)"),
-        )
+
+    def ready(addresses: list[str]) -> None:
+        typer.echo(f"ready: {data} at {' and '.join(addresses)} (Ctrl-C stops it)")
+
+    if dashboard is None:
+        with open_broker(data, sync=sync) as broker:
+            run(broker, listeners, ready)
+        return
+    from remuda.bus.bus import Bus
+    from remuda.server.dashboard import DashboardListener
+
+    with Bus(data, sync=sync) as bus:
+        listeners.append(DashboardListener(bus, dashboard or None, users=dashboard_users))
+        run(bus.broker, listeners, ready)
 
 
 @users.command("add")

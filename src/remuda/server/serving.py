@@ -13,6 +13,7 @@ from typing import Protocol
 
 from remuda.broker.port import Broker
 from remuda.model.errors import InvalidOption
+from remuda.server.addresses import is_loopback
 from remuda.server.amqp.connection import Limits
 from remuda.server.amqp.shell import AmqpServer
 from remuda.server.users import Users
@@ -103,22 +104,6 @@ def check_safe(host: str, users: Users | None) -> None:
             f"listening on {host} would let everybody on the network in without a password. Give --users FILE, which "
             "`remuda users add FILE NAME` makes, or listen on 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach an address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def read_address(text: str, default_port: int) -> tuple[str, int]:
-    """HOST:PORT, HOST, or :PORT."""
-    host, colon, number = text.rpartition(":")
-    if not colon or (text.count(":") > 1 and not host.startswith("[")):
-        host, number = text, str(default_port)
-    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not number.isascii() or not number.isdecimal() or int(number) > 65535:
-        raise InvalidOption(f"--listen takes HOST:PORT, such as 127.0.0.1:{default_port}, not {text!r}")
-    return host, int(number)
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:

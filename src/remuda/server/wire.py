@@ -13,7 +13,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +25,7 @@ from remuda.broker.shared.host import Host
 from remuda.broker.shared.permissions import Grants
 from remuda.broker.shared.remote import PORT
 from remuda.model.errors import BrokerClosed, InvalidOption, NotAllowed, RemudaError, StorageError
+from remuda.server.addresses import is_loopback
 from remuda.server.users import User, Users
 
 _log = logging.getLogger("remuda.wire")
@@ -256,12 +256,3 @@ def serve_wire(
         closing()
         raise StorageError(f"{host}:{port} cannot be listened on: {error.strerror}; choose another port") from error
     return WireServer(connect, listening, tls, users, connections, closing)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -27,9 +28,10 @@ from remuda.amqp.methods import (
     Method,
     QueueDeclare,
 )
-from remuda.server.amqp.channels import Confirms, Unanswered
+from remuda.server.amqp.channels import Confirms, Taken, Unanswered, UnknownTag
 from remuda.server.amqp.connection import Limits, ServerConnection, Stage
 from remuda.server.amqp.failures import Failure
+from tests.server.amqp.test_reading import flat
 
 LIMITS = Limits(frame_max=8192, message_max=100_000, channel_max=8)
 
@@ -172,7 +174,7 @@ _FRAMES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(frames=_FRAMES, sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20), greeted=st.booleans())
 def test_anything_may_come_in_any_pieces(frames: list[bytes], sizes: list[int], greeted: bool) -> None:
     """S4: whatever comes, the connection answers within the protocol or ends; how it is cut makes no difference."""
@@ -190,7 +192,7 @@ def test_anything_may_come_in_any_pieces(frames: list[bytes], sizes: list[int], 
     found: list[Event] = []
     for piece in pieces:
         found += cut.server.receive(piece)
-    assert found == requests
+    assert flat(found) == flat(requests)
     assert cut.server.stage is whole.server.stage
     assert b"".join(cut.server.output()) == b"".join(whole.server.output())
     assert all(channel in range(10) for channel, _, _, _ in requests)
@@ -201,9 +203,9 @@ def test_confirms_come_in_order_and_once(batches: list[tuple[int, set[int]]], ra
     """S1: whatever order the broker keeps batches in, each message is confirmed or refused once, after those before."""
     confirms, waiting, parser = Confirms(1), [], FrameParser()
     for count, refused in batches:
-        tags = [confirms.next() for _ in range(count)]
-        waiting.append((confirms.expect(tags), {tags[at] for at in refused if at < count}))
-    wrong = {tag for _, refused in waiting for tag in refused}
+        batch = confirms.expect(confirms.next(count), count)
+        waiting.append((batch, {row for row in refused if row < count}))
+    wrong = {batch.tags[row] for batch, refused in waiting for row in refused}
     random.shuffle(waiting)
     told: dict[int, bool] = {}
     done = 0
@@ -216,15 +218,63 @@ def test_confirms_come_in_order_and_once(batches: list[tuple[int, set[int]]], ra
     assert told == {tag: tag not in wrong for tag in range(1, confirms.last_tag + 1)}
 
 
+def _tags(taken: list[Taken]) -> list[int]:
+    return [one.handed.first + place for one in taken for place in range(one.start, one.stop)]
+
+
 def test_tags_are_answered_once() -> None:
     """S1."""
     held = Unanswered()
     delivery: Any = object()
     assert held.add(delivery, range(5), None, 0.0) == 1
-    assert [row for _, row, _ in held.take(3, True)] == [0, 1, 2]
+    (taken,) = held.take(3, True)
+    assert list(taken.rows) == [0, 1, 2]
     for tag, multiple in ((2, False), (3, True), (9, True), (9, False)):
         with pytest.raises(Failure, match="unknown delivery tag"):
             held.take(tag, multiple)
-    taken = held.take_tagged(4, False)
-    held.give_back(taken)
-    assert [row for _, row, _ in held.take(0, True)] == [3, 4]
+    held.give_back(held.take(4, False))
+    assert _tags(held.take(0, True)) == [4, 5]
+    assert held.take(0, True) == []
+
+
+_ANSWERS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 5), st.just(0)),
+    st.tuples(st.just("skip"), st.integers(1, 3), st.just(0)),
+    st.tuples(st.sampled_from(["one", "multiple", "run", "back"]), st.integers(0, 30), st.integers(0, 6)),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(_ANSWERS, max_size=40))
+def test_stretches_hold_what_single_tags_would(steps: list[tuple[str, int, int]]) -> None:
+    """S1: whatever is answered in whatever order."""
+    held, model, last = Unanswered(), dict[int, None](), 0
+    delivery: Any = object()
+    for verb, number, more in steps:
+        if verb in ("add", "skip"):
+            assert (held.add(delivery, range(number), None, 0.0) if verb == "add" else held.skip(number)) == last + 1
+            model |= dict.fromkeys(range(last + 1, last + number + 1)) if verb == "add" else {}
+            last += number
+            continue
+        wanted = range(number, number + more + 1) if verb == "run" else [number]
+        if verb in ("multiple", "back"):
+            wanted = [tag for tag in model if not number or tag <= number]
+            fails = bool(number) and (not wanted or number > last)
+        else:
+            wanted = list(takewhile(model.__contains__, wanted))
+            fails = len(wanted) <= (more if verb == "run" else 0)
+        try:
+            taken = held.take_run(number, number + more) if verb == "run" else held.take(number, verb != "one")
+            assert not fails
+        except UnknownTag as unknown:
+            assert fails
+            taken = unknown.before
+            wanted = [] if verb in ("multiple", "back") else wanted
+        assert _tags(taken) == list(wanted)
+        if verb == "back":
+            held.give_back(taken)
+        else:
+            for tag in wanted:
+                del model[tag]
+        assert [one.first for one in held.held()] == sorted({one.first for one in held.held()})
+    assert _tags(held.take_all()) == sorted(model)

@@ -16,8 +16,11 @@ import pytest
 
 from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
 from remuda.amqp.methods import (
+    BasicAck,
     BasicConsume,
+    BasicDeliver,
     BasicPublish,
+    BasicQos,
     ChannelOpen,
     ConnectionBlocked,
     ConnectionOpen,
@@ -63,6 +66,17 @@ class RawPeer:
             assert data, f"closed before {name}"
             if any(type(method).__name__ == name for _, method, _, _ in self._parser.feed(data)):
                 return
+
+    def deliveries(self, least: int) -> list[tuple[int, bytes]]:
+        """Tags and bodies of what is delivered, once there are so many."""
+        found: list[tuple[int, bytes]] = []
+        while len(found) < least:
+            data = self.socket.recv(65536)
+            assert data, "closed while deliveries were awaited"
+            for _, method, _, body in self._parser.feed(data):
+                if isinstance(method, BasicDeliver):
+                    found.append((method.delivery_tag, body))
+        return found
 
     def ended(self) -> bool:
         """Whether the server closes the connection, sooner or later."""
@@ -303,6 +317,42 @@ async def _thousand(server: RunningServer) -> None:
         await channel.basic_publish(b"x", routing_key=declared.queue or "")
     assert server.broker.queue("shared-by-many").waiting == 10
     await asyncio.gather(*(connection.close() for connection in connections))
+
+
+def test_hundreds_of_queues_on_one_connection() -> None:
+    """S4: what one client asks for in one breath is all done, and each queue gets and gives its own."""
+    names = [f"one-of-many-{number}" for number in range(300)]
+    with RunningServer() as server:
+        peer = RawPeer(server.port).open()
+        peer.say(*(method_frame(1, QueueDeclare(0, name, no_wait=True)) for name in names))
+        peer.say(*(frame for name in names for frame in _publication(name, name.encode())))
+        peer.say(*(method_frame(1, BasicConsume(0, name, name, no_wait=True)) for name in names))
+        delivered = peer.deliveries(len(names))
+        assert sorted(body.decode() for _, body in delivered) == sorted(names)
+        peer.say(method_frame(1, BasicAck(0, True)))
+        eventually(lambda: not any(info.in_flight for info in server.broker.queues()))
+        peer.close()
+
+
+def test_a_backlog_comes_out_in_order_and_in_little_memory(tmp_path: Path) -> None:
+    """S4, Q21: what waits lies in the log, and is read from there as the consumer answers."""
+    total, batch = 30_000, 1000
+    with RunningServer(str(tmp_path / "data")) as server:
+        peer = RawPeer(server.port).open()
+        peer.say(method_frame(1, QueueDeclare(0, "q", durable=True, no_wait=True)))
+        for start in range(0, total, batch):
+            peer.say(*(part for at in range(start, start + batch) for part in _publication("q", b"%08d" % at)))
+        eventually(lambda: server.broker.queues() and server.broker.queue("q").waiting == total)
+        peer.say(method_frame(1, BasicQos(0, 500)), method_frame(1, BasicConsume(0, "q", "c", no_wait=True)))
+        seen = 0
+        while seen < total:
+            delivered = peer.deliveries(1)
+            assert [body for _, body in delivered] == [b"%08d" % at for at in range(seen, seen + len(delivered))]
+            seen += len(delivered)
+            peer.say(method_frame(1, BasicAck(delivered[-1][0], True)))
+            assert server.broker.queue("q").in_flight <= 500
+        eventually(lambda: server.broker.queue("q").in_flight == 0)
+        peer.close()
 
 
 def test_churn_leaves_nothing_behind(server: RunningServer, client: Client) -> None:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pika
 import pika.exceptions
 import pytest
+import typer
 
 from remuda.broker.opening import open_broker
-from remuda.model.errors import InvalidOption, NotAllowed
+from remuda.bus.bus import Bus
+from remuda.cli.app import app
+from remuda.model.errors import InvalidOption, NotAllowed, RemudaError
 from remuda.model.message import Message
-from remuda.server.serving import AmqpListener, read_address, tls_context
+from remuda.server.addresses import read_address
+from remuda.server.dashboard import DashboardListener
+from remuda.server.serving import AmqpListener, tls_context
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
 from tests.servers.amqpd import RunningServer
@@ -29,10 +37,10 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Served:
-    def __init__(self, process: subprocess.Popen[str], url: str, wire: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
         self.process = process
-        self.url = url
-        self.wire = wire
+        self.url, _, self.wire = line.split(" at ")[1].split(" ")[:3]
+        self.line = line
 
 
 @contextmanager
@@ -46,8 +54,7 @@ def serving(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **environm
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("ready: "), process.stderr.read() if process.stderr else ""
-        url, _, wire = line.split(" at ")[1].split(" ")[:3]
-        yield Served(process, url, wire)
+        yield Served(process, line)
     finally:
         if process.poll() is None:
             process.kill()
@@ -55,14 +62,20 @@ def serving(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **environm
 
 
 def test_it_is_ready_and_ends_in_order(tmp_path: Path) -> None:
-    """S4: the readiness line, systemd's notice, and SIGTERM."""
+    """S4: the readiness line, the dashboard on the same queues, systemd's notice, and SIGTERM."""
     notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notices.bind(str(tmp_path / "notify"))
     notices.settimeout(30)
-    with notices, serving(tmp_path / "data", NOTIFY_SOCKET=str(tmp_path / "notify")) as served:
+    told = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with notices, serving(tmp_path / "data", "--dashboard", "127.0.0.1:0", **told) as served:
         assert notices.recv(100) == b"READY=1"
         client = Client(f"{served.url}/")
         client.channel.queue_declare("q", durable=True)
+        client.channel.queue_declare("seen-on-the-page")
+        page = re.search(r" and (http://127\.0\.0\.1:\d+/) ", served.line)
+        assert page is not None
+        with urllib.request.urlopen(page[1], timeout=30) as answer:
+            assert "seen-on-the-page" in answer.read().decode()
         client.publish("q", b"1", b"2", delivery_mode=2)
         client.get("q", ack=False)
         served.process.send_signal(signal.SIGTERM)
@@ -110,7 +123,7 @@ def test_a_bus_elsewhere_shares_its_queues(tmp_path: Path) -> None:
         assert client.get("q")[2] == b"back"
 
 
-def test_only_those_who_may_do_everything_come_in_by_the_wire(tmp_path: Path) -> None:
+def test_the_wire_lets_each_do_what_was_granted(tmp_path: Path) -> None:
     """S4, S6."""
     users = str(tmp_path / "users.toml")
     add_user(users, "all", "long enough", {"/": {"configure": ".*", "write": ".*", "read": ".*"}})
@@ -118,9 +131,23 @@ def test_only_those_who_may_do_everything_come_in_by_the_wire(tmp_path: Path) ->
     with serving(tmp_path / "data", "--users", users) as served:
         place = served.wire.removeprefix("remuda://")
         with open_broker(f"remuda://all:long%20enough@{place}") as broker:
-            assert broker.queues() == []
-        with pytest.raises(NotAllowed):
-            open_broker(f"remuda://reader:long%20enough@{place}")
+            broker.publish(Message("q", b"1"), queue="q")
+        with open_broker(f"remuda://reader:long%20enough@{place}") as broker:
+            with pytest.raises(NotAllowed):
+                broker.publish(Message("q", b"2"), queue="q")
+            delivery = broker.pull("q", timeout="30s")
+            assert delivery is not None
+            assert delivery.bodies == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"), [(["--dashboard", "--wire", "none"], ""), (["--dashboard", ":99"], ":99"),
+                            (["--dashboard"], ""), ([], None)],
+)  # fmt: skip
+def test_the_dashboard_can_stand_without_an_address(arguments: list[str], read: str | None) -> None:
+    commands: Any = typer.main.get_command(app)
+    context = commands.commands["serve"].make_context("serve", ["--data", "d", *arguments])
+    assert context.params["dashboard"] == read
 
 
 def _fails(tmp_path: Path, *arguments: str) -> str:
@@ -136,12 +163,19 @@ def _fails(tmp_path: Path, *arguments: str) -> str:
 def test_beyond_loopback_it_wants_users(tmp_path: Path) -> None:
     """S4."""
     assert "without a password. Give --users FILE" in _fails(tmp_path, "--listen", "0.0.0.0:0")
+    with Bus("memory://") as bus:
+        with pytest.raises(InvalidOption, match=r"no login.*--dashboard-users users.txt. Nothing was started"):
+            DashboardListener(bus, "0.0.0.0:8321")
+        with pytest.raises(InvalidOption, match="--dashboard takes HOST:PORT"):
+            DashboardListener(bus, "here")
     with pytest.raises(InvalidOption, match="would let everybody on the network in"):
         AmqpListener("::", 5672)
     with open_broker("memory://") as broker, socket.create_server(("127.0.0.1", 0)) as taken:
-        listener = AmqpListener("127.0.0.1", taken.getsockname()[1])
+        port = taken.getsockname()[1]
         with pytest.raises(InvalidOption, match="cannot listen"):
-            asyncio.run(listener.open(broker))
+            asyncio.run(AmqpListener("127.0.0.1", port).open(broker))
+        with pytest.raises(RemudaError, match="cannot listen"), Bus("memory://") as bus:
+            asyncio.run(DashboardListener(bus, f"127.0.0.1:{port}").open(broker))
     with pytest.raises(InvalidOption, match="cannot be used"):
         tls_context(str(tmp_path / "none"), str(tmp_path / "none"))
 
@@ -149,10 +183,16 @@ def test_beyond_loopback_it_wants_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "read"),
     [("127.0.0.1:99", ("127.0.0.1", 99)), (":99", ("127.0.0.1", 99)), ("localhost", ("localhost", 5672)),
-     ("[::1]:99", ("::1", 99)), ("::1", ("::1", 5672))],
+     ("[::1]:99", ("::1", 99)), ("::1", ("::1", 5672)), ("99", ("127.0.0.1", 99))],
 )  # fmt: skip
 def test_addresses(text: str, read: tuple[str, int]) -> None:
     assert read_address(text, 5672) == read
+
+
+@pytest.mark.parametrize("text", ["", "x:", "x:y", "127.0.0.1:65536", "[::1]:x"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match=r"--wire takes HOST:PORT, such as 127\.0\.0\.1:5680"):
+        read_address(text, 5680, option="--wire")
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from remuda.broker.embedded.workers import claim_worker
 from remuda.broker.options import BrokerOptions, Sync
 from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
+from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
 from remuda.log.tail import passes
 from remuda.model.durations import MILLISECOND
@@ -33,6 +34,8 @@ from remuda.model.errors import BrokerClosed, RemudaError, StorageError
 from remuda.model.records import Appended, Events, Record
 
 _log = logging.getLogger("remuda.broker")
+DEFERMENT: Final = 20 * MILLISECOND
+"""How long what nobody waits for may wait to be kept."""
 PROBE: Final = 200 * MILLISECOND
 """How often it is tried whether the disk takes anything again."""
 SMALL_RECORD: Final = 4096
@@ -74,6 +77,8 @@ class Keeping:
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
+        self._sync_by = NEVER
+        """When those are to be synced, unless something else is before."""
         self._outbox: list[Effects] = []
         self._replicates = self.extensions.synchronizer is not None
         self._unreplicated: list[Record] = []
@@ -263,10 +268,16 @@ class Keeping:
         """As `_keep`, with whatever is written next."""
         self._ticket += 1
         self.engine.log.append(record)
-        self._must_sync = self._must_sync or (durable and self._syncs)
+        if durable and self._syncs:
+            self._sync_soon()
         if self._replicates:
             self._unreplicated.append(record)
         self._deferred = self._ticket
+
+    def _sync_soon(self) -> None:
+        """What is not promised to anybody may wait for a sync that is due anyway."""
+        if self._sync_by == NEVER:
+            self._sync_by = self.clock() + DEFERMENT
 
     def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
         """Keep a message and its deliveries to those who waited for it."""
@@ -284,14 +295,21 @@ class Keeping:
         return ticket
 
     def _record(self, *, defer: bool = False) -> int:
-        """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is."""
+        """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is.
+
+        What is deferred is told when it is written, and synced a little later: nobody was promised more.
+        """
         effects = self.engine.record()
         if not effects.records and not effects.concerns_others:
             return 0
         self._ticket += 1
         if not defer and self._write_alone(effects):
             return 0
-        self._must_sync = self._must_sync or (effects.durable and self._syncs)
+        if effects.durable and self._syncs:
+            if defer and not effects.confirmations:
+                self._sync_soon()
+            else:
+                self._must_sync = True
         self._outbox.append(effects)
         if self._replicates:
             self._unreplicated += effects.records
@@ -331,6 +349,7 @@ class Keeping:
             outbox, self._outbox = self._outbox, []
             records, self._unreplicated = self._unreplicated, []
             must_sync, self._must_sync = self._must_sync, False
+            self._sync_by = NEVER if must_sync else self._sync_by
             self._deferred = 0
         try:
             if self.fence is not None:

@@ -22,7 +22,7 @@ from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.embedded.inbox import Inbox
-from remuda.broker.embedded.keeping import PROBE, SMALL_RECORD
+from remuda.broker.embedded.keeping import DEFERMENT, PROBE, SMALL_RECORD
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.embedded.questions import Questions
 from remuda.broker.embedded.timer import Timer
@@ -43,14 +43,12 @@ from remuda.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from remuda.model.durations import MILLISECOND
 from remuda.model.errors import BrokerClosed, Refused, RemudaError, StorageError
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt
 from remuda.model.settlement import Outcome, Settlement
 
 _log = logging.getLogger("remuda.broker")
-_DEFERMENT: Final = 20 * MILLISECOND
 _PLAIN_ANSWER: Final = 4096 + 2 * (64 + 8 * 255)
 """More than an answer without a reason can take, for each run: names have at most 255 bytes."""
 _FORKED: Final = (
@@ -168,15 +166,16 @@ class Runtime(Questions):
                 if wait:
                     return Pending(count, self._keep(record, queue.persistent))
                 self._keep_later(record, queue.persistent)
-                self._timer.nudge(now + _DEFERMENT)
+                self._timer.nudge(now + DEFERMENT)
                 return Pending(count, 0)
         self.engine.make_room_for_answer(command)
         settled = core.apply(command, now)
         ticket = self._record(defer=not wait)
-        if ticket and not wait and not self._outbox[-1].concerns_others:
-            self._deferred = ticket
-            self._timer.nudge(now + _DEFERMENT)
-            ticket = 0
+        if ticket and not wait:
+            self._timer.nudge(now + DEFERMENT)
+            if not self._outbox[-1].concerns_others:
+                self._deferred = ticket
+                ticket = 0
         return Pending(settled, ticket)
 
     def _pull(self, command: Pull, now: int, inbox: Inbox | None, wait: bool) -> Pending:
@@ -406,11 +405,14 @@ class Runtime(Questions):
             with self._changing():
                 self.engine.core.tick(self.clock())
                 ticket = self._record() or self._deferred
+                if self._sync_by <= self.clock():
+                    self._must_sync = True
+                    ticket = self._ticket = self._ticket + 1
         self.wait(ticket)
         if self._owed:
             self._pay()
         with self.lock:
-            wake = self.engine.core.next_wake()
+            wake = min(self.engine.core.next_wake(), self._sync_by)
             return wake if self.trouble is None else min(wake, self.clock() + PROBE)
 
     def close(self) -> None:

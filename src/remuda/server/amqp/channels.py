@@ -2,23 +2,86 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from remuda.amqp.frames import method_frame
 from remuda.amqp.methods import BasicAck, BasicNack
 from remuda.broker.delivery import AsyncDelivery
 from remuda.model.settlement import Settlement
 from remuda.server.amqp.failures import PRECONDITION_FAILED, Failure
-from remuda.server.amqp.inbound import Publication
+from remuda.server.amqp.reading import Publications
 
 if TYPE_CHECKING:
     from remuda.server.amqp.consumers import AmqpConsumer
 
-Held = tuple[AsyncDelivery, int, "AmqpConsumer | None"]
-"""A message in a client's hands: its delivery, its row there, and the consumer that got it."""
+_STALE: Final = 64
+
+
+class Handed:
+    """Messages of one delivery in a client's hands. `open` are the stretches of them that it has not answered."""
+
+    __slots__ = ("consumer", "delivery", "first", "open", "rows", "since")
+
+    def __init__(
+        self, first: int, delivery: AsyncDelivery, rows: Sequence[int], consumer: AmqpConsumer | None, since: float
+    ) -> None:
+        self.first = first
+        """The tag of the first; the others follow."""
+        self.delivery = delivery
+        self.rows = rows
+        self.consumer = consumer
+        self.since = since
+        self.open = [(0, len(rows))]
+
+    def take(self, start: int, stop: int) -> Iterator[Taken]:
+        """What is open between these places is so no longer."""
+        (first, last), *more = self.open
+        if not more and start <= first and last <= stop:
+            self.open = []
+            yield Taken(self, first, last)
+            return
+        kept: list[tuple[int, int]] = []
+        for first, last in self.open:
+            inner, outer = max(first, start), min(last, stop)
+            if inner >= outer:
+                kept.append((first, last))
+                continue
+            if first < inner:
+                kept.append((first, inner))
+            if outer < last:
+                kept.append((outer, last))
+            yield Taken(self, inner, outer)
+        self.open = kept
+
+    def give_back(self, start: int, stop: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted([*self.open, (start, stop)]):
+            if merged and merged[-1][1] == first:
+                first = merged.pop()[0]
+            merged.append((first, last))
+        self.open = merged
+
+
+class Taken(NamedTuple):
+    """A stretch of what a client held, which it has answered."""
+
+    handed: Handed
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Its rows in the delivery."""
+        rows = self.handed.rows
+        return rows if self.size == len(rows) else rows[self.start : self.stop]
 
 
 class Unanswered:
@@ -26,18 +89,15 @@ class Unanswered:
 
     def __init__(self) -> None:
         self.last_tag = 0
-        self.held: dict[int, Held] = {}
-        self._oldest: deque[tuple[int, float]] = deque()
-        """Tags and when they went out, for those who take too long."""
+        self._handed: list[Handed] = []
+        """In the order of their tags; those with nothing open are cleared away now and then."""
+        self._stale = 0
 
     def add(self, delivery: AsyncDelivery, rows: Sequence[int], consumer: AmqpConsumer | None, now: float) -> int:
         """Give tags to rows of a delivery; the first of them."""
         first = self.last_tag + 1
-        held = self.held
-        for tag, row in enumerate(rows, first):
-            held[tag] = (delivery, row, consumer)
+        self._handed.append(Handed(first, delivery, rows, consumer, now))
         self.last_tag += len(rows)
-        self._oldest.append((first, now))
         return first
 
     def skip(self, count: int) -> int:
@@ -46,51 +106,96 @@ class Unanswered:
         self.last_tag += count
         return first
 
-    def take(self, tag: int, multiple: bool) -> list[Held]:
-        """The messages that an answer is for."""
+    def take(self, tag: int, multiple: bool) -> list[Taken]:
+        """The messages that an answer is for: one or, with `multiple`, all up to it; 0 then stands for all."""
         if not multiple:
-            found = self.held.pop(tag, None)
-            if found is None:
-                raise unknown_tag(tag)
-            return [found]
-        return [self.held.pop(one) for one in self._up_to(tag)]
-
-    def take_tagged(self, tag: int, multiple: bool) -> dict[int, Held]:
-        """The same with their tags, for those who may give them back."""
-        tags = self._up_to(tag) if multiple else [tag]
-        if any(one not in self.held for one in tags):
+            return self.take_run(tag, tag)
+        if not tag:
+            return self.take_all()
+        if tag > self.last_tag:
             raise unknown_tag(tag)
-        return {one: self.held.pop(one) for one in tags}
-
-    def give_back(self, taken: Mapping[int, Held]) -> None:
-        self.held = dict(sorted({**self.held, **taken}.items()))
-
-    def _up_to(self, tag: int) -> list[int]:
-        """All tags up to this one; 0 stands for all there are."""
-        found = list(takewhile(lambda one: not tag or one <= tag, self.held))
-        if tag and (not found or tag > self.last_tag):
+        taken: list[Taken] = []
+        for handed in self._handed:
+            if handed.first > tag:
+                break
+            if handed.open:
+                taken += handed.take(0, tag - handed.first + 1)
+        if not taken:
             raise unknown_tag(tag)
-        return found
-
-    def take_all(self) -> list[Held]:
-        taken, self.held = list(self.held.values()), {}
-        self._oldest.clear()
+        self._clear_away(taken)
         return taken
 
-    def oldest(self) -> tuple[int, float] | None:
-        """The longest unanswered delivery: its tag, and since when."""
-        while self._oldest:
-            first, since = self._oldest[0]
-            following = self._oldest[1][0] if len(self._oldest) > 1 else self.last_tag + 1
-            for tag in range(first, following):
-                if tag in self.held:
-                    return tag, since
-            self._oldest.popleft()
-        return None
+    def take_run(self, first: int, last: int) -> list[Taken]:
+        """The messages of neighbouring tags, all of which must be there. Otherwise none is taken, but for those before
+        the one that is not: they stand in the error."""
+        taken: list[Taken] = []
+        tag = first
+        at = bisect_right(self._handed, first, key=_first) - 1
+        while tag <= last:
+            handed = self._handed[at] if 0 <= at < len(self._handed) else None
+            found = [] if handed is None or not handed.open else self._adjoining(handed, tag, last)
+            if not found:
+                self._clear_away(taken)
+                raise UnknownTag(tag, taken)
+            taken += found
+            tag += sum(one.size for one in found)
+            at += 1
+        self._clear_away(taken)
+        return taken
+
+    def _adjoining(self, handed: Handed, tag: int, last: int) -> list[Taken]:
+        """What is open from this tag on, without a gap."""
+        start = tag - handed.first
+        for inner, outer in handed.open:
+            if inner <= start < outer:
+                return list(handed.take(start, min(outer, last - handed.first + 1)))
+        return []
+
+    def give_back(self, taken: Iterable[Taken]) -> None:
+        """Nothing was answered after all."""
+        known = {id(one) for one in self._handed}
+        for handed, start, stop in taken:
+            handed.give_back(start, stop)
+            if id(handed) not in known:
+                known.add(id(handed))
+                insort(self._handed, handed, key=_first)
+
+    def take_all(self) -> list[Taken]:
+        handed, self._handed, self._stale = self._handed, [], 0
+        return [taken for one in handed if one.open for taken in one.take(0, len(one.rows))]
+
+    def held(self) -> Iterator[Handed]:
+        """What is not wholly answered, the longest unanswered first."""
+        return (handed for handed in self._handed if handed.open)
+
+    def _clear_away(self, taken: Sequence[Taken]) -> None:
+        handed = self._handed
+        for one in taken:
+            self._stale += not one.handed.open
+        if handed and not handed[0].open:
+            front = 1
+            while front < len(handed) and not handed[front].open:
+                front += 1
+            del handed[:front]
+            self._stale = max(self._stale - front, 0)
+        if self._stale > _STALE and 2 * self._stale > len(handed):
+            self._handed = [one for one in handed if one.open]
+            self._stale = 0
 
 
-def unknown_tag(tag: int) -> Failure:
-    return Failure(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+_first = attrgetter("first")
+
+
+class UnknownTag(Failure):
+    """An answer for a message that the client does not hold; `before` are those of the same answer that it did."""
+
+    def __init__(self, tag: int, before: list[Taken]) -> None:
+        super().__init__(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        self.before = before
+
+
+def unknown_tag(tag: int) -> UnknownTag:
+    return UnknownTag(tag, [])
 
 
 class Confirms:
@@ -101,18 +206,20 @@ class Confirms:
         self.last_tag = 0
         self._waiting: deque[_Batch] = deque()
 
-    def next(self) -> int:
-        self.last_tag += 1
-        return self.last_tag
+    def next(self, count: int) -> int:
+        """Tags for so many publications; the first of them."""
+        first = self.last_tag + 1
+        self.last_tag += count
+        return first
 
-    def expect(self, tags: list[int]) -> _Batch:
-        batch = _Batch(tags)
+    def expect(self, first: int, count: int) -> _Batch:
+        batch = _Batch(range(first, first + count))
         self._waiting.append(batch)
         return batch
 
     def settle(self, batch: _Batch, refused: Iterable[int], before: list[bytes]) -> list[bytes]:
-        """A batch is kept, but for those tags; `before` is to be told first. Gives the frames that may go out now."""
-        batch.refused = frozenset(refused)
+        """A batch is kept, but for those rows; `before` is to be told first. Gives the frames that may go out now."""
+        batch.refused = frozenset(batch.tags[row] for row in refused)
         batch.before = before
         batch.done = True
         out: list[bytes] = []
@@ -121,7 +228,7 @@ class Confirms:
             ready = self._waiting.popleft()
             out += ready.before
             if not ready.refused:
-                last = max(last, ready.tags[-1])
+                last = ready.tags[-1]
                 continue
             for tag in ready.tags:
                 if tag not in ready.refused:
@@ -144,7 +251,7 @@ class _Batch:
 
     __slots__ = ("before", "done", "refused", "tags")
 
-    def __init__(self, tags: list[int]) -> None:
+    def __init__(self, tags: range) -> None:
         self.tags = tags
         self.refused: frozenset[int] = frozenset()
         self.before: list[bytes] = []
@@ -174,10 +281,10 @@ class Transaction:
     """What a transaction has gathered since the last commit."""
 
     def __init__(self) -> None:
-        self.publications: list[Publication] = []
-        self.answers: list[tuple[dict[int, Held], Settlement]] = []
+        self.publications: list[Publications] = []
+        self.answers: list[tuple[list[Taken], Settlement]] = []
 
-    def clear(self) -> tuple[list[Publication], list[tuple[dict[int, Held], Settlement]]]:
+    def clear(self) -> tuple[list[Publications], list[tuple[list[Taken], Settlement]]]:
         gathered = self.publications, self.answers
         self.publications, self.answers = [], []
         return gathered

@@ -11,14 +11,12 @@ from typing import Final
 
 import msgspec
 
-from remuda.amqp.frames import FRAME_MAX, FRAME_MIN, HEARTBEAT, PROTOCOL_HEADER, Event, FrameParser, method_frame
+from remuda.amqp.frames import FRAME_MAX, FRAME_MIN, HEARTBEAT, PROTOCOL_HEADER, Event, method_frame
 from remuda.amqp.methods import (
-    BasicAck,
     BasicCancel,
     BasicConsume,
     BasicGet,
     BasicNack,
-    BasicPublish,
     BasicQos,
     BasicRecover,
     BasicRecoverAsync,
@@ -62,13 +60,14 @@ from remuda.server.amqp.failures import (
     Failure,
 )
 from remuda.server.amqp.login import MECHANISMS
+from remuda.server.amqp.reading import Acks, Publications, RequestReader
 
 _FROM_CLIENTS: Final = frozenset(
     (
-        BasicAck, BasicCancel, BasicConsume, BasicGet, BasicNack, BasicPublish, BasicQos, BasicRecover,
-        BasicRecoverAsync, BasicReject, ChannelFlow, ChannelFlowOk, ConfirmSelect, ExchangeBind, ExchangeDeclare,
+        Acks, BasicCancel, BasicConsume, BasicGet, BasicNack, BasicQos, BasicRecover, BasicRecoverAsync, BasicReject,
+        ChannelFlow, ChannelFlowOk, ConfirmSelect, ExchangeBind, ExchangeDeclare,
         ExchangeDelete, ExchangeUnbind, QueueBind, QueueDeclare, QueueDelete, QueuePurge, QueueUnbind, TxCommit,
-        TxRollback, TxSelect,
+        TxRollback, TxSelect, Publications,
     )
 )  # fmt: skip
 
@@ -120,14 +119,14 @@ class ServerConnection:
         self._properties = properties
         self._closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
-        self._parser = FrameParser(limits.frame_max, max_body=limits.message_max)
+        self._reader = RequestReader(limits.frame_max, max_body=limits.message_max)
         self._greeting = b""
         self._out: list[bytes] = []
 
     @property
     def held(self) -> int:
         """Bytes of frames and contents that have not come in whole."""
-        return self._parser.held
+        return self._reader.held
 
     def capable(self, name: str) -> bool:
         """Whether the client says that it understands one of RabbitMQ's extensions."""
@@ -143,7 +142,7 @@ class ServerConnection:
             if not data:
                 return []
         requests: list[Event] = []
-        for event in self._parser.feed(data):
+        for event in self._reader.feed(data):
             channel, method, _, _ = event
             # Nearly everything is a request on a channel that is open.
             if channel in self.channels and type(method) in _FROM_CLIENTS and self.stage is Stage.RUNNING:
@@ -153,7 +152,7 @@ class ServerConnection:
                 self._handle(event, requests)
             except Failure as failure:
                 self.fail(failure, method)
-        error = self._parser.error
+        error = self._reader.error
         if error is not None:
             self.fail(Failure(error.code, error.text, hard=True))
             # What follows cannot be read, so no close-ok can be waited for.
@@ -261,7 +260,7 @@ class ServerConnection:
             raise Failure(CHANNEL_ERROR, "expected 'channel.open'")
         elif isinstance(method, ChannelClose):
             self.channels.discard(channel)
-            self._parser.forget(channel)
+            self._reader.forget(channel)
         elif isinstance(method, ChannelCloseOk) or type(method) not in _FROM_CLIENTS:
             raise Failure(COMMAND_INVALID, f"clients do not send {type(method).__name__}")
         requests.append(event)
@@ -321,7 +320,8 @@ class ServerConnection:
                 NOT_ALLOWED,
                 _too_high("channel_max", asked.channel_max, limits.channel_max),
             )
-        self.frame_max = self._parser.frame_max = asked.frame_max or limits.frame_max
+        self.frame_max = asked.frame_max or limits.frame_max
+        self._reader.limit_frames(self.frame_max)
         self.channel_max = asked.channel_max or limits.channel_max
         self.heartbeat = asked.heartbeat
         self.stage = Stage.OPEN

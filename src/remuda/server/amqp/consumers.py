@@ -136,7 +136,7 @@ class AmqpConsumer:
         if self.no_ack:
             first = channel.unanswered.skip(count)
         else:
-            first = channel.unanswered.add(delivery, rows or range(count), self, time.monotonic())
+            first = channel.unanswered.add(delivery, range(count) if rows is None else rows, self, time.monotonic())
             self._under_way += count
         session.write(
             deliver_frames(

@@ -20,10 +20,11 @@ from remuda.amqp.tables import Int64, Table, Timestamp
 from remuda.broker.delivery import AsyncDelivery
 from remuda.model.errors import BrokerClosed, NotFound, RemudaError
 from remuda.model.message import Message
-from remuda.server.amqp.inbound import Inbound, Publication
+from remuda.server.amqp.inbound import Inbound
 from remuda.server.amqp.names import DEAD_LETTERS, VHost
 from remuda.server.amqp.outbound import exchange_of, properties_of
 from remuda.server.amqp.queues import QueueDeclaration
+from remuda.server.amqp.reading import Publications
 
 if TYPE_CHECKING:
     from remuda.server.amqp.shell import AmqpServer
@@ -116,7 +117,7 @@ class DeadLetters:
             self.forget(full)
 
 
-def _letter(queue: str, exchange: str, key: str | None, message: Message, reason: str) -> Publication | None:
+def _letter(queue: str, exchange: str, key: str | None, message: Message, reason: str) -> Publications | None:
     """The message as it goes on; None if it has come round without anybody's rejecting it."""
     raw = properties_of(message)
     try:
@@ -137,7 +138,7 @@ def _letter(queue: str, exchange: str, key: str | None, message: Message, reason
         }  # fmt: skip
     gone = frozenset({"CC"}) if key is not None else frozenset()
     raw = with_headers(without_property(raw, "expiration"), entries, without=gone)
-    return Publication(BasicPublish(0, exchange, message.name if key is None else key), raw, message.body)
+    return Publications(BasicPublish(0, exchange, message.name if key is None else key), raw, [message.body])
 
 
 def _with_death(

@@ -8,14 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from remuda.amqp.errors import ProtocolError
-from remuda.amqp.methods import BasicPublish
 from remuda.amqp.properties import EMPTY, decode_properties, with_headers
 from remuda.model.durations import MILLISECOND, SECOND
 from remuda.model.message import MAX_PRIORITY, NO_HEADERS
-from remuda.model.messages import MAX_ID_BYTES, Column, Messages, fold
+from remuda.model.messages import MAX_ID_BYTES, Column, Messages, cell, fold
 from remuda.model.texts import is_storable
 from remuda.server.amqp.exchanges import as_text
 from remuda.server.amqp.failures import PRECONDITION_FAILED, SYNTAX_ERROR, Failure
+from remuda.server.amqp.reading import Publications
 
 EXCHANGE: Final = "amqp-exchange"
 """The header that names the exchange a message was published to, unless it was the default one."""
@@ -23,16 +23,6 @@ _BINARY: Final = "application/octet-stream"
 _LONGEST_KNOWN: Final = 512
 _MOST_KNOWN: Final = 2000
 _LATEST: Final = 1 << 52
-
-
-class Publication(msgspec.Struct, frozen=True):
-    """One message on its way in."""
-
-    method: BasicPublish
-    properties: bytes
-    body: bytes
-    tag: int = 0
-    """Its number on a channel that confirms; 0 where nothing is confirmed."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -73,48 +63,51 @@ class Inbound:
                 self._known[raw] = known
         return known
 
-    def batch(self, exchange: str, publications: Sequence[Publication], now: int) -> Messages:
+    def batch(self, exchange: str, publications: Sequence[Publications], now: int) -> Messages:
         """Publications to one exchange as columns. `now` is in microseconds."""
-        facts = [self.facts(one.properties) for one in publications]
-        first = facts[0]
-        bodies = [one.body for one in publications]
-        name = fold([one.method.routing_key for one in publications])
-        wire: Column[bytes | None] = fold([one.properties for one in publications])
-        if facts.count(first) == len(facts) and first.lifetime is None and not first.id:
-            return Messages(
-                bodies=bodies, name=name, wire=without_hidden(first, wire) if first.hidden else wire,
-                topics=_topics(publications, facts) if first.keys else (), mime_type=first.mime_type,
-                headers=_with_exchange(first.headers, exchange), priority=first.priority, timestamp=first.timestamp,
-            )  # fmt: skip
-        ids = [one.id for one in facts]
-        hidden = any(one.hidden for one in facts)
-        if hidden:
-            wire = [without_hidden(fact, one.properties) for fact, one in zip(facts, publications, strict=True)]
+        first = publications[0]
+        keys = [one.method.routing_key for one in publications]
+        counts = [len(one.bodies) for one in publications]
+        bodies = first.bodies if len(publications) == 1 else [body for one in publications for body in one.bodies]
+        name = keys[0] if keys.count(keys[0]) == len(keys) else _spread(keys, counts)
+        shared = first.properties
+        if isinstance(shared, bytes) and all(one.properties == shared for one in publications):
+            facts = self.facts(shared)
+            if facts.lifetime is None and not facts.id:
+                return Messages(
+                    bodies=bodies, name=name, wire=without_hidden(facts, shared),
+                    topics=_topics(name, [facts] * len(bodies)) if facts.keys else (), mime_type=facts.mime_type,
+                    headers=_with_exchange(facts.headers, exchange), priority=facts.priority, timestamp=facts.timestamp,
+                )  # fmt: skip
+        wires = [one.properties_of(row) for one in publications for row in range(len(one.bodies))]
+        all_facts = [self.facts(raw) for raw in wires]
+        ids = [facts.id for facts in all_facts]
         return Messages(
             bodies=bodies,
             name=name,
             ids=ids if any(ids) else None,
-            topics=_topics(publications, facts) if any(one.keys for one in facts) else (),
-            timestamp=fold([one.timestamp for one in facts]),
-            mime_type=fold([one.mime_type for one in facts]),
-            headers=fold([_with_exchange(one.headers, exchange) for one in facts]),
-            priority=fold([one.priority for one in facts]),
-            expires=fold([None if one.lifetime is None else now + one.lifetime * MILLISECOND for one in facts]),
-            wire=wire,
+            topics=_topics(name, all_facts) if any(facts.keys for facts in all_facts) else (),
+            timestamp=fold([facts.timestamp for facts in all_facts]),
+            mime_type=fold([facts.mime_type for facts in all_facts]),
+            headers=fold([_with_exchange(facts.headers, exchange) for facts in all_facts]),
+            priority=fold([facts.priority for facts in all_facts]),
+            expires=fold([None if one.lifetime is None else now + one.lifetime * MILLISECOND for one in all_facts]),
+            wire=fold([without_hidden(facts, raw) for facts, raw in zip(all_facts, wires, strict=True)]),
         )
 
 
-def without_hidden(facts: Facts, wire: Any) -> Any:
+def without_hidden(facts: Facts, raw: bytes) -> bytes:
     """Properties without the BCC header."""
-    if isinstance(wire, list):
-        return [without_hidden(facts, one) for one in wire]
-    return with_headers(wire, {}, without=frozenset({"BCC"})) if facts.hidden else wire
+    return with_headers(raw, {}, without=frozenset({"BCC"})) if facts.hidden else raw
 
 
-def _topics(publications: Sequence[Publication], facts: Sequence[Facts]) -> list[tuple[str, ...]]:
-    return [
-        (one.method.routing_key, *fact.keys) if fact.keys else () for one, fact in zip(publications, facts, strict=True)
-    ]
+def _spread(values: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Each value as often as its count says."""
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+
+
+def _topics(name: Column[str], facts: Sequence[Facts]) -> list[tuple[str, ...]]:
+    return [(cell(name, row), *fact.keys) if fact.keys else () for row, fact in enumerate(facts)]
 
 
 def _with_exchange(headers: Mapping[str, str], exchange: str) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -59,7 +60,7 @@ from remuda.model.results import QueueInfo
 from remuda.model.routing import Binding
 from remuda.server.amqp import exchanges, queues
 from remuda.server.amqp.channels import Channel, Confirms, Transaction
-from remuda.server.amqp.consumers import BATCH, DONE, TOO_OFTEN, AmqpConsumer
+from remuda.server.amqp.consumers import AGAIN, BATCH, DONE, TOO_OFTEN, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS, ExchangeDeclaration, binding_arguments
 from remuda.server.amqp.failures import (
     ACCESS_REFUSED,
@@ -149,17 +150,11 @@ class Requests:
             raise Failure(PRECONDITION_FAILED, "channel is not transactional")
         session = self._session
         publications, answers = channel.transaction.clear()
-        at = 0
-        while at < len(publications):
-            exchange = publications[at].method.exchange
-            end = at
-            while end < len(publications) and publications[end].method.exchange == exchange:
-                end += 1
-            _, returned = await session.publish(channel.number, publications[at:end])
+        for _, stretch in groupby(publications, key=lambda one: one.method.exchange):
+            _, returned = await session.publish(channel.number, list(stretch))
             session.write(returned)
-            at = end
         for taken, settlement in answers:
-            session.answer(taken.values(), settlement)
+            session.answer(taken, settlement)
         session.flush()
         await session.quiet()
         return TxCommitOk()
@@ -187,7 +182,8 @@ class Requests:
     async def _recover(self, channel: Channel, method: BasicRecover | BasicRecoverAsync) -> Method | None:
         if not method.requeue:
             raise Failure(NOT_IMPLEMENTED, "requeue=false")
-        self._session.put_back(channel.unanswered.take_all())
+        self._session.answer(channel.unanswered.take_all(), AGAIN)
+        self._session.flush()
         await self._session.quiet()
         return BasicRecoverOk() if isinstance(method, BasicRecover) else None
 

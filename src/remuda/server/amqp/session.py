@@ -11,11 +11,12 @@ import logging
 import secrets
 import time
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from remuda.amqp.frames import Event, add_content, method_frame
 from remuda.amqp.methods import (
-    BasicAck,
     BasicCancel,
     BasicNack,
     BasicPublish,
@@ -45,7 +46,7 @@ from remuda.model.errors import (
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt
 from remuda.model.settlement import Settlement
-from remuda.server.amqp.channels import Channel, Held
+from remuda.server.amqp.channels import Channel, Taken, UnknownTag
 from remuda.server.amqp.connection import ServerConnection, Stage
 from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS
@@ -61,8 +62,9 @@ from remuda.server.amqp.failures import (
     no_exchange,
     refused,
 )
-from remuda.server.amqp.inbound import Inbound, Publication
+from remuda.server.amqp.inbound import Inbound
 from remuda.server.amqp.names import DEAD_LETTERS, REPLY_TO, VHost
+from remuda.server.amqp.reading import Acks, Publications
 from remuda.server.amqp.requests import Requests
 from remuda.server.users import User
 
@@ -93,31 +95,30 @@ class Session:
         self._wire = wire
         self._inbound = Inbound()
         self._requests = Requests(self)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._granted: dict[tuple[str, str], bool] = {}
-        self._gathered: list[tuple[Channel, Publication]] = []
-        self._answers: dict[tuple[int, int], tuple[AsyncDelivery, list[int], Settlement]] = {}
+        self._gathered: list[tuple[Channel, Publications]] = []
+        self._answers: dict[tuple[int, int], tuple[Settlement, list[Taken]]] = {}
 
     # From the shell
 
     async def handle(self, events: Sequence[Event]) -> None:
         """Carry out what a received buffer asks for."""
         channels = self.channels
-        for number, method, properties, body in events:
-            kind = type(method)
+        for number, method, _, _ in events:
             channel = channels.get(number)
             try:
-                if kind is BasicPublish:
+                if isinstance(method, Publications):
                     if channel is not None:
-                        self._take_in(channel, method, properties, body)  # type: ignore[arg-type]
-                elif kind is BasicAck:
+                        self._take_in(channel, method)
+                elif isinstance(method, Acks):
                     if channel is not None:
-                        self._answer(channel, method.delivery_tag, method.multiple, DONE)  # type: ignore[attr-defined]
-                elif kind is BasicNack or kind is BasicReject:
+                        for first, last, multiple in method.answers:
+                            self._answer(channel, first, last, multiple, DONE)
+                elif isinstance(method, BasicNack | BasicReject):
                     if channel is not None:
-                        multiple = getattr(method, "multiple", False)
-                        again = AGAIN if method.requeue else REJECTED  # type: ignore[attr-defined]
-                        self._answer(channel, method.delivery_tag, multiple, again)  # type: ignore[attr-defined]
+                        tag, multiple = method.delivery_tag, isinstance(method, BasicNack) and method.multiple
+                        self._answer(channel, tag, tag, multiple, AGAIN if method.requeue else REJECTED)
                 else:
                     self.flush()
                     await self.quiet()
@@ -141,8 +142,9 @@ class Session:
         """Hand what was gathered to the broker."""
         if self._answers:
             answers, self._answers = self._answers, {}
-            for delivery, rows, settlement in answers.values():
-                self.settle(delivery, rows if len(rows) < len(delivery) else None, settlement)
+            for settlement, taken in answers.values():
+                delivery = taken[0].handed.delivery
+                self.settle(delivery, _rows(delivery, taken), settlement)
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             for channel, publications in _stretches(gathered):
@@ -253,40 +255,39 @@ class Session:
         if consumers:
             await asyncio.gather(*(consumer.stop(keep=False) for consumer in consumers))
         # What a consumer held goes back with it; what was fetched, or was left by one that went, is given back here.
-        orphans = [held for held in channel.unanswered.take_all() if held[2] is None or id(held[2]) not in live]
-        self.put_back(orphans)
-
-    def put_back(self, held: Iterable[Held]) -> None:
-        """Messages go back to where they were in their queues."""
-        rows: dict[int, tuple[AsyncDelivery, list[int]]] = {}
-        for delivery, row, consumer in held:
-            rows.setdefault(id(delivery), (delivery, []))[1].append(row)
-            if consumer is not None:
-                consumer.answered(1)
-        for delivery, chosen in rows.values():
-            self.settle(delivery, chosen if len(chosen) < len(delivery) else None, AGAIN)
+        self.answer([one for one in channel.unanswered.take_all() if id(one.handed.consumer) not in live], AGAIN)
+        self.flush()
 
     # Answers
 
-    def _answer(self, channel: Channel, tag: int, multiple: bool, settlement: Settlement) -> None:
+    def _answer(self, channel: Channel, first: int, last: int, multiple: bool, settlement: Settlement) -> None:
+        unanswered = channel.unanswered
+        failure: UnknownTag | None = None
+        try:
+            taken = unanswered.take(last, True) if multiple else unanswered.take_run(first, last)
+        except UnknownTag as unknown:
+            failure, taken = unknown, unknown.before
         if channel.transaction is not None:
-            channel.transaction.answers.append((channel.unanswered.take_tagged(tag, multiple), settlement))
+            channel.transaction.answers.append((taken, settlement))
         else:
-            self.answer(channel.unanswered.take(tag, multiple), settlement)
+            self.answer(taken, settlement)
+        if failure is not None:
+            raise failure
 
-    def answer(self, taken: Iterable[Held], settlement: Settlement) -> None:
+    def answer(self, taken: Iterable[Taken], settlement: Settlement) -> None:
+        """Answer for messages that the client held, with the next `flush`."""
         answers, kind = self._answers, id(settlement)
-        for delivery, row, consumer in taken:
-            key = (id(delivery), kind)
-            found = answers.get(key)
-            if found is None:
-                answers[key] = (delivery, [row], settlement)
+        for one in taken:
+            handed = one.handed
+            key = (id(handed.delivery), kind)
+            if key in answers:
+                answers[key][1].append(one)
             else:
-                found[1].append(row)
-            if consumer is not None:
-                consumer.answered(1)
+                answers[key] = (settlement, [one])
+            if handed.consumer is not None:
+                handed.consumer.answered(one.size)
 
-    def settle(self, delivery: AsyncDelivery, rows: list[int] | None, settlement: Settlement) -> None:
+    def settle(self, delivery: AsyncDelivery, rows: Sequence[int] | None, settlement: Settlement) -> None:
         """Answer the broker; what comes of it is waited for by `quiet`."""
         self.spawn(delivery.answer(settlement, rows, wait=False))  # type: ignore[arg-type]
 
@@ -306,52 +307,71 @@ class Session:
 
     # Publications
 
-    def _take_in(self, channel: Channel, method: BasicPublish, properties: bytes, body: bytes) -> None:
+    def _take_in(self, channel: Channel, given: Publications) -> None:
+        method, properties, bodies = given.method, given.properties, given.bodies
         if method.immediate:
             raise Failure(NOT_IMPLEMENTED, "immediate=true")
+        self.check("write", "exchange", method.exchange or "amq.default")
+        if not isinstance(properties, list):
+            own = self._admitted(channel, properties)
+            self._gather(channel, given if own is properties else Publications(method, own, bodies))
+            return
+        admitted: list[bytes] = []
+        try:
+            for raw in properties:
+                admitted.append(self._admitted(channel, raw))
+        finally:
+            # What came before one that is refused is published all the same.
+            if admitted:
+                self._gather(channel, Publications(method, admitted, bodies[: len(admitted)]))
+
+    def _admitted(self, channel: Channel, properties: bytes) -> bytes:
+        """The properties with which a message is published."""
         facts = self._inbound.facts(properties)
         if facts.user is not None and facts.user != self.user.name:
             raise Failure(
                 PRECONDITION_FAILED,
                 f"user_id property set to '{facts.user}' but authenticated user was '{self.user.name}'",
             )
-        if facts.reply_to == REPLY_TO:
-            if channel.reply_token is None:
-                raise Failure(PRECONDITION_FAILED, "fast reply consumer does not exist")
-            properties = with_property(properties, "reply_to", f"{REPLY_TO}.{channel.reply_token}")
-        self.check("write", "exchange", method.exchange or "amq.default")
-        publication = Publication(method, properties, body, 0 if channel.confirms is None else channel.confirms.next())
-        if channel.transaction is not None:
-            channel.transaction.publications.append(publication)
-        else:
-            self._gathered.append((channel, publication))
+        if facts.reply_to != REPLY_TO:
+            return properties
+        if channel.reply_token is None:
+            raise Failure(PRECONDITION_FAILED, "fast reply consumer does not exist")
+        return with_property(properties, "reply_to", f"{REPLY_TO}.{channel.reply_token}")
 
-    def _publish_soon(self, channel: Channel, publications: list[Publication]) -> None:
+    def _gather(self, channel: Channel, publications: Publications) -> None:
+        if channel.transaction is not None:
+            channel.transaction.publications.append(publications)
+        else:
+            self._gathered.append((channel, publications))
+
+    def _publish_soon(self, channel: Channel, publications: list[Publications]) -> None:
         if not self.publishes:
             self.publishes = True
             self.server.intake.watch(self)
-        size = sum(len(one.body) + len(one.properties) for one in publications) + 200 * len(publications)
+        count = sum(len(one.bodies) for one in publications)
+        size = sum(map(_size, publications)) + 200 * count
         self.in_flight += size
         self.server.intake.add(size)
         confirms = channel.confirms
-        batch = None if confirms is None else confirms.expect([one.tag for one in publications])
-        task = asyncio.ensure_future(self._publish(channel, publications, batch, size))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        batch = None if confirms is None else confirms.expect(confirms.next(count), count)
+        done = self.server.gathering.add(partial(self._publish, channel, publications, batch, size), count)
+        self._tasks.add(done)
+        done.add_done_callback(self._tasks.discard)
 
-    async def _publish(self, channel: Channel, publications: list[Publication], batch: Any, size: int) -> None:
+    async def _publish(self, channel: Channel, publications: list[Publications], batch: Any, size: int) -> None:
         failure: Failure | None = None
-        refusals: set[int] = set()
+        refused: Iterable[int] = ()
         returned: list[bytes] = []
         try:
-            refusals, returned = await self.publish(channel.number, publications)
+            refused, returned = await self.publish(channel.number, publications)
         except Failure as error:
             failure = error
         except StorageError as error:
             self.server.intake.full(str(error))
             if channel.confirms is None:
                 failure = Failure(RESOURCE_ERROR, str(error))
-            refusals = {one.tag for one in publications}
+            refused = range(sum(len(one.bodies) for one in publications))
         except (InvalidMessage, InvalidOption) as error:
             failure = Failure(PRECONDITION_FAILED, str(error))
         except BrokerClosed as error:
@@ -362,25 +382,27 @@ class Session:
             self.in_flight -= size
             self.server.intake.remove(size)
         if failure is not None:
-            await self.fail(channel.number, failure, publications[0].method)
+            if failure.hard or not channel.closed:
+                await self.fail(channel.number, failure, publications[0].method)
         elif not channel.closed:
             if batch is not None and channel.confirms is not None:
-                returned = channel.confirms.settle(batch, refusals, returned)
+                returned = channel.confirms.settle(batch, refused, returned)
             if returned:
                 self._wire.write(returned)
         self._wire.flush()
         self._wire.resume()
 
-    async def publish(self, channel: int, publications: list[Publication]) -> tuple[set[int], list[bytes]]:
-        """Publish to one exchange. Gives the tags of what was refused, and the frames that return what nobody took."""
+    async def publish(self, channel: int, publications: list[Publications]) -> tuple[Iterable[int], list[bytes]]:
+        """Publish to one exchange. Gives the rows of what was refused, and the frames that return what nobody took."""
         exchange = publications[0].method.exchange
-        replies = [] if exchange else [one for one in publications if one.method.routing_key.startswith(REPLY_TO)]
         frames: list[bytes] = []
-        if replies:
-            frames += self._reply(channel, replies)
-            publications = [one for one in publications if not one.method.routing_key.startswith(REPLY_TO)]
+        rows: list[int] | None = None
+        if not exchange and any(_is_reply(one) for one in publications):
+            frames = self._reply(channel, [one for one in publications if _is_reply(one)])
+            rows = list(_rows_without_replies(publications))
+            publications = [one for one in publications if not _is_reply(one)]
             if not publications:
-                return set(), frames
+                return (), frames
         full = self.vhost.exchange(exchange)
         declared = self.server.topology.exchanges.get(full) or await self.server.topology.exchange(full)
         if declared is None:
@@ -400,25 +422,26 @@ class Session:
                 self.server.topology.exchanges.pop(full, None)
                 raise no_exchange(exchange, self.vhost.name) from None
         if not receipt.refusals and not receipt.unroutable:
-            return set(), frames
-        return await self._untaken(channel, exchange, publications, messages, receipt, frames)
+            return (), frames
+        await self._untaken(channel, publications, messages, receipt, frames)
+        return [row if rows is None else rows[row] for row in receipt.refusals], frames
 
     async def _untaken(
-        self, channel: int, exchange: str, publications: list[Publication], messages: Messages, receipt: Receipt,
-        frames: list[bytes],
-    ) -> tuple[set[int], list[bytes]]:  # fmt: skip
+        self, channel: int, publications: list[Publications], messages: Messages, receipt: Receipt, frames: list[bytes]
+    ) -> None:
         """What some queue refused, or no queue took."""
-        taken = [row for row in range(len(publications)) if row not in receipt.refusals]
+        taken = [row for row in range(len(messages)) if row not in receipt.refusals]
+        places = [(one, row) for one in publications for row in range(len(one.bodies))]
         for number in receipt.unroutable:
-            publication = publications[taken[number]]
-            if not exchange and await self._adopted(publication.method.routing_key):
+            publication, row = places[taken[number]]
+            method = publication.method
+            if not method.exchange and await self._adopted(method.routing_key):
                 again = messages.slice(taken[number], taken[number] + 1)
-                await self.server.broker.publish(again, queue=self.vhost.queue(publication.method.routing_key))
-            elif publication.method.mandatory:
-                frames += self._returned(channel, publication)
+                await self.server.broker.publish(again, queue=self.vhost.queue(method.routing_key))
+            elif method.mandatory:
+                frames += self._returned(channel, method, publication.properties_of(row), publication.bodies[row])
         for row, error in receipt.refusals.items():
             await self._dead_letter_refused(messages, row, error)
-        return {publications[row].tag for row in receipt.refusals}, frames
 
     async def _adopted(self, name: str) -> bool:
         """Whether a queue of a bus has this name: then it can be reached by it from now on."""
@@ -436,20 +459,20 @@ class Session:
         if declaration is not None and declaration.overflow == "reject-publish-dlx":
             await self.server.dead_letters.send(error.queue, declaration, [messages[row]], ["maxlen"])
 
-    def _returned(self, channel: int, publication: Publication) -> list[bytes]:
-        method = publication.method
+    def _returned(self, channel: int, method: BasicPublish, properties: bytes, body: bytes) -> list[bytes]:
         frame = method_frame(channel, BasicReturn(NO_ROUTE, "NO_ROUTE", method.exchange, method.routing_key))
         frames: list[bytes] = []
-        add_content(frames, frame, channel, publication.properties, publication.body, self.protocol.frame_max)
+        add_content(frames, frame, channel, properties, body, self.protocol.frame_max)
         return frames
 
-    def _reply(self, channel: int, replies: list[Publication]) -> list[bytes]:
+    def _reply(self, channel: int, replies: list[Publications]) -> list[bytes]:
         """Direct replies go straight to the channel that waits for them."""
         frames: list[bytes] = []
         for one in replies:
-            token = one.method.routing_key.removeprefix(f"{REPLY_TO}.")
-            if not self.server.reply(token, one) and one.method.mandatory:
-                frames += self._returned(channel, one)
+            for row, body in enumerate(one.bodies):
+                properties = one.properties_of(row)
+                if not self.server.reply(one.method.routing_key, properties, body) and one.method.mandatory:
+                    frames += self._returned(channel, one.method, properties, body)
         return frames
 
 
@@ -461,16 +484,33 @@ def is_open(session: Session) -> bool:
     return session.protocol.stage is Stage.RUNNING
 
 
-def _stretches(gathered: list[tuple[Channel, Publication]]) -> Iterable[tuple[Channel, list[Publication]]]:
+def _stretches(gathered: list[tuple[Channel, Publications]]) -> Iterable[tuple[Channel, list[Publications]]]:
     """Neighbours of one channel that go to the same exchange."""
-    start = 0
-    for at in range(1, len(gathered) + 1):
-        if at < len(gathered):
-            channel, publication = gathered[start]
-            other, another = gathered[at]
-            if other is channel and (
-                another.method is publication.method or another.method.exchange == publication.method.exchange
-            ):
-                continue
-        yield gathered[start][0], [one for _, one in gathered[start:at]]
-        start = at
+    for (channel, _), stretch in groupby(gathered, key=lambda one: (one[0], one[1].method.exchange)):
+        yield channel, [publications for _, publications in stretch]
+
+
+def _size(publications: Publications) -> int:
+    properties = publications.properties
+    each = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * len(publications.bodies)
+    return sum(map(len, publications.bodies)) + each
+
+
+def _is_reply(publications: Publications) -> bool:
+    return publications.method.routing_key.startswith(REPLY_TO)
+
+
+def _rows_without_replies(publications: Iterable[Publications]) -> Iterable[int]:
+    """The rows that others than direct replies have among all of these."""
+    row = 0
+    for one in publications:
+        if not _is_reply(one):
+            yield from range(row, row + len(one.bodies))
+        row += len(one.bodies)
+
+
+def _rows(delivery: AsyncDelivery, taken: list[Taken]) -> Sequence[int] | None:
+    """The rows of a delivery that an answer is for; None if it is for all."""
+    if sum(one.size for one in taken) == len(delivery):
+        return None
+    return taken[0].rows if len(taken) == 1 else [row for one in taken for row in one.rows]

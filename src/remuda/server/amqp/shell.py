@@ -23,7 +23,7 @@ from remuda.server.amqp.connection import Limits, ServerConnection, Stage
 from remuda.server.amqp.consumers import AmqpConsumer
 from remuda.server.amqp.deadletters import DeadLetters, vhost_for
 from remuda.server.amqp.failures import ACCESS_REFUSED, CONNECTION_FORCED, INTERNAL_ERROR, PRECONDITION_FAILED, Failure
-from remuda.server.amqp.inbound import Publication
+from remuda.server.amqp.gathering import Gathering
 from remuda.server.amqp.intake import Intake
 from remuda.server.amqp.login import credentials
 from remuda.server.amqp.names import REPLY_TO, VHost
@@ -58,6 +58,7 @@ class AmqpServer:
         self.topology = Topology(broker, known, self.limits.consumer_seconds)
         self.dead_letters = DeadLetters(self)
         self.intake = Intake(self.limits.memory_bytes)
+        self.gathering = Gathering()
         self.replies: dict[str, tuple[Session, Channel]] = {}
         """Channels that wait for direct replies, by their token."""
         self.wires: set[Wire] = set()
@@ -188,19 +189,16 @@ class AmqpServer:
     def has_reply(self, name: str) -> bool:
         return name.removeprefix(f"{REPLY_TO}.") in self.replies
 
-    def reply(self, token: str, publication: Publication) -> bool:
+    def reply(self, key: str, properties: bytes, body: bytes) -> bool:
         """Hand a reply to the channel that waits for it; False if none does."""
-        found = self.replies.get(token)
+        found = self.replies.get(key.removeprefix(f"{REPLY_TO}."))
         if found is None:
             return False
         session, channel = found
         tag = channel.unanswered.skip(1)
-        method = BasicDeliver(channel.reply_consumer or "", tag, False, "", publication.method.routing_key)
+        frame = method_frame(channel.number, BasicDeliver(channel.reply_consumer or "", tag, False, "", key))
         frames: list[bytes] = []
-        add_content(
-            frames, method_frame(channel.number, method), channel.number, publication.properties, publication.body,
-            session.protocol.frame_max,
-        )  # fmt: skip
+        add_content(frames, frame, channel.number, properties, body, session.protocol.frame_max)
         session.write(frames)
         session.flush_wire()
         return True
@@ -229,13 +227,11 @@ class AmqpServer:
         """Consumers that take too long lose their channel; those of queues with a short time have it renewed."""
         session = wire.session
         for channel in list(session.channels.values()):
-            oldest = channel.unanswered.oldest()
+            oldest = next(channel.unanswered.held(), None)
             if oldest is None:
                 continue
-            tag, since = oldest
-            consumer = channel.unanswered.held[tag][2]
-            timeout = consumer.timeout if consumer is not None else self.limits.consumer_seconds
-            if now - since > timeout:
+            timeout = oldest.consumer.timeout if oldest.consumer is not None else self.limits.consumer_seconds
+            if now - oldest.since > timeout:
                 text = (
                     f"delivery acknowledgement on channel {channel.number} timed out. Timeout value used: "
                     f"{round(timeout * 1000)} ms. This timeout value can be configured, see consumers doc guide "
@@ -243,12 +239,10 @@ class AmqpServer:
                 )
                 await session.fail(channel.number, Failure(PRECONDITION_FAILED, text), None)
                 continue
-            renewed: set[int] = set()
-            for delivery, _, holder in list(channel.unanswered.held.values()):
-                if holder is not None and holder.renews and id(delivery) not in renewed:
-                    renewed.add(id(delivery))
+            for handed in list(channel.unanswered.held()):
+                if handed.consumer is not None and handed.consumer.renews:
                     with contextlib.suppress(RemudaError):
-                        await self.broker.renew(delivery)
+                        await self.broker.renew(handed.delivery)
 
     async def _expire_queues(self, now: float) -> None:
         for full, declaration in list(self.topology.queues.items()):

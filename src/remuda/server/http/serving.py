@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.extras import MissingExtra
+from remuda.server.addresses import Listen as Listen
+from remuda.server.addresses import read_address
 from remuda.server.http.mounting import require_extra
 from remuda.server.http.users import Users
 
@@ -22,38 +23,17 @@ if TYPE_CHECKING:
 DEFAULT: Final = "127.0.0.1:8321"
 
 
-class Listen(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @property
-    def is_local(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-
-def read_listen(text: str) -> Listen:
+def read_listen(text: str, option: str = "--listen") -> Listen:
     """`host:port`, `:port`, `[::1]:port` or a port alone."""
-    host, separator, port = text.rpartition(":")
-    if not separator:
-        host, port = "", text
-    if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidOption(f"--listen takes HOST:PORT, like {DEFAULT} or 0.0.0.0:8321, not {text!r}")
-    return Listen(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+    return read_address(text, option=option, usual=8321)
 
 
-def check_safe(listen: Listen, users: Users | None) -> None:
+def check_safe(listen: Listen, users: Users | None, option: str = "--users") -> None:
     """Refuse to listen beyond this machine without a login."""
     if users is None and not listen.is_local:
         raise InvalidOption(
             f"{listen.host} can be reached from other machines, and there is no login; make a user with "
-            "remuda dashboard-user users.txt NAME, then add --users users.txt. Nothing was started"
+            f"remuda dashboard-user users.txt NAME, then add {option} users.txt. Nothing was started"
         )
 
 
