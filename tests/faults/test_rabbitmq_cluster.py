@@ -262,15 +262,17 @@ def test_b16_the_bus_goes_on_when_a_node_ends(cluster: Cluster, cluster_bus: Bus
     cluster_bus.start()
     publisher = threading.Thread(target=publish, daemon=True)
     publisher.start()
-    go_on(50)
-    leader = cluster.leader("cluster-orders")
-    leader.kill()
     try:
-        go_on(200)
+        go_on(50)
+        leader = cluster.leader("cluster-orders")
+        leader.kill()
+        try:
+            go_on(200)
+        finally:
+            leader.start()
+        go_on(50)
     finally:
-        leader.start()
-    go_on(50)
-    stop.set()
+        stop.set()
     publisher.join(120)
     assert not publisher.is_alive()
     assert not errors, errors

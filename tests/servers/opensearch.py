@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -18,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.servers.launching import not_as_root
 
 HOME = Path(__file__).resolve().parents[2] / "tools/servers/node_modules/@dragon-den/dopensearch/target"
 MODULES = ("transport-netty4", "analysis-common", "lang-painless", "reindex", "mapper-extras")
@@ -29,23 +29,6 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c %m%n
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
-"""
-
-
-# Becomes the server. A test run that has mapped much memory cannot be forked, only left for another program: so user,
-# group, and the wish to end with the test run are set here, not by the one that starts it.
-_LAUNCH = """
-import ctypes, os, signal, sys
-user, group, program = sys.argv[1:]
-if user:
-    os.setgroups([])
-    os.setgid(int(group))
-    os.setuid(int(user))
-try:
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-except (OSError, AttributeError):
-    pass
-os.execv(program, [program])
 """
 
 
@@ -65,7 +48,7 @@ def running() -> Iterator[str]:
         environment = _lay_out(folder, http, transport) | {"OPENSEARCH_JAVA_HOME": str(java)}
         with (folder / "out").open("wb") as out:
             server = subprocess.Popen(
-                [sys.executable, "-S", "-c", _LAUNCH, *_nobody(folder), str(folder / "home/bin/opensearch")],
+                not_as_root(folder, folder / "home/bin/opensearch", ends_with_us=True),
                 env={**os.environ, **environment},
                 cwd=folder,
                 stdout=out,
@@ -121,16 +104,6 @@ def _lay_out(folder: Path, http: int, transport: int) -> dict[str, str]:
     }
     (conf / "opensearch.yml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
     return {"OPENSEARCH_PATH_CONF": str(conf), "HOME": str(folder)}
-
-
-def _nobody(folder: Path) -> tuple[str, str]:
-    """OpenSearch refuses to run as root: user and group to run as."""
-    if os.geteuid() != 0:
-        return "", ""
-    nobody = pwd.getpwnam("nobody")
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, nobody.pw_uid, nobody.pw_gid)
-    return str(nobody.pw_uid), str(nobody.pw_gid)
 
 
 def _java() -> Path:

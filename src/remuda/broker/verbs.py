@@ -3,7 +3,6 @@ becomes a command or a question, and whoever stands behind the face answers it."
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -227,10 +226,14 @@ class AsyncVerbs(ABC):
     # Observing
 
     async def message(self, message: str | int) -> Document:
+        import asyncio
+
         return await asyncio.to_thread(self._backend.document, checks.message_name(message))
 
     async def spectate(self) -> Spectator:
         """The log to read. It reads files, so iterate it in a thread: `asyncio.to_thread`."""
+        import asyncio
+
         return Spectator(await asyncio.to_thread(self._backend.reader), self._backend.flush)
 
     async def health(self) -> Health:

@@ -56,6 +56,8 @@ class Intake:
             _log.error("%s cannot be read (%s); what is left of it is kept in %s", batch.path.name, error, path)
             return 0
         except OSError as error:
+            if not batch.path.exists():
+                return 0  # it was taken in meanwhile
             raise StorageError(f"{batch.path.name} cannot be read or removed: {error}; check the disk") from error
 
     def _take(self, batch: SpoolBatch, stopping: Callable[[], bool]) -> int:
