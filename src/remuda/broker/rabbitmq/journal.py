@@ -164,12 +164,15 @@ class Definitions:
 
     def _read(self) -> list[Change]:
         """All changes, in their order. Where most of them are superfluous, the journal is written anew."""
+        fence = msgspec.json.encode(uuid4().hex)  # no change, and passed over by whoever finds it
+        self._sender.submit([Outgoing("", CHANGES, _PROPERTIES, fence)]).result(self._timeout).check()
         channel = self._connection.channel()
         try:
             count = self._settled_count(channel)
-            if not count:
-                return []
             deliveries = self._deliveries(channel.consume(CHANGES), count)
+            fences = [one for one in deliveries if one.body == fence]
+            if not fences:
+                raise RemudaError(f"RabbitMQ gave {count} definitions, and there are more; they are read again")
             changes = [change for one in deliveries if (change := _decoded(one.body)) is not None]
             catalog = Catalog()
             for change in changes:
@@ -179,6 +182,8 @@ class Definitions:
                 fewest = [Outgoing("", CHANGES, _PROPERTIES, msgspec.json.encode(change)) for change in changes]
                 self._sender.submit(fewest).result(self._timeout).check()
                 channel.ack(deliveries)
+            else:
+                channel.ack(fences)
             with self._guard:
                 self._seen = {change.token for change in changes}
             return changes
@@ -186,10 +191,14 @@ class Definitions:
             channel.close()
 
     def _settled_count(self, channel: Channel) -> int:
-        """How many changes there are, once the last reader is gone: with it goes back what it had read."""
+        """How many there are, with the fence, once the last reader is gone: with it goes back what it had read.
+
+        None at all is what RabbitMQ tells of a quorum queue that has no leader at the moment."""
         deadline = time.monotonic() + self._timeout
-        while (seen := channel.declare_queue(CHANGES, passive=True)).consumer_count:
+        while (seen := channel.declare_queue(CHANGES, passive=True)).consumer_count or not seen.message_count:
             if time.monotonic() > deadline:
+                if not seen.consumer_count:
+                    raise RemudaError(f"the queue {CHANGES!r} has no leader in RabbitMQ; definitions cannot be read")
                 raise RemudaError(f"somebody consumes from {CHANGES!r}, which is RabbitMQ's copy of the definitions")
             time.sleep(0.002)
         return seen.message_count
