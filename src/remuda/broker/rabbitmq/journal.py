@@ -165,7 +165,10 @@ class Definitions:
     def _read(self) -> list[Change]:
         """All changes, in their order. Where most of them are superfluous, the journal is written anew."""
         fence = msgspec.json.encode(uuid4().hex)  # no change, and passed over by whoever finds it
-        self._sender.submit([Outgoing("", CHANGES, _PROPERTIES, fence)]).result(self._timeout).check()
+        try:
+            self._sender.submit([Outgoing("", CHANGES, _PROPERTIES, fence)]).result(self._timeout).check()
+        except TimeoutError:
+            raise RemudaError(f"the queue {CHANGES!r} took nothing within {self._timeout:g} s") from None
         channel = self._connection.channel()
         try:
             count = self._settled_count(channel)
