@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.broker import checks
+from remuda.broker.backend import Answers
 from remuda.broker.checks import Options
 from remuda.broker.spectator import Spectator
 from remuda.model.document import Document
@@ -19,26 +20,9 @@ from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.texts import read_count, read_name
 
 if TYPE_CHECKING:
-    from remuda.log.eventlog import EventLog
     from remuda.model.commands import Command
 
 T = TypeVar("T")
-
-
-class Answers(Protocol):
-    """What questions are put to."""
-
-    def info(self, name: str) -> QueueInfo: ...
-    def queues(self) -> list[QueueInfo]: ...
-    def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]: ...
-    def waiting(self, name: str) -> list[tuple[int, int]]: ...
-    def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]: ...
-    def document(self, message: str | int) -> Document: ...
-    def reader(self) -> EventLog: ...
-    def flush(self) -> None: ...
-    def health(self) -> Health: ...
-    def on_notice(self, handler: Callable[[Notice], None]) -> None: ...
-    def off_notice(self, handler: Callable[[Notice], None]) -> None: ...
 
 
 class Verbs(ABC):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,29 +12,14 @@ import pytest
 from remuda import Attempt, Bus, Context, HandlerFailed, NotNow, Reject, Retry
 from remuda.model.message import Message
 from tests.bus.kit import eventually
+from tests.bus.rabbitmq.conftest import MakeBus
 
 SOON = 30.0
-MakeBus = Callable[..., Bus]
 
 
 @pytest.fixture
-def make_bus(clean_url: str) -> Iterator[MakeBus]:
-    made: list[Bus] = []
-
-    def make(**options: Any) -> Bus:
-        settings = {"message.retry.min.interval": "50ms", "message.retry.intervals": "100ms"}
-        bus = Bus(clean_url, settings={**settings, **options.pop("settings", {})}, **options)
-        made.append(bus)
-        return bus
-
-    yield make
-    for bus in made:
-        bus.close()
-
-
-@pytest.fixture
-def bus(make_bus: MakeBus) -> Bus:
-    return make_bus()
+def bus(make_bus_here: MakeBus) -> Bus:
+    return make_bus_here()
 
 
 def test_b1_publish_send_and_call_from_threads(bus: Bus) -> None:
@@ -71,11 +55,11 @@ def test_b1_publish_and_call_from_coroutines(bus: Bus) -> None:
     assert asyncio.run(scene()) == list(range(1, 21))
 
 
-def test_b2_b10_one_event_feeds_several_queues_and_workers_of_a_group_compete(make_bus: MakeBus) -> None:
+def test_b2_b10_one_event_feeds_several_queues_and_workers_of_a_group_compete(make_bus_here: MakeBus) -> None:
     """B2, B10"""
     seen: dict[str, list[int]] = {"mail": [], "stock": [], "all": []}
     guard = threading.Lock()
-    workers = [make_bus() for _ in range(2)]
+    workers = [make_bus_here() for _ in range(2)]
     for worker in workers:
 
         @worker.subscribe("orders.*", group="mail")
@@ -139,10 +123,10 @@ def test_b4_a_long_retry_blocks_nobody_behind_it(bus: Bus) -> None:
     eventually(lambda: sorted(seen) == [1, 2, 3, 4], SOON)
 
 
-def test_b5_the_threshold_is_told_once(make_bus: MakeBus) -> None:
+def test_b5_the_threshold_is_told_once(make_bus_here: MakeBus) -> None:
     """B5"""
     told: list[tuple[str, str]] = []
-    bus = make_bus(on_threshold=lambda queue, message, reason: told.append((message, reason)))
+    bus = make_bus_here(on_threshold=lambda queue, message, reason: told.append((message, reason)))
 
     @bus.subscribe("x", queue="q", retry=["10ms", "10ms"])
     def fail(body: int) -> None:
@@ -258,15 +242,15 @@ def test_b12_a_handler_can_retry_reject_and_put_off(bus: Bus) -> None:
     assert (letter.state.value, letter.reason) == ("I", "not for me")
 
 
-def test_b13_what_nobody_wants_is_kept_and_can_be_routed_anew(make_bus: MakeBus) -> None:
+def test_b13_what_nobody_wants_is_kept_and_can_be_routed_anew(make_bus_here: MakeBus) -> None:
     """B13: with the reason, visible, reprocessable."""
-    early = make_bus()
+    early = make_bus_here()
     early.start()
     early.publish("nobody.cares", {"a": 1})
     eventually(lambda: early.broker.queue("remuda.unrouted").dead == 1, SOON)
     assert "nobody is subscribed" in early.dead_letters("remuda.unrouted")[0].reason
     early.close()
-    late, seen = make_bus(), []
+    late, seen = make_bus_here(), []
 
     @late.subscribe("nobody.*")
     def care(body: dict[str, int]) -> None:
@@ -354,9 +338,9 @@ def test_b15_dead_letters_are_reprocessed_forgotten_and_cleared_by_filter(bus: B
     assert {letter.reason for letter in bus.dead_letters("q")} == {"ValueError: no address", "cleared"}
 
 
-def test_b16_a_stop_lets_handlers_finish_and_gives_back_the_rest(make_bus: MakeBus) -> None:
+def test_b16_a_stop_lets_handlers_finish_and_gives_back_the_rest(make_bus_here: MakeBus) -> None:
     """B16: nothing is lost, and what had not begun counts no attempt."""
-    bus, begun, done = make_bus(), threading.Event(), []
+    bus, begun, done = make_bus_here(), threading.Event(), []
 
     @bus.subscribe("x", queue="q")
     def handle(number: int, attempt: Attempt) -> None:
@@ -371,7 +355,7 @@ def test_b16_a_stop_lets_handlers_finish_and_gives_back_the_rest(make_bus: MakeB
     bus.stop()
     assert bus.health()["ready"] is False
     bus.close()
-    other = make_bus()
+    other = make_bus_here()
     other.subscribe("x", queue="q")(handle)
     other.start()
     eventually(lambda: len(done) >= 30, SOON)
