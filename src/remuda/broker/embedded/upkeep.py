@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remuda.core.snapshot import FrozenCore
-from remuda.log.dropping import Collected, drop_settled
+from remuda.log.dropping import Collected, closed_segments, drop_settled
 from remuda.log.scrub import Scrub
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
@@ -100,7 +100,7 @@ class Upkeep:
             if self._volatile:
                 drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
                 return
-            if not has_arrow():
+            if not has_arrow() or not any(closed_segments(self._runtime.engine.log)):
                 return  # segments stay as they are until a process that has it seals them, or retention lets them go
             from remuda.log.seal import seal  # which loads Arrow, and most processes never get here
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import Hello
+from remuda.broker.shared.sockets import Receiving
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.attempts import AttemptMarks
     from remuda.broker.shared.session import Session
 
-_READ: Final = 1 << 18
 _STOP_READING: Final = 4 << 20
 """Unsent bytes at which a guest is not listened to until it has taken its answers."""
 _SLOW_AT_ONCE: Final = 4
@@ -46,6 +46,7 @@ class Connection:
         self.local = local
         self.session: Session | None = None
         self.buffer = frames.Buffer(limit)
+        self._receiving = Receiving()
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0
         self.closing = False
@@ -77,7 +78,7 @@ class Connection:
     def receive(self) -> bytes | None:
         """What has come; None when nothing has, and nothing at all at the end."""
         try:
-            return self.peer.recv(_READ)
+            return self._receiving.receive(self.peer)
         except (BlockingIOError, InterruptedError):
             return None
 

@@ -322,9 +322,9 @@ def messages_of(columns: msgspec.Raw) -> Messages:
     assert isinstance(record, Appended)
     messages = record.messages
     count = len(messages.bodies)
-    for name in Messages.__struct_fields__:
-        column = getattr(messages, name)
+    for at, column in enumerate(msgspec.structs.astuple(messages)):
         if type(column) is list and len(column) != count:
+            name = Messages.__struct_fields__[at]
             raise WireError(f"column {name!r} has {len(column)} values for {count} bodies")
     return messages
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import selectors
 import socket
 import threading
@@ -18,6 +19,7 @@ import msgspec
 from remuda.broker.shared import frames
 from remuda.broker.shared.connection import COMMAND_WEIGHT, Connection, Gate, Listener
 from remuda.broker.shared.frames import Hello, Welcome, WireError
+from remuda.broker.shared.gathering import Gathering
 from remuda.broker.shared.permissions import Permissions
 from remuda.broker.shared.requests import RequestHandler
 from remuda.broker.shared.session import Session
@@ -34,6 +36,8 @@ _CLAIMING: Final = 3.0
 _STRANGERS: Final = 10.0
 """Seconds within which a new connection must have said who it is."""
 _DEFERRED: Final = 0.025
+_SELECTABLE: Final = 1024
+"""Handles below this number can be waited for by `select`, which counts in microseconds."""
 
 
 class Host:
@@ -63,6 +67,7 @@ class Host:
         self._eager = False
         """Whether one of them was added since the last turn sent what there was."""
         self._requests = RequestHandler(runtime, self._post, self._later)
+        self._gathering = Gathering()
         self._stopping = False
         self._expected = runtime.engine.survivors
         """Guests of the last host: deliveries in flight may be theirs."""
@@ -151,7 +156,19 @@ class Host:
         return None
 
     def _turn(self, timeout: float | None) -> None:
-        for key, mask in self._selector.select(timeout):
+        self._hear(self._selector.select(timeout))
+        while self._posted:
+            self._posted.popleft()()
+        if self._stalled:
+            for connection in [one for one in self._stalled if one.ready]:
+                self._touched.add(connection)
+                self._guarded(connection, self._feed)
+        self._look_after()
+        self._commit()
+        self._send()
+
+    def _hear(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        for key, mask in ready:
             source = key.data
             if type(source) is Connection:
                 if source.closed:
@@ -162,15 +179,33 @@ class Host:
                 self._heard()
             else:
                 self._accept(source)
-        while self._posted:
-            self._posted.popleft()()
-        if self._stalled:
-            for connection in [one for one in self._stalled if one.ready]:
-                self._touched.add(connection)
-                self._guarded(connection, self._feed)
-        self._look_after()
-        self._requests.commit()
-        self._send()
+
+    def _commit(self) -> None:
+        """Keep and answer what was asked in this turn, by those too who come within a moment if they are likely to."""
+        requests, gathering = self._requests, self._gathering
+        waiting = requests.waiting
+        if not waiting:
+            requests.commit()
+            return
+        patience = gathering.patience(waiting)
+        began = time.monotonic()
+        if patience:
+            until = began + patience
+            while not gathering.complete(waiting) and began < until:
+                self._hear(self._soon(until - began))
+                began = time.monotonic()
+            gathering.waited(waiting)
+        requests.commit()
+        gathering.committed(waiting, time.monotonic() - began)
+
+    def _soon(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """What comes within less than the millisecond in which selectors count."""
+        fileno = getattr(self._selector, "fileno", None)
+        handle = _SELECTABLE if fileno is None else fileno()
+        if handle < _SELECTABLE:
+            select.select((handle,), (), (), seconds)
+            seconds = 0
+        return self._selector.select(seconds)
 
     def _heard(self) -> None:
         with contextlib.suppress(BlockingIOError, InterruptedError):
@@ -378,6 +413,7 @@ class Host:
     def _drop(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
+            self._gathering.forget(connection)
             self._strangers.discard(connection)
             self._stalled.discard(connection)
             connection.closed = True

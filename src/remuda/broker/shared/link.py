@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import Hello, Welcome, WireError
-from remuda.broker.shared.tls import TlsSocket
 
 if TYPE_CHECKING:
     from remuda.broker.shared.guest import Guest
     from remuda.log.eventlog import EventLog
 
-_READ: Final = 1 << 18
-_A_SECOND: Final = struct.pack("@ll", 1, 0)
-"""So that who waits in `recv` can look around."""
+_READ: Final = 1 << 16
 
 
 class Way(Protocol):
@@ -63,8 +59,6 @@ def join(way: Way, token: str, epoch: int, patience: float) -> Link:
         if welcome.epoch < epoch:
             raise ConnectionResetError("this was the host before the last one")
         peer.settimeout(None)
-        if not isinstance(peer, TlsSocket):
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _A_SECOND)
     except BaseException:
         peer.close()
         raise

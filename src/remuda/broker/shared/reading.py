@@ -22,13 +22,13 @@ from remuda.broker.shared import frames
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.line import Line
 from remuda.broker.shared.request import Request
+from remuda.broker.shared.sockets import Receiving
 from remuda.broker.shared.tls import TlsSocket
 
 if TYPE_CHECKING:
     from remuda.broker.shared.answers import Answers
 
 _log = logging.getLogger("remuda.guest")
-_READ: Final = 1 << 18
 _TICK: Final = 1000
 """Milliseconds after which the guest's thread looks around though nothing has come."""
 _MOMENT: Final = 0.001
@@ -53,6 +53,9 @@ class Reading:
         between taking it and the next line leaves nobody out for good."""
         self._turn = threading.Lock()
         """Held to change that, and no longer."""
+        self._receiving = Receiving()
+        self._watched: tuple[socket.socket, select.poll] | None = None
+        """The connection that callers read from, and how they wait for it."""
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._resting = False
         self._stopped = False
@@ -103,11 +106,15 @@ class Reading:
         if peer is None or isinstance(peer, TlsSocket):
             return
         try:
-            while not request.finished and time.monotonic() < deadline:
+            watch = self._watch(peer)
+            while not request.finished and (left := deadline - time.monotonic()) > 0:
+                # In `recv` it would be woken twice: also when the host takes what was sent.
+                if not watch.poll(min(left * 1000, _TICK)):
+                    continue
                 try:
-                    data = peer.recv(_READ)
+                    data = self._receiving.receive(peer, socket.MSG_DONTWAIT)
                 except BlockingIOError:
-                    continue  # a second is over
+                    continue
                 if not data:
                     return
                 if not self._take(data):
@@ -122,6 +129,13 @@ class Reading:
             # Ctrl-C in the middle of an answer: it is asked for again, over another connection.
             _hang_up(peer)
             raise
+
+    def _watch(self, peer: socket.socket) -> select.poll:
+        if self._watched is None or self._watched[0] is not peer:
+            watch = select.poll()
+            watch.register(peer, select.POLLIN)
+            self._watched = peer, watch
+        return self._watched[1]
 
     def _pass_on(self) -> None:
         """Somebody else reads from here on, if there is anything to read."""
@@ -195,7 +209,7 @@ class Reading:
         if not ((isinstance(peer, TlsSocket) and peer.pending()) or watch.poll(milliseconds)):
             self._look_after()
             return True
-        data = peer.recv(_READ)
+        data = self._receiving.receive(peer)
         goes_on = bool(data) and self._take(data)
         if self._line.backlogged and self._line.lock.acquire(False):
             # Not to be waited for: who sends may be waiting for the host, and that for us to read.

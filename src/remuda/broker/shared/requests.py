@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from remuda.broker.shared import frames
 from remuda.broker.shared.border import checked
@@ -26,19 +26,14 @@ _SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUESTIONS
 """Questions that may take long, and are answered by a thread of their own."""
 
 
-class _Answer:
+class _Answer(NamedTuple):
     """An answer that may go out once its ticket is kept."""
 
-    __slots__ = ("connection", "pending", "request", "shape", "ticket")
-
-    def __init__(
-        self, connection: Connection, request: int, pending: Pending, shape: Callable[[Any], Any], ticket: int
-    ) -> None:
-        self.connection = connection
-        self.request = request
-        self.pending = pending
-        self.shape = shape
-        self.ticket = ticket
+    connection: Connection
+    request: int
+    pending: Pending
+    shape: Callable[[Any], Any]
+    ticket: int
 
 
 class RequestHandler:
@@ -57,6 +52,8 @@ class RequestHandler:
         self._post = post
         self._later = later
         self._answers: list[_Answer] = []
+        self.waiting: set[Connection] = set()
+        """Whose requests are done and have to be kept."""
         self._deferred: deque[_Answer] = deque()
         self._executor: ThreadPoolExecutor | None = None
         self.attached: set[str] = set()
@@ -69,31 +66,40 @@ class RequestHandler:
 
     def carry_out(self, connection: Connection, session: Session, kind: int, payload: bytes) -> None:
         """Do what a frame asks for. Its answer goes out with `commit`, or is on its way."""
-        if kind == frames.PUBLISH:
-            said = frames.decode(frames.Published, payload)
-            self._try(connection, said.request, lambda: self._publish(connection, session, said))
-        elif kind == frames.COMMAND:
-            asked = frames.decode(frames.Commanded, payload)
-            self._try(connection, asked.request, lambda: self._command(connection, session, asked))
-        elif kind == frames.ASK:
-            question = frames.decode(frames.Asked, payload)
-            self._try(connection, question.request, lambda: self._ask(connection, session, question))
-        elif kind == frames.BEGUN:
-            session.begun(*frames.decode(tuple[int, int], payload))
-        elif kind == frames.ATTACH:
-            self._attach(connection, session, payload)
-        elif kind == frames.PING:
-            connection.send(frames.frame(frames.PONG, None))
-        else:
-            raise WireError(f"there is no frame of kind {kind}")
-
-    def _try(self, connection: Connection, request: int, work: Callable[[], None]) -> None:
+        request: int | None = None
         try:
-            work()
+            if kind == frames.PUBLISH:
+                said = frames.decode(frames.Published, payload)
+                request = said.request
+                self._publish(connection, session, said)
+            elif kind == frames.COMMAND:
+                asked = frames.decode(frames.Commanded, payload)
+                request = asked.request
+                self._command(connection, session, asked)
+            elif kind == frames.ASK:
+                question = frames.decode(frames.Asked, payload)
+                request = question.request
+                self._ask(connection, session, question)
+            elif kind == frames.BEGUN:
+                session.begun(*frames.decode(tuple[int, int], payload))
+            elif kind == frames.ATTACH:
+                self._attach(connection, session, payload)
+            elif kind == frames.PING:
+                connection.send(frames.frame(frames.PONG, None))
+            else:
+                raise WireError(f"there is no frame of kind {kind}")
         except WireError:
             raise
         except RemudaError as error:
+            if request is None:
+                raise
             connection.send(frames.frame(frames.FAILED, (request, frames.error_of(error))))
+
+    def _keep(self, connection: Connection, request: int, pending: Pending, shape: Callable[[Any], Any]) -> None:
+        """Answer with the next commit."""
+        if pending.ticket:
+            self.waiting.add(connection)
+        self._answers.append(_Answer(connection, request, pending, shape, pending.ticket))
 
     def _publish(self, connection: Connection, session: Session, said: frames.Published) -> None:
         command = frames.publish_of(said, session.token, trusted=connection.local)
@@ -102,7 +108,7 @@ class RequestHandler:
         if session.permissions is not None:
             session.permissions.check_command(command)
         pending = self._runtime.submit(command)
-        self._answers.append(_Answer(connection, said.request, pending, frames.told, pending.ticket))
+        self._keep(connection, said.request, pending, frames.told)
         if pending.confirmed is not None:
             self._tell_fate(connection, said.request, pending.confirmed)
 
@@ -142,9 +148,7 @@ class RequestHandler:
             if pending.result is not None:
                 session.forget(command.tag)
                 session.hold(pending.result, pulled=True)
-            self._answers.append(
-                _Answer(connection, said.request, pending, lambda _: self._pulled(session, pending), pending.ticket)
-            )
+            self._keep(connection, said.request, pending, lambda _: self._pulled(session, pending))
             return
         elif isinstance(command, CancelPull):
             waited = session.cancel_pull(command.queue, command.tag)
@@ -157,14 +161,14 @@ class RequestHandler:
             pending = runtime.submit(command)
             if isinstance(command, Unsubscribe):
                 session.unsubscribed(command)
-        self._answers.append(_Answer(connection, said.request, pending, _plainly, pending.ticket))
+        self._keep(connection, said.request, pending, _plainly)
 
     def _settle(self, connection: Connection, session: Session, said: frames.Commanded, command: Settle) -> None:
         pending = self._runtime.submit(command, wait=said.waits)
         if command.runs is None:
             session.settled(command.lease)
         if pending.ticket or said.waits:
-            self._answers.append(_Answer(connection, said.request, pending, _plainly, pending.ticket))
+            self._keep(connection, said.request, pending, _plainly)
         else:
             # It goes with whatever is written next, and its answer follows then.
             answer = _Answer(connection, said.request, pending, _plainly, self._runtime.last_ticket)
@@ -241,6 +245,7 @@ class RequestHandler:
     def commit(self) -> None:
         """Keep what was done, once for all, and answer for it."""
         answers, self._answers = self._answers, []
+        self.waiting = set()
         failure: BaseException | None = None
         if answers:
             try:
