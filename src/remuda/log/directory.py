@@ -214,7 +214,12 @@ class DirectoryDisk:
             return read_holder(b"")
 
     def check_epoch(self) -> None:
-        """Raise if another process has the directory now: what this one would write must not be written."""
+        """Raise if another process has the directory now, or nobody: what this one would write must not be written."""
+        if self._locks and os.fstat(self._locks[-1]).st_nlink == 0:
+            raise StorageError(
+                f"directory {str(self._root)!r}, or its files, were removed while this process had it open: what was "
+                "kept there is gone, and nothing more is written. Restore it from a copy, or open a new one"
+            )
         if self._locks and (now := read_holder(os.pread(self._locks[-1], 256, 0))).epoch != self.epoch:
             raise StorageError(
                 f"directory {str(self._root)!r} was taken over by process {now.pid} while this one stood still; "

@@ -175,6 +175,8 @@ def test_s5_a_host_that_lost_the_directory_writes_nothing_more(tmp_path: Path) -
             broker.runtime.sync()
         with pytest.raises(StorageError, match="taken over by process 1"):
             broker.publish(Message("jobs", b"refused"))
+        files = {path: path.read_bytes() for path in (tmp_path / "d").glob("*.log")}
+    assert {path: path.read_bytes() for path in (tmp_path / "d").glob("*.log")} == files
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

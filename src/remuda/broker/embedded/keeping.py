@@ -220,6 +220,10 @@ class Keeping:
 
     def _give_up(self, error: BaseException) -> None:
         _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
+        self.lose(error)
+
+    def lose(self, error: BaseException) -> None:
+        """The directory is somebody else's now, or gone: nothing more is written there, not even at the end."""
         self.engine.log.abandon(error)
         self._fail(error)
 
@@ -227,6 +231,13 @@ class Keeping:
         """Nothing can be kept any more, and everyone who waits is told so."""
         self._group.fail(error)
         self._recipients.release_all(self._group.stopped())
+
+    def _look_at(self, fence: Callable[[], None]) -> None:
+        try:
+            fence()
+        except StorageError as error:
+            self.lose(error)
+            raise
 
     # Writing
 
@@ -353,7 +364,7 @@ class Keeping:
             self._deferred = 0
         try:
             if self.fence is not None:
-                self.fence()
+                self._look_at(self.fence)
             batch.write(final=self._closed)
             if must_sync:
                 batch.sync(final=self._closed)

@@ -433,15 +433,14 @@ class Runtime(Questions):
         self._recipients.release_all(None)
         self._timer.stop()
         self.upkeep.stop()
-        try:
+        with contextlib.ExitStack() as ends:  # all of them, whichever fails
+            if self._committer is not None:
+                ends.callback(self._committer.close)
+            ends.callback(self.notices.close)
+            ends.callback(self._claim.release)
+            ends.callback(self.engine.close)
             if self._group.failure is None:
                 self._settle_down()
-        finally:
-            self.engine.close()
-            self._claim.release()
-            self.notices.close()
-            if self._committer is not None:
-                self._committer.close()
 
     def _settle_down(self) -> None:
         """Put back what consumers hold, and make the next start quick."""

@@ -140,7 +140,7 @@ class SharedDirectory(Role):
         host: Host | None = None
         try:
             runtime.fence = _Fence(disk)
-            host = Host(runtime, disk.epoch)
+            host = Host(runtime, disk.epoch, disk)
             host.listen(disk.listener(_DirectoryGate(self.path, group=self._group)))
             host.start()
             if guest is not None:

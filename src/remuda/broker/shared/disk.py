@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from remuda.broker.shared import sockets
 from remuda.broker.shared.connection import Gate, Listener
-from remuda.log.directory import DirectoryDisk
+from remuda.log.directory import SOCKET, DirectoryDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,16 +27,35 @@ class HostDisk(DirectoryDisk):
         super().__init__(path, group=group, shared=True)
         self._listen: Callable[[], socket.socket] = lambda: sockets.listen(path, group=group)
         self._listening: socket.socket | None = None
+        self._socket_file = path / SOCKET
+        self._bound: tuple[int, int] | None = None
+        """Which file in the directory is our socket."""
 
     def lock(self) -> None:
         if self._listening is not None:
             return
         super().lock()
         try:
-            self._listening = self._listen()
+            self._bind()
         except BaseException:
             super().unlock()
             raise
+
+    def _bind(self) -> socket.socket:
+        self._listening = self._listen()
+        self._bound = self._found()
+        return self._listening
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = os.lstat(self._socket_file)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def listen_again(self) -> socket.socket | None:
+        """A new socket if the old one was removed, so that others find their way here again; None if it is there."""
+        return None if self._listening is None or self._found() == self._bound else self._bind()
 
     def unlock(self) -> None:
         listening, self._listening = self._listening, None

@@ -139,16 +139,16 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """A receipt: as `Receipt`, with ids as the log writes them."""
+    """A receipt: as `Receipt`, with ids as the log writes them. Mostly there is nothing to tell but those."""
 
     first: int
     ids: list[int | str]
-    refusals: dict[int, Error]
-    unchanged: tuple[int, ...]
-    watched: bool
-    differs: dict[str, Differences]
-    unroutable: tuple[int, ...]
-    partly_refused: dict[int, Error]
+    refusals: dict[int, Error] = {}
+    unchanged: tuple[int, ...] = ()
+    watched: bool = False
+    differs: dict[str, Differences] = {}
+    unroutable: tuple[int, ...] = ()
+    partly_refused: dict[int, Error] = {}
 
 
 class Pages(msgspec.Struct, frozen=True, array_like=True):
@@ -383,9 +383,19 @@ def typed_options(named: Mapping[str, Any]) -> dict[str, Any]:
 # Answers
 
 
-def told(receipt: Receipt) -> Told:
+def told(receipt: Receipt) -> Told | tuple[int, list[Any]]:
+    """A receipt for the wire; `Told` reads the short form too."""
     given = receipt.given
     ids: list[Any] = [given.start, given.stop, given.step] if type(given) is range else list(given)
+    if (
+        receipt.watch is None
+        and not receipt.refusals
+        and not receipt.unchanged
+        and not receipt.differs
+        and not receipt.unroutable
+        and not receipt.partly_refused
+    ):
+        return receipt.first, ids
     return Told(
         receipt.first,
         ids,
@@ -402,15 +412,16 @@ def receipt_of(said: Told) -> Receipt:
     ids: Any = said.ids
     if len(ids) == 3 and type(ids[0]) is int:
         ids = range(*ids)
+    refusals, partly = said.refusals, said.partly_refused
     return Receipt(
         said.first,
         ids,
-        {row: _refused(error) for row, error in said.refusals.items()},
+        {row: _refused(error) for row, error in refusals.items()} if refusals else {},
         said.unchanged,
         None,
         said.differs,
         said.unroutable,
-        {row: _refused(error) for row, error in said.partly_refused.items()},
+        {row: _refused(error) for row, error in partly.items()} if partly else {},
     )
 
 

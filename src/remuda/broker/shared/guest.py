@@ -25,7 +25,7 @@ from remuda.broker.shared.answers import Answers
 from remuda.broker.shared.frames import Carried, Welcome
 from remuda.broker.shared.holdings import Holdings
 from remuda.broker.shared.line import Line
-from remuda.broker.shared.link import Way, join
+from remuda.broker.shared.link import Way, join, monotonic_micros
 from remuda.broker.shared.questions import Questions
 from remuda.broker.shared.reading import Reading
 from remuda.broker.shared.request import Request
@@ -77,7 +77,7 @@ class Guest(Questions):
         """The same, from the moment on in which it is given what was under way."""
         self._late: list[Request] | None = None
         """What is asked while everything else is handed to it."""
-        self._clock_offset = 0
+        self._clock_offset = time.time_ns() // 1000 - monotonic_micros()
         self._unattended = False
         """Whether answers are to come where no thread waits for them: for coroutines, and over TLS."""
 
@@ -276,7 +276,7 @@ class Guest(Questions):
 
     def clock(self) -> int:
         """The host's time, as far as it is known here."""
-        return time.time_ns() // 1000 + self._clock_offset
+        return monotonic_micros() + self._clock_offset
 
     # The connection, on one thread
 

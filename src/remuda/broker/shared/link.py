@@ -42,7 +42,12 @@ class Link(NamedTuple):
     buffer: frames.Buffer
     welcome: Welcome
     clock_offset: int
-    """What the host's clock is ahead of ours, in microseconds."""
+    """What the host's clock is ahead of `monotonic_micros`."""
+
+
+def monotonic_micros() -> int:
+    """A time that goes on evenly when this machine's clock is set."""
+    return time.monotonic_ns() // 1000
 
 
 def join(way: Way, token: str, epoch: int, patience: float) -> Link:
@@ -54,7 +59,7 @@ def join(way: Way, token: str, epoch: int, patience: float) -> Link:
             peer.settimeout(patience)
         peer.sendall(frames.frame(frames.HELLO, way.hello(token, epoch)))
         buffer = frames.Buffer()
-        asked_at = time.time_ns() // 1000
+        asked_at = monotonic_micros()
         welcome = _welcome(peer, buffer)
         if welcome.epoch < epoch:
             raise ConnectionResetError("this was the host before the last one")
@@ -62,7 +67,7 @@ def join(way: Way, token: str, epoch: int, patience: float) -> Link:
     except BaseException:
         peer.close()
         raise
-    return Link(peer, buffer, welcome, welcome.now - (asked_at + time.time_ns() // 1000) // 2)
+    return Link(peer, buffer, welcome, welcome.now - (asked_at + monotonic_micros()) // 2)
 
 
 def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:

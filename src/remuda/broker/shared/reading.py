@@ -86,7 +86,8 @@ class Reading:
             return True
         finally:
             request.awaited = False
-            self._end_turn(request)
+            if self._reader is request:
+                self._end_turn(request)
             self._pass_on()
 
     def _take_turn(self, reader: object) -> bool:
@@ -139,12 +140,13 @@ class Reading:
 
     def _pass_on(self) -> None:
         """Somebody else reads from here on, if there is anything to read."""
-        waiting = [one for one in list(self._line.requests.values()) if one.awaited] if self._line.requests else []
+        line = self._line
+        waiting = [one for one in list(line.requests.values()) if one.awaited] if line.requests else []
         if self._attentive() or any(one.gate is None for one in waiting):
             self.wake()
         elif waiting:
             waiting[0].open_gate()
-        self._line.send_waiting()
+        line.send_waiting()
 
     def wake(self) -> None:
         """Have the guest's thread look whether it should read."""

@@ -229,12 +229,17 @@ class Session:
     def outgoing(self, send: Callable[[bytes], int]) -> bool:
         """Give what waits to `send`, which tells how many bytes it holds, as long as those are few.
 
-        Whether more waits.
+        Whether more waits. What lay here until its time was up is the queue's again, and does not go out.
         """
+        now = self._runtime.clock()
         while self._due:
-            inbox, dispatch = self._due.popleft()
-            if send(self._delivery(inbox, dispatch)) > _LEFT_UNSENT:
-                return bool(self._due)
+            inbox, dispatch = self._due[0]
+            over = dispatch.lease is not None and dispatch.deadline <= now and inbox.tag not in self._pulls
+            if not over and send(b"") > _LEFT_UNSENT:
+                return True
+            self._due.popleft()
+            if not over:
+                send(self._delivery(inbox, dispatch))
         while self._told:
             send(self._told.popleft())
         if self._notices:

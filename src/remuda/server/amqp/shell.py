@@ -38,6 +38,7 @@ _HIGH_WATER: Final = 1 << 20
 _LAST: Final = 30.0
 _AT_ONCE: Final = 64
 _GATHERED: Final = 256
+_READ: Final = 1 << 18
 
 
 class AmqpServer:
@@ -62,6 +63,8 @@ class AmqpServer:
         self.replies: dict[str, tuple[Session, Channel]] = {}
         """Channels that wait for direct replies, by their token."""
         self.wires: set[Wire] = set()
+        self.scratch = memoryview(bytearray(_READ))
+        """Where sockets are read to, one after the other: a new buffer for each read costs more than most reads."""
         self._servers: list[asyncio.Server] = []
         self._consumers: dict[str, set[AmqpConsumer]] = {}
         self._last_used: dict[str, float] = {}
@@ -262,7 +265,7 @@ class AmqpServer:
             del self._last_used[full]
 
 
-class Wire(asyncio.Protocol):
+class Wire(asyncio.BufferedProtocol):
     """One socket. Requests are handled one buffer after the other; while too much waits, it is read no further."""
 
     def __init__(self, server: AmqpServer) -> None:
@@ -302,12 +305,15 @@ class Wire(asyncio.Protocol):
         self._timer = loop.call_later(self._server.limits.login_seconds, self._too_late)
         self._worker = loop.create_task(self._work())
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._heard = time.monotonic()
-        events = self.protocol.receive(data)
+        events = self.protocol.receive(bytes(self._server.scratch[:nbytes]))
         if events:
             self._backlog.append(events)
-            self._backlog_bytes += len(data)
+            self._backlog_bytes += nbytes
             self._arrived.set()
         self.flush()
         self._regulate()
