@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huey.storage import SqliteStorage
 
@@ -22,8 +22,17 @@ QUEUE = "jobs"
 Work = Callable[[], int]
 
 
-def rate(count: int, work: str, directory: Path, seconds: float, batch: int) -> float:
-    """Messages per second of `count` processes that all do this work."""
+class Ran(NamedTuple):
+    """What processes that worked side by side came to."""
+
+    rate: float
+    messages: int
+    cpu_us: float
+    """Of all of them, for each message."""
+
+
+def run(count: int, work: str, directory: Path, seconds: float, batch: int) -> Ran:
+    """Let `count` processes all do this work."""
     context: Any = multiprocessing.get_context("spawn")
     start, results = context.Barrier(count + 1), context.Queue()
     children = [
@@ -36,19 +45,20 @@ def rate(count: int, work: str, directory: Path, seconds: float, batch: int) -> 
     done = [results.get(timeout=seconds + 120) for _ in children]
     for child in children:
         child.join(60)
-    return float(sum(messages / took for messages, took in done))
+    messages = sum(each for each, _, _ in done)
+    return Ran(sum(each / took for each, took, _ in done), messages, sum(cpu for _, _, cpu in done) / messages * 1e6)
 
 
 def _child(work: str, directory: str, seconds: float, batch: int, start: Any, results: Any) -> None:
     step, close = _WORKS[work](Path(directory), batch)
     step()
     start.wait(120)
-    begin, messages = time.perf_counter(), 0
+    begin, worked, messages = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - begin < seconds:
         messages += step()
-    took = time.perf_counter() - begin
+    took, cpu = time.perf_counter() - begin, time.process_time() - worked
     close()
-    results.put((messages, took))
+    results.put((messages, took, cpu))
 
 
 def publishing(broker: EmbeddedBroker, batch: int) -> Work:

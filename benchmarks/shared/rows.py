@@ -1,45 +1,75 @@
-"""The rows of the shared directory. Everything is synced before it is confirmed, on both sides."""
+"""The rows of the shared directory.
+
+Everything is synced before it is confirmed, on both sides: huey's SQLite has `synchronous=FULL` and a write-ahead log,
+so each of its messages waits for a sync of its own, whatever the number of processes. Guests that wait for each message
+have as many under way as there are guests, so no sync can carry more: that many times what one process does alone, with
+nothing but its syncs to wait for, is the ceiling of a row `one`.
+"""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
 
 from benchmarks.effort import Effort
 from benchmarks.results import Result, latency_result, rate_result
 from benchmarks.scratch import scratch
-from benchmarks.shared.guests import QUEUE, publishing, rate, takeovers
+from benchmarks.shared.guests import QUEUE, Ran, publishing, run, takeovers
+from benchmarks.syncs import counted_syncs
 from remuda import open_broker
 
 END_TO_END, TAKEOVER = "shared/end-to-end/4g", "shared/takeover"
 _BATCHES = {"one": 1, "batch100": 100}
 
 
+class Round(NamedTuple):
+    """One run of Remuda's."""
+
+    rate: float
+    messages_per_sync: float
+    guest_us: float
+    host_us: float
+
+
 def publish(each: str, guests: int, effort: Effort) -> Result:
     """Guests publish side by side; the limit is the rate of one process that has the directory for itself."""
     batch, seconds = _BATCHES[each], _seconds(effort)
-    ours, huey, alone = _medians(
-        effort.rounds,
-        lambda: _remuda(guests, "remuda publish", seconds, batch),
-        lambda: _huey(guests, "publish", seconds, batch),
-        lambda: _alone(seconds, batch),
-    )
-    settings = {"guests": guests, "batch": batch, "sync": "always", "seconds": seconds}
-    return rate_result(f"shared/publish/{each}/{guests}g", ours, {"huey": huey}, alone, settings)
+    ours: list[Round] = []
+    peers: list[Ran] = []
+    lone: list[float] = []
+    for _ in range(effort.rounds):  # in turn, so that a busy moment of the machine is everybody's
+        ours.append(_remuda(guests, "remuda publish", seconds, batch))
+        peers.append(_huey(guests, "publish", seconds, batch))
+        lone.append(_alone(seconds, batch))
+    rate, huey, alone = (median(one.rate for one in ours), median(one.rate for one in peers), median(lone))
+    settings: dict[str, Any] = {
+        "guests": guests, "batch": batch, "sync": "always", "seconds": seconds, "huey_sync": "synchronous=FULL, WAL",
+        "messages_per_sync": round(median(one.messages_per_sync for one in ours), 2),
+        "cpu_us_per_message": {
+            "guest": round(median(one.guest_us for one in ours), 1),
+            "host": round(median(one.host_us for one in ours), 1),
+            "huey": round(median(one.cpu_us for one in peers), 1),
+        },
+    }  # fmt: skip
+    if batch == 1:
+        settings["ceiling"] = round(guests * alone, 1)
+        settings["bound_by"] = f"each guest waits for its message: a sync carries {guests} at most, huey's carries 1"
+    return rate_result(f"shared/publish/{each}/{guests}g", rate, {"huey": huey}, alone, settings)
 
 
 def end_to_end(effort: Effort) -> Result:
     """Four guests publish, take and acknowledge ten at a time."""
     seconds = _seconds(effort)
-    ours, huey = _medians(
-        effort.rounds,
-        lambda: _remuda(4, "remuda handle", seconds, 10),
-        lambda: _huey(4, "handle", seconds, 10),
-    )
+    ours: list[float] = []
+    huey: list[float] = []
+    for _ in range(effort.rounds):
+        ours.append(_remuda(4, "remuda handle", seconds, 10).rate)
+        huey.append(_huey(4, "handle", seconds, 10).rate)
     settings = {"guests": 4, "batch": 10, "sync": "always", "seconds": seconds}
-    return rate_result(END_TO_END, ours, {"huey": huey}, None, settings)
+    return rate_result(END_TO_END, median(ours), {"huey": median(huey)}, None, settings)
 
 
 def takeover(effort: Effort) -> Result:
@@ -50,7 +80,7 @@ def takeover(effort: Effort) -> Result:
         found = takeovers(folder, 5 if effort.rounds == 1 else 30)
     p99 = found[min(int(len(found) * 0.99), len(found) - 1)]
     settings = {
-        "p50_ms": round(statistics.median(found) * 1000, 1),
+        "p50_ms": round(median(found) * 1000, 1),
         "p99_ms": round(p99 * 1000, 1),
         "kills": len(found),
     }
@@ -72,25 +102,23 @@ def is_shared(result: Result) -> bool:
     return result.name.startswith("shared/")
 
 
-def _medians(rounds: int, *works: Callable[[], float]) -> list[float]:
-    """The median rate of each, in turn, so that a busy moment of the machine is everybody's."""
-    found = [[work() for work in works] for _ in range(rounds)]
-    return [statistics.median(rates) for rates in zip(*found, strict=True)]
-
-
 def _seconds(effort: Effort) -> float:
     return max(effort.seconds, 0.5)
 
 
-def _remuda(guests: int, work: str, seconds: float, batch: int) -> float:
+def _remuda(guests: int, work: str, seconds: float, batch: int) -> Round:
     with scratch() as folder, open_broker(folder / "data") as host:
         host.create_queue(QUEUE, type="pull")
-        return rate(guests, work, folder, seconds, batch)
+        worked = time.process_time()
+        with counted_syncs() as syncs:
+            ran = run(guests, work, folder, seconds, batch)
+        cpu = time.process_time() - worked
+    return Round(ran.rate, ran.messages / max(syncs.total, 1), ran.cpu_us, cpu / ran.messages * 1e6)
 
 
-def _huey(guests: int, work: str, seconds: float, batch: int) -> float:
+def _huey(guests: int, work: str, seconds: float, batch: int) -> Ran:
     with scratch() as folder:
-        return rate(guests, f"huey {work}", folder, seconds, min(batch, 10))
+        return run(guests, f"huey {work}", folder, seconds, min(batch, 10))
 
 
 def _alone(seconds: float, batch: int) -> float:
