@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import remuda
 from remuda import Message, open_broker
+from tests.conformance.kit import eventually
 
 SOURCE = str(Path(remuda.__file__).parent.parent)
 PROGRAM = """
@@ -40,6 +42,12 @@ class Other:
         self.process.stdin.write(expression + "\n")
         self.process.stdin.flush()
         return self._answer()
+
+    def freeze(self) -> None:
+        """Stop it, and return when none of its threads runs any more."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        eventually(lambda: all((task / "stat").read_text().rpartition(") ")[2][0] == "T" for task in tasks.iterdir()))
 
     def kill(self) -> None:
         self.process.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -135,7 +134,7 @@ def test_s5_an_answer_that_is_not_waited_for_reaches_the_next_host(tmp_path: Pat
         broker.publish(Message("jobs", b"1"))
         delivery = broker.pull("jobs")
         assert delivery is not None
-        os.kill(host.pid, signal.SIGSTOP)
+        host.freeze()
         assert delivery.answer(Settlement(Outcome.ACK), wait=False) == 1
         host.kill()
         eventually(lambda: broker.queue("jobs").size == 0)
@@ -153,7 +152,7 @@ def test_s5_a_frozen_host_is_reported_and_can_be_ended(
         broker.create_queue("jobs", type="pull")
         guest = broker.runtime.guest
         guest._patience = 0.5
-        os.kill(host.pid, signal.SIGSTOP)
+        host.freeze()
         with pytest.raises(HostNotResponding, match=rf"process {host.pid}.*remuda takeover {place}"):
             broker.publish(Message("jobs", b"kept for the next host"))
         with caplog.at_level(logging.WARNING, "remuda.guest"):

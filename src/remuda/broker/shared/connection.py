@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import Hello
-from remuda.broker.shared.sockets import Receiving
+from remuda.broker.shared.quick import Receiving, send_at_once
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.attempts import AttemptMarks
@@ -46,7 +46,6 @@ class Connection:
         self.local = local
         self.session: Session | None = None
         self.buffer = frames.Buffer(limit)
-        self._receiving = Receiving()
         self.unsent: deque[bytes] = deque()
         self.unsent_bytes = 0
         self.closing = False
@@ -75,10 +74,10 @@ class Connection:
             self.touched.add(self)
         return self.unsent_bytes
 
-    def receive(self) -> bytes | None:
+    def receive(self, receiving: Receiving) -> bytes | None:
         """What has come; None when nothing has, and nothing at all at the end."""
         try:
-            return self._receiving.receive(self.peer)
+            return receiving.receive(self.peer)
         except (BlockingIOError, InterruptedError):
             return None
 
@@ -93,7 +92,7 @@ class Connection:
             data = self.unsent[0] if len(self.unsent) == 1 else b"".join(self.unsent)
             self.unsent.clear()
             try:
-                sent = self.peer.send(data)
+                sent = send_at_once(self.peer, data)
             except (BlockingIOError, InterruptedError):
                 sent = 0
             if sent < len(data):

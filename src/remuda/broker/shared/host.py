@@ -21,6 +21,7 @@ from remuda.broker.shared.connection import COMMAND_WEIGHT, Connection, Gate, Li
 from remuda.broker.shared.frames import Hello, Welcome, WireError
 from remuda.broker.shared.gathering import Gathering
 from remuda.broker.shared.permissions import Permissions
+from remuda.broker.shared.quick import Receiving
 from remuda.broker.shared.requests import RequestHandler
 from remuda.broker.shared.session import Session
 from remuda.model.errors import RemudaError, StorageError
@@ -82,6 +83,7 @@ class Host:
         """Whether one of them was added since the last turn sent what there was."""
         self._requests = RequestHandler(runtime, self._post, self._later)
         self._gathering = Gathering()
+        self._receiving = Receiving()
         self._stopping = False
         self._expected = runtime.engine.survivors
         """Guests of the last host: deliveries in flight may be theirs."""
@@ -267,7 +269,7 @@ class Host:
             self._lose(connection)
 
     def _take(self, connection: Connection) -> None:
-        data = connection.receive()
+        data = connection.receive(self._receiving)
         if data is None:
             return
         if not data:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from remuda.broker.shared import frames
+from remuda.broker.shared.quick import send_at_once
 from remuda.broker.shared.request import Request
+from remuda.broker.shared.tls import TlsSocket
 from remuda.core.publishing import UNCONFIRMED
 from remuda.model.commands import Publish
 
@@ -31,6 +33,14 @@ class Shapes(Protocol):
 
     def pulled(self, raw: Any, /) -> Any: ...
     def watched_again(self, number: int, raw: Any, /) -> None: ...
+
+
+def _send_all(peer: socket.socket, data: bytes) -> None:
+    if not isinstance(peer, TlsSocket):
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            data = data[send_at_once(peer, data) :]
+    if data:
+        peer.sendall(data)
 
 
 class Line:
@@ -64,7 +74,7 @@ class Line:
         """Send to the host, if there is one now. What is lost here is said again to the next."""
         if self.peer is not None:
             try:
-                self.peer.sendall(data)
+                _send_all(self.peer, data)
             except OSError:
                 self._hang_up()
             except BaseException:

@@ -21,14 +21,15 @@ import msgspec
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.line import Line
+from remuda.broker.shared.quick import Receiving
 from remuda.broker.shared.request import Request
-from remuda.broker.shared.sockets import Receiving
 from remuda.broker.shared.tls import TlsSocket
 
 if TYPE_CHECKING:
     from remuda.broker.shared.answers import Answers
 
 _log = logging.getLogger("remuda.guest")
+_READ: Final = 1 << 16
 _TICK: Final = 1000
 """Milliseconds after which the guest's thread looks around though nothing has come."""
 _MOMENT: Final = 0.001
@@ -113,8 +114,8 @@ class Reading:
                 if not watch.poll(min(left * 1000, _TICK)):
                     continue
                 try:
-                    data = self._receiving.receive(peer, socket.MSG_DONTWAIT)
-                except BlockingIOError:
+                    data = self._receiving.receive(peer)
+                except (BlockingIOError, InterruptedError):
                     continue
                 if not data:
                     return
@@ -211,7 +212,10 @@ class Reading:
         if not ((isinstance(peer, TlsSocket) and peer.pending()) or watch.poll(milliseconds)):
             self._look_after()
             return True
-        data = self._receiving.receive(peer)
+        try:
+            data = peer.recv(_READ) if isinstance(peer, TlsSocket) else self._receiving.receive(peer)
+        except (BlockingIOError, InterruptedError):
+            return True
         goes_on = bool(data) and self._take(data)
         if self._line.backlogged and self._line.lock.acquire(False):
             # Not to be waited for: who sends may be waiting for the host, and that for us to read.

@@ -16,23 +16,6 @@ from remuda.model.errors import StorageError
 
 _LONGEST: Final = 100
 """Bytes of a path that every system takes as a socket's name."""
-_LITTLE: Final = 1 << 16
-_MUCH: Final = 1 << 18
-
-
-class Receiving:
-    """How much to ask a connection for: a buffer for much is dear to come by, so it is only made when much comes."""
-
-    __slots__ = ("_size",)
-
-    def __init__(self) -> None:
-        self._size = _LITTLE
-
-    def receive(self, peer: socket.socket, flags: int = 0) -> bytes:
-        size = self._size
-        data = peer.recv(size, flags) if flags else peer.recv(size)
-        self._size = _LITTLE if len(data) < size else _MUCH
-        return data
 
 
 @contextlib.contextmanager

@@ -1,0 +1,68 @@
+"""Sends and receives that are over at once, and do not let go of the interpreter.
+
+`socket.send` and `socket.recv` let other threads run meanwhile, also where they cannot block. In a process that is busy
+with Python code of its own, each of them then waits until that is interrupted, and a guest's message waits for all of
+them: with busy hosts this makes two to three times as many messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from typing import Any, Final, NoReturn
+
+_LITTLE: Final = 1 << 16
+_MUCH: Final = 1 << 18
+_FLAGS: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+def _find(name: str, data: Any) -> Any:
+    """A function of the C library, called without releasing the interpreter; None where there is none."""
+    try:
+        found = getattr(ctypes.PyDLL(None, use_errno=True), name)
+    except (AttributeError, OSError, TypeError):
+        return None
+    found.argtypes = [ctypes.c_int, data, ctypes.c_size_t, ctypes.c_int]
+    found.restype = ctypes.c_ssize_t
+    return found
+
+
+_recv: Final = _find("recv", ctypes.c_void_p)
+_send: Final = _find("send", ctypes.c_char_p)
+
+
+def send_at_once(peer: socket.socket, data: bytes) -> int:
+    """Send as much as the system takes now; raises `BlockingIOError` where that is nothing."""
+    if _send is None or len(data) > _LITTLE:
+        return peer.send(data, _FLAGS)
+    sent: int = _send(peer.fileno(), data, len(data), _FLAGS)
+    return sent if sent >= 0 else _failed()
+
+
+class Receiving:
+    """Takes what has come, from one connection or several, on one thread at a time.
+
+    A buffer for much is dear to come by, so it is only made where much comes.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(_LITTLE)
+        self._address = ctypes.addressof(self._buffer)
+        self._view = memoryview(self._buffer).cast("B")
+        self._much = False
+
+    def receive(self, peer: socket.socket) -> bytes:
+        """Nothing at the end; raises `BlockingIOError` where nothing has come."""
+        if _recv is None or self._much:
+            data = peer.recv(_MUCH if self._much else _LITTLE, _FLAGS)
+        else:
+            size = _recv(peer.fileno(), self._address, _LITTLE, _FLAGS)
+            data = bytes(self._view[: size if size >= 0 else _failed()])
+        self._much = len(data) >= _LITTLE
+        return data
+
+
+def _failed() -> NoReturn:
+    code = ctypes.get_errno()
+    raise OSError(code, os.strerror(code))
