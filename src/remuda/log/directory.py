@@ -441,6 +441,11 @@ def _storage_error(name: str, error: OSError) -> StorageError:
         )
     if error.errno == errno.ELOOP:
         return StorageError(f"{name!r} is a link, which Remuda did not put there; nothing was opened. Remove it")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StorageError(
+            f"{name!r} cannot be read or written: {error.strerror}. Use the directory as its owner, or have its owner "
+            "open it with group=True"
+        )
     return _unusable(name, error)
 
 

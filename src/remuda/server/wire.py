@@ -136,6 +136,8 @@ class WireServer:
         peer = await asyncio.to_thread(self._connect)
         peer.setblocking(False)
         from_host, to_host = await asyncio.open_connection(sock=peer, limit=_CHUNK)
+        for end in (writer, to_host):
+            _read_in_chunks(end.transport)
         try:
             to_host.write(frames.frame(frames.HELLO, hello))
             forth = asyncio.create_task(_pass_on(reader, to_host))
@@ -182,6 +184,13 @@ def _grants(user: User, vhosts: Sequence[str]) -> Grants | None:
         return None
     granted = {access: one.pattern for access, one in user.vhosts["/"].items()}
     return Grants(user.name, **granted, others=tuple(vhost for vhost in vhosts if vhost != "/"))
+
+
+def _read_in_chunks(transport: asyncio.BaseTransport) -> None:
+    """Have it ask for no more than is passed on at once: by default it makes a buffer of four times that for each
+    read, which costs more than most reads."""
+    if hasattr(transport, "max_size"):
+        transport.max_size = _CHUNK
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.embedded.extensions import Extensions
-from remuda.broker.shared import frames, sockets
+from remuda.broker.shared import frames, inspect, sockets
 from remuda.broker.shared.filesystems import check_local, kind_of
 from remuda.core.extensions import no_handler
 from remuda.log.directory import DirectoryDisk
@@ -147,7 +148,9 @@ def test_s5_a_frozen_host_is_reported_and_can_be_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place, remuda = tmp_path / "d", runner(capsys)
-    monkeypatch.setattr("remuda.broker.shared.reading._WORRY", 1.0)
+    monkeypatch.setattr("remuda.broker.shared.reading._WORRY", 0.5)
+    monkeypatch.setattr("remuda.broker.shared.reading._TICK", 100)
+    monkeypatch.setattr(inspect, "answers", partial(inspect.answers, patience=1.0))
     with other(place) as host, open_broker(place, sync="os") as broker:
         broker.create_queue("jobs", type="pull")
         guest = broker.runtime.guest
