@@ -220,10 +220,6 @@ class Keeping:
 
     def _give_up(self, error: BaseException) -> None:
         _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
-        self.lose(error)
-
-    def lose(self, error: BaseException) -> None:
-        """The directory is somebody else's now, or gone: nothing more is written there, not even at the end."""
         self.engine.log.abandon(error)
         self._fail(error)
 
@@ -232,12 +228,14 @@ class Keeping:
         self._group.fail(error)
         self._recipients.release_all(self._group.stopped())
 
-    def _look_at(self, fence: Callable[[], None]) -> None:
-        try:
-            fence()
-        except StorageError as error:
-            self.lose(error)
-            raise
+    def check_fence(self) -> None:
+        """Stop if the directory is not ours any more, also where every write goes past `_write`."""
+        if self.fence is not None and not self._closed:
+            try:
+                self.fence()
+            except BaseException as error:
+                self._fail(error)
+                raise
 
     # Writing
 
@@ -364,7 +362,7 @@ class Keeping:
             self._deferred = 0
         try:
             if self.fence is not None:
-                self._look_at(self.fence)
+                self.fence()
             batch.write(final=self._closed)
             if must_sync:
                 batch.sync(final=self._closed)

@@ -115,9 +115,9 @@ class Listener:
     def connect(self, peer: socket.socket) -> Connection:
         return Connection(peer, self.gate, local=self._local, limit=self._limit)
 
-    def again(self, listening: socket.socket) -> Listener:
-        """The same on another socket."""
-        return Listener(listening, self.gate, local=self._local, limit=self._limit)
+    def again(self) -> Listener | None:
+        """Another one in its place, if guests cannot find it any more."""
+        return None
 
     def close(self) -> None:
         self.socket.close()

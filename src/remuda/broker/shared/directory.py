@@ -139,8 +139,8 @@ class SharedDirectory(Role):
             raise
         host: Host | None = None
         try:
-            runtime.fence = _Fence(disk)
-            host = Host(runtime, disk.epoch, disk)
+            runtime.fence = _Fence(disk, runtime.engine.log.abandon)
+            host = Host(runtime, disk.epoch)
             host.listen(disk.listener(_DirectoryGate(self.path, group=self._group)))
             host.start()
             if guest is not None:
@@ -292,16 +292,22 @@ class SharedDirectory(Role):
 
 
 class _Fence:
-    """Looks now and then whether the directory is still this process's own."""
+    """Looks now and then whether the directory is still this process's own. If not, nothing more is written there, not
+    even at the end."""
 
-    def __init__(self, disk: DirectoryDisk) -> None:
+    def __init__(self, disk: DirectoryDisk, abandon: Callable[[BaseException], None]) -> None:
         self._disk = disk
+        self._abandon = abandon
         self._looked = time.monotonic()
 
     def __call__(self) -> None:
         now = time.monotonic()
         if now - self._looked > _FENCE:
-            self._disk.check_epoch()
+            try:
+                self._disk.check_epoch()
+            except StorageError as error:
+                self._abandon(error)
+                raise
             self._looked = now
 
 

@@ -66,7 +66,19 @@ class HostDisk(DirectoryDisk):
     def listener(self, gate: Gate) -> Listener:
         """Where guests come in, once it is locked."""
         assert self._listening is not None
-        return Listener(self._listening, gate, local=True)
+        return _DirectoryListener(self, self._listening, gate)
+
+
+class _DirectoryListener(Listener):
+    """A socket that anybody who may write in the directory can remove."""
+
+    def __init__(self, disk: HostDisk, listening: socket.socket, gate: Gate) -> None:
+        super().__init__(listening, gate, local=True)
+        self._disk = disk
+
+    def again(self) -> Listener | None:
+        listening = self._disk.listen_again()
+        return None if listening is None else _DirectoryListener(self._disk, listening, self.gate)
 
 
 def is_held(path: Path) -> bool:

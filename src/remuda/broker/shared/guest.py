@@ -71,6 +71,7 @@ class Guest(Questions):
         self.holdings = Holdings(self.clock)
         self._answers = Answers(self.line, self.holdings, self.notices, self.give_back)
         self._reading = Reading(self.line, self._answers, self._attentive, lambda: way.describe(self.pid))
+        self._last_peer: socket.socket | None = None
         self._successor: Succession | None = None
         """The engine in this very process, once it has become the host."""
         self._engine: Runtime | None = None
@@ -286,6 +287,7 @@ class Guest(Questions):
         link = join(self._way, self.token, self.epoch, self._patience)
         self.welcome, self.pid, self.epoch = link.welcome, link.welcome.pid, link.welcome.epoch
         self._clock_offset = link.clock_offset
+        self._last_peer = link.peer
         self._unattended = self._unattended or isinstance(link.peer, TlsSocket)
         self.line.attach(link, self.holdings, self._answers, hears=self.hears)
 
@@ -331,8 +333,10 @@ class Guest(Questions):
             self.line.peer.close()
 
     def leave_line(self) -> None:
-        """The thread that listened has ended."""
+        """The thread that listened has ended, perhaps before it heard anything of the last host."""
         self._reading.close()
+        if self._last_peer is not None:
+            self._last_peer.close()
 
     def close(self) -> None:
         """Say goodbye. The host puts back what is not answered."""

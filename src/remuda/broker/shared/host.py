@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -38,28 +38,17 @@ _STRANGERS: Final = 10.0
 """Seconds within which a new connection must have said who it is."""
 _DEFERRED: Final = 0.025
 _LOOK: Final = 1.0
-"""Seconds after which a host looks whether its directory is still its own, and whether others can find it."""
+"""Seconds after which a host looks whether others can find it."""
 _SELECTABLE: Final = 1024
 """Handles below this number can be waited for by `select`, which counts in microseconds."""
-
-
-class Ground(Protocol):
-    """What a host stands on."""
-
-    def check_epoch(self) -> None:
-        """Raise `StorageError` where it is no longer this process's own."""
-
-    def listen_again(self) -> socket.socket | None:
-        """A new socket, where guests cannot find the old one any more."""
 
 
 class Host:
     """Listens, and does for guests what faces in this process do for themselves."""
 
-    def __init__(self, runtime: Runtime, epoch: int = 0, ground: Ground | None = None) -> None:
+    def __init__(self, runtime: Runtime, epoch: int = 0) -> None:
         self._runtime = runtime
         self.epoch = epoch
-        self._ground = ground
         self._looked = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._wake_from, self._wake_to = socket.socketpair()
@@ -167,7 +156,7 @@ class Host:
             return _DEFERRED
         if self._claiming or self._absent:
             return 0.1
-        return None if self._ground is None and not self._strangers else _LOOK
+        return _LOOK if self._listeners or self._strangers else None
 
     def _turn(self, timeout: float | None) -> None:
         self._hear(self._selector.select(timeout))
@@ -399,9 +388,9 @@ class Host:
             self._end(session)
         for connection in [one for one in self._strangers if now - one.since > _STRANGERS]:
             self._drop(connection)
-        if self._ground is not None and now - self._looked > _LOOK:
+        if self._listeners and now - self._looked > _LOOK:
             self._looked = now
-            self._look_around(self._ground)
+            self._look_for_sockets()
         if self._claiming and (now >= self._claiming or self._expected <= self._requests.attached):
             self._claiming = 0.0
             try:
@@ -410,27 +399,20 @@ class Host:
                 _log.error("deliveries of processes that are gone could not be put back yet: %s", error)
                 self._claiming = now + 1.0
 
-    def _look_around(self, ground: Ground) -> None:
-        """The directory, or the socket in it, may have been removed or replaced by somebody else."""
-        try:
-            ground.check_epoch()
-        except StorageError as error:
-            _log.error("%s", error)
-            self._ground = None
-            self._runtime.lose(error)
-            return
-        try:
-            again = ground.listen_again()
-        except (OSError, StorageError) as error:
-            _log.error("the socket in the directory is gone, and other processes do not find this one: %s", error)
-            return
-        if again is not None:
-            _log.warning("the socket in the directory was removed, and is there again")
-            gone, *others = self._listeners
-            self._selector.unregister(gone.socket)
-            gone.close()
-            self._listeners = others
-            self._add_listener(gone.again(again))
+    def _look_for_sockets(self) -> None:
+        """Somebody may have removed one, and others then do not find this process."""
+        for at, listener in enumerate(self._listeners):
+            try:
+                again = listener.again()
+            except (OSError, StorageError) as error:
+                _log.error("the socket in the directory is gone, and other processes do not find this one: %s", error)
+                continue
+            if again is not None:
+                _log.warning("the socket in the directory was removed, and is there again")
+                self._selector.unregister(listener.socket)
+                listener.close()
+                self._listeners[at] = again
+                self._selector.register(again.socket, selectors.EVENT_READ, again)
 
     # Leaving
 
