@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from remuda import Message, open_broker
+from remuda.broker.embedded import upkeep
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.errors import NotFound
 from remuda.model.messages import Messages
@@ -28,7 +30,8 @@ def size_of(path: Path) -> int:
 
 
 def test_l6_settled_messages_stay_for_their_retention_and_then_go(tmp_path: Path, clock: ManualClock) -> None:
-    with open_at(tmp_path / "broker", clock, **SMALL) as broker:
+    # Whoever collects first removes it, so nobody but the test does.
+    with open_at(tmp_path / "broker", clock, **SMALL, collect_interval="365d") as broker:
         broker.create_queue("orders", type="pull")
         fill(broker)
         clock.now += DAY - HOUR
@@ -173,3 +176,31 @@ def test_l6_retention_reaches_the_open_segment_when_little_is_written(tmp_path: 
     with open_at(tmp_path, clock) as broker:
         assert broker.recovery.clean
         assert len(waiting_bodies(broker)) == 1
+
+
+def test_l5_sealing_waits_for_a_quiet_moment_unless_much_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sealed() -> int:
+        return len(list((tmp_path / "d").glob("sealed/*.parquet")))
+
+    with open_broker(tmp_path / "d", sync="os", segment_bytes=1 << 19) as broker:
+        keeping = broker.runtime.upkeep
+        keeping._stop.set()
+        keeping.thread.join(30)
+
+        def fill() -> None:
+            broker.publish([Message("jobs", b"x" * 1000) for _ in range(600)])
+            broker.publish([Message("jobs", b"x" * 1000) for _ in range(600)])
+            broker.checkpoint()
+            broker.checkpoint()
+            keeping._unsealed = True
+
+        fill()
+        keeping._seal_when_quiet()
+        assert sealed() == 0
+        keeping._seal_when_quiet()
+        assert sealed() > 0
+        before = sealed()
+        monkeypatch.setattr(upkeep, "_MOST_UNSEALED", 0)
+        fill()
+        keeping._seal_when_quiet()
+        assert sealed() > before

@@ -42,6 +42,10 @@ _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
 
 
+_BUSY_BYTES: Final = 1 << 20
+"""How much is written between two looks while it counts as quiet."""
+_MOST_UNSEALED: Final = 8
+"""Full segments that wait for a quiet moment. More are sealed all the same."""
 _RECORDS_TO_PLAY: Final = 1000
 _SNAPSHOT_BYTES_PER_RECORD: Final = 50
 """How much of a snapshot is loaded in the time in which a record is played."""
@@ -61,6 +65,10 @@ class Upkeep:
         self.thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
         self._snapshot_bytes = 0
+        self._unsealed = False
+        """Whether full segments may wait to be sealed."""
+        self._written = 0
+        """How much the log had taken in when it was last looked at."""
         self._next_collect = runtime.clock() + runtime.options.collect_interval
         self._intake: Intake | None = None
         self._scrubbing = Scrub(runtime.engine.log)
@@ -180,8 +188,7 @@ class Upkeep:
             self._try_if_due("ownership", self._runtime.check_fence)
             self._try_if_due("intake", self._take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)
-            if "sealing" in self.troubles:
-                self._try_if_due("sealing", self._seal)
+            self._try_if_due("sealing", self._seal_when_quiet)
             self._try_if_due("retention", self._collect_when_due)
             self._try_if_due("lakehouse tables", self._publish_tables)
             self._try_if_due("checksums", self._look_for_damage)
@@ -257,7 +264,18 @@ class Upkeep:
         records = _RECORDS_TO_PLAY + self._snapshot_bytes // _SNAPSHOT_BYTES_PER_RECORD
         if log.bytes_since_checkpoint >= due or (self._runtime.visited and log.records_since_checkpoint >= records):
             self.checkpoint()
-            self.seal()
+            self._unsealed = True
+
+    def _seal_when_quiet(self) -> None:
+        """Sealing takes the interpreter from those who publish and handle, so it waits until they do little."""
+        log = self._runtime.engine.log
+        before, self._written = self._written, log.mark().total
+        if not self._unsealed and "sealing" not in self.troubles:
+            return
+        busy = self._written - before > _BUSY_BYTES
+        if not busy or self._volatile or sum(1 for _ in closed_segments(log)) > _MOST_UNSEALED:
+            self._unsealed = False
+            self._seal()
 
     def _collect_when_due(self) -> None:
         runtime = self._runtime

@@ -11,7 +11,7 @@ from typing import Final
 
 _WORTHWHILE: Final = 50e-6
 """Seconds that a commit must take before anybody waits for it: one that is not synced is over sooner."""
-_LONGEST: Final = 1e-3
+_LONGEST: Final = 2e-3
 _NEWEST: Final = 0.2
 """How much of what is expected of the next commit is what the last one took."""
 _MOST_PASSED: Final = 64
