@@ -1,12 +1,14 @@
 """`python -m benchmarks.server.client publish|consume URL QUEUE COUNT BYTES WINDOW`: a client in its own process.
 
-It connects, says so, waits for a line, works, and says when it is done. To be the bottleneck of neither server it does
-as little as it can: its messages are all alike, so what it sends is made once, and what it gets is counted by its size.
+It connects, says so, waits for a line, works, and says when it is done, and what share of a core it took. To be the
+bottleneck of neither server it does as little as it can: its messages are all alike, so what it sends is made once, and
+what it gets is counted by its size.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 
 from remuda.amqp.frames import HEARTBEAT, FrameParser, add_content, method_frame
 from remuda.amqp.methods import (
@@ -135,9 +137,13 @@ def _length(raw: bytes, frames: int = 3) -> int:
 def _await_start() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
+    _began.extend((time.process_time(), time.perf_counter()))
+
+
+_began: list[float] = []
 
 
 if __name__ == "__main__":
     work, url, queue, *numbers = sys.argv[1:]
     {"publish": publish, "consume": consume}[work](url, queue, *map(int, numbers))
-    print("done", flush=True)
+    print("done", (time.process_time() - _began[0]) / (time.perf_counter() - _began[1]), flush=True)

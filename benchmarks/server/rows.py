@@ -38,7 +38,7 @@ _BOUND_BY: Final = {
     "durable": "one core's Python: the server is a single process",
     "synced": "one core's Python, and a sync for each window of confirms",
 }
-_UNSETTLED: Final = "not settled: the server's own CPU time, two to four times that of 100 B; why is not found"
+_LARGER: Final = "; of what a consumer leaves more than 8 MiB behind, the log is read again"
 _numbers = itertools.count(1)
 
 
@@ -53,6 +53,8 @@ class Round(NamedTuple):
     rate: float
     cpu: float
     """Microseconds of the server for each message."""
+    client: float
+    """The share of a core that the busiest client took: near 1, it is the client that is measured."""
 
 
 @contextmanager
@@ -113,9 +115,12 @@ def measure(
                 assert client.stdin is not None
                 client.stdin.write("\n")
                 client.stdin.flush()
+            shares = []
             for client in clients:
                 assert client.stdout is not None
-                assert client.stdout.readline() == "done\n"
+                said, share = client.stdout.readline().split()
+                assert said == "done"
+                shares.append(float(share))
             seconds = time.perf_counter() - began
             cpu = (_cpu(target.pid) - worked) / (each * pairs) * 1e6
         finally:
@@ -125,7 +130,7 @@ def measure(
                 client.communicate()
         for name in names:
             channel.delete_queue(name)
-    return Round(each * pairs / seconds, cpu)
+    return Round(each * pairs / seconds, cpu, max(shares))
 
 
 def row(name: str, effort: Effort) -> Result:
@@ -149,7 +154,10 @@ def row(name: str, effort: Effort) -> Result:
             side: round(statistics.median(one.cpu for one in found), 1) for side, found in rounds.items()
         },
         "rounds": {side: [round(one.rate) for one in found] for side, found in rounds.items()},
-        "bound_by": _UNSETTLED if size == "1KiB" else _BOUND_BY[mode],
+        "busiest_client": {
+            side: round(statistics.median(one.client for one in found), 2) for side, found in rounds.items()
+        },
+        "bound_by": _BOUND_BY[mode] + (_LARGER if size == "1KiB" else ""),
     }  # fmt: skip
     return rate_result(name, rates.pop("remuda"), dict(rates), None, settings)
 
