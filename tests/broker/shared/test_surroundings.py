@@ -50,7 +50,7 @@ def test_s5_a_directory_that_was_removed_confirms_nothing_more(folder: Path) -> 
         shutil.rmtree(folder)
         eventually(lambda: host.runtime.failure is not None)
         for broker in (host, guest):
-            with pytest.raises(StorageError, match="were removed while this process had it open"):
+            with pytest.raises(StorageError, match="removed"):
                 broker.publish(Message("jobs", b"refused"))
     finally:
         guest.close()
