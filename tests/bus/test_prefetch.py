@@ -34,17 +34,17 @@ def delivery(*created: int, remaining: int = 0) -> Delivery:
     return Delivery(sending, messages, lambda *_: 0)
 
 
-def worked(worker: AdaptivePrefetch, given: Delivery, watch: Watch, seconds: float, *, failed: bool = False) -> float:
+def worked(worker: AdaptivePrefetch, given: Delivery, watch: Watch, seconds: float, *, lost: bool = False) -> float:
     worker.begin()
     watch.now += seconds
-    return worker.end(given, failed=failed)
+    return worker.end(given, lost=lost)
 
 
 def test_more_at_once_while_they_are_quick_and_fewer_when_they_are_not(watch: Watch) -> None:
     worker = AdaptivePrefetch(None, ArrivalRate())
     counts = []
-    for seconds, failed in [(0.001, False)] * 3 + [(0.02, False), (0.1, False), (0.001, False), (0.001, True)]:
-        worked(worker, delivery(0, remaining=1), watch, seconds, failed=failed)
+    for seconds, lost in [(0.001, False)] * 3 + [(0.02, False), (0.1, False), (0.001, False), (0.001, True)]:
+        worked(worker, delivery(0, remaining=1), watch, seconds, lost=lost)
         counts.append(worker.count)
     assert counts == [2, 4, 8, 8, 2, 4, 1]
 

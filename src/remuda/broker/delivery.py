@@ -183,6 +183,8 @@ class BaseDelivery(Generic[R]):
         return self._settle(self, settlement, None if rows is None else self._runs_of(rows), True)
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
+        if type(rows) is list and len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < self.runs[0][1]:
+            return [(self.runs[0][0] + rows[0], 1)]
         if type(rows) is range and rows.step == 1 and 0 <= rows.start < rows.stop <= len(self.messages.bodies):
             return _cut(self.runs, rows.start, rows.stop)
         offsets = self.offsets

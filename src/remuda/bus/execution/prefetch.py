@@ -17,7 +17,7 @@ _GATHERING: Final = 0.002
 
 
 class AdaptivePrefetch:
-    """More messages at once while they are quick, one while they are slow or a crash lies behind.
+    """More messages at once while they are quick, also to fail; one while they are slow or a crash lies behind.
 
     If the power fails, everything taken counts as attempted once; where there is no second attempt, a worker therefore
     takes one message at a time (`fixed`).
@@ -32,15 +32,15 @@ class AdaptivePrefetch:
     def begin(self) -> None:
         self._began = time.monotonic()
 
-    def end(self, delivery: BaseDelivery[Any], *, failed: bool) -> float:
-        """A delivery was worked through. Gives how many seconds to wait before asking for the next.
+    def end(self, delivery: BaseDelivery[Any], *, lost: bool) -> float:
+        """A delivery was worked through, or `lost` with who did. Gives how many seconds to wait before asking again.
 
         Where messages come faster than they are worth a turn each, and none is left, a moment in which more can come
         costs everyone less.
         """
         took = time.monotonic() - self._began
         if self._fixed is None:
-            if failed or took > _SLOW:
+            if lost or took > _SLOW:
                 self.count = max(1, self.count // 4)
             elif took < _QUICK:
                 self.count = min(self.count * 2, _MOST)
