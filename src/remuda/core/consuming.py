@@ -314,9 +314,7 @@ class Consuming:
         )  # fmt: skip
         return Events(at, now, [failed])
 
-    def _land(
-        self, queue: Queue, token: int, consumer: str | None, runs: Runs | None, now: int
-    ) -> MessageRange | None:
+    def _land(self, queue: Queue, token: int, consumer: str | None, runs: Runs | None, now: int) -> MessageRange | None:
         """Take one run of a delivery, which may be all of it, out of the air, and let its time be now; None if it is
         not so plain."""
         recorder = self._recorder

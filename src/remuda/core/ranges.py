@@ -160,9 +160,10 @@ class RangeMap:
         if piece.count != count:
             if piece.first != first:
                 return self.remove(first, count)[0]
-            self._own(at)[within] = piece.part(first + count, piece.end)
+            rest = msgspec.structs.replace(piece, first=first + count, count=piece.count - count)
+            (self._own(at) if self._shared else blocks[at])[within] = rest
             self.size -= count
-            return piece.part(first, first + count)
+            return msgspec.structs.replace(piece, count=count)
         self.size -= count
         if alone:
             del blocks[0], self._firsts[0]
