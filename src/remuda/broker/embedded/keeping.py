@@ -28,6 +28,7 @@ from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
+from remuda.log.log import time_of
 from remuda.log.tail import passes
 from remuda.model.durations import MILLISECOND
 from remuda.model.errors import BrokerClosed, RemudaError, StorageError
@@ -75,6 +76,8 @@ class Keeping:
         self._ticket = 0
         self._must_sync = False
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
+        self._gathers = volatile and self.extensions.synchronizer is None
+        """Whether records need not be encoded before somebody asks for them."""
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
         self._sync_by = NEVER
@@ -239,7 +242,7 @@ class Keeping:
         alone = not (syncs or self._must_sync or self._outbox or self._replicates or group.busy)
         size, kept = 0, False
         try:
-            size = log.append_now(record) if alone else 0
+            size = log.gather(record) if self._gathers else log.append_now(record) if alone else 0
             kept = size > 0
             if not size:
                 size = log.append(record)
@@ -249,14 +252,19 @@ class Keeping:
                 self._fail(error)
                 raise
             size = size or log.pending_bytes  # whoever waits for it tries again
-        if kept:
-            self._deferred = 0
-            group.note(ticket)
-            ticket = 0
-        else:
+        if not kept:
             self._must_sync = self._must_sync or syncs
             if self._replicates:
                 self._unreplicated.append(record)
+        elif self._gathers:
+            self._deferred, ticket = ticket, 0
+            due = time_of(record) + DEFERMENT
+            if due < self._timer.planned:
+                self._timer.nudge(due)
+        else:
+            self._deferred = 0
+            group.note(ticket)
+            ticket = 0
         if type(record) is Appended:
             engine.store(record, size)
         wakes = engine.core.registry.wakes
@@ -267,7 +275,9 @@ class Keeping:
     def _keep_later(self, record: Events, durable: bool) -> None:
         """As `_keep`, with whatever is written next."""
         self._ticket += 1
-        self.engine.log.append(record)
+        log = self.engine.log
+        if not (self._gathers and log.gather(record)):
+            log.append(record)
         if durable and self._syncs:
             self._sync_soon()
         if self._replicates:

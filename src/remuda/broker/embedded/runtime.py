@@ -388,6 +388,8 @@ class Runtime(Questions):
         messages = self.held(dispatch)
         if messages is not None:
             return dispatch, messages
+        if self._gathers:
+            self.flush()
         fetched = self.engine.log.fetch(dispatch.runs)
         if fetched.missing:
             _log.error("queue %s: messages at %s cannot be read from the log", dispatch.queue, fetched.missing)
