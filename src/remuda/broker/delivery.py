@@ -29,22 +29,15 @@ class BaseDelivery(Generic[R]):
     settled: none, if it came too late or for the second time.
     """
 
-    __slots__ = (
-        "_arrivals", "_attempts", "_begin", "_redelivered", "_settle", "_track", "consumer", "deadline", "lease",
-        "messages", "queue", "remaining", "runs",
-    )  # fmt: skip
+    __slots__ = ("_begin", "_dispatch", "_settle", "_track", "consumer", "lease", "messages", "queue", "runs")
 
     def __init__(self, dispatch: Dispatch, messages: Messages, settle: Settle[R], track: Track | None = None) -> None:
+        self._dispatch = dispatch
         self.queue = dispatch.queue
         self.consumer = dispatch.consumer
         self.lease = dispatch.lease
-        self.deadline = dispatch.deadline
-        self.remaining = dispatch.remaining
         self.messages = messages
         self.runs: Runs = dispatch.runs
-        self._attempts = dispatch.attempts
-        self._redelivered = dispatch.redelivered
-        self._arrivals = dispatch.arrivals
         self._settle = settle
         self._track = track
         self._begin: Callable[[int], None] | None = None
@@ -59,6 +52,16 @@ class BaseDelivery(Generic[R]):
         return self.messages[row]
 
     @property
+    def deadline(self) -> int:
+        """When the answer is due, in microseconds since the epoch, unless the delivery is renewed."""
+        return self._dispatch.deadline
+
+    @property
+    def remaining(self) -> tuple[int, int]:
+        """Messages that still waited, with a priority above 0 and without, for a pull that asked."""
+        return self._dispatch.remaining
+
+    @property
     def bodies(self) -> list[bytes]:
         return self.messages.bodies
 
@@ -70,23 +73,26 @@ class BaseDelivery(Generic[R]):
     @property
     def attempts(self) -> list[int]:
         """How often each message has been attempted, this time included."""
+        attempts = self._dispatch.attempts
         if len(self.runs) == 1:
-            return self._attempts * self.runs[0][1]
-        return [attempt for attempt, (_, count) in zip(self._attempts, self.runs, strict=True) for _ in range(count)]
+            return attempts * self.runs[0][1]
+        return [attempt for attempt, (_, count) in zip(attempts, self.runs, strict=True) for _ in range(count)]
 
     @property
     def redelivered(self) -> list[bool]:
         """Whether each message was delivered before, also where that did not count as an attempt."""
-        if not self._redelivered:
+        redelivered = self._dispatch.redelivered
+        if not redelivered:
             return [False] * len(self)
-        return [again for again, (_, count) in zip(self._redelivered, self.runs, strict=True) for _ in range(count)]
+        return [again for again, (_, count) in zip(redelivered, self.runs, strict=True) for _ in range(count)]
 
     @property
     def arrivals(self) -> list[str | None]:
         """Why each message came here from another queue, such as `expired in orders`; None for one that did not."""
-        if not self._arrivals:
+        arrivals = self._dispatch.arrivals
+        if not arrivals:
             return [None] * len(self)
-        return [self._arrivals.get(offset) for offset in self.offsets]
+        return [arrivals.get(offset) for offset in self.offsets]
 
     def begin(self, rows: Iterable[int]) -> None:
         """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,

@@ -222,11 +222,10 @@ class Log:
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
         does not hold. After an error that is `passing` it is appended, and pending."""
-        segment = self._active
-        byte = self._byte
-        if self._pending or self._gathered or self._finished or segment is None or not 0 < byte < self._half:
-            return 0
-        if not self._usable:
+        if self._gathered:
+            self._append_gathered()
+        segment, byte = self._active, self._byte
+        if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
             return 0
         kind, payload, offset, position = self._encoded(record)
         length = len(payload)

@@ -43,16 +43,15 @@ class QuickWriter:
     def write(self, handle: int, data: bytes, position: int) -> int:
         """As `os.pwrite`."""
         began = _now()
-        size = len(data)
-        if size > _MOST_BYTES:
-            return os.pwrite(handle, data, position)
-        if began >= self._crowded_until or began < self._distrusted_until:
-            released = os.pwrite(handle, data, position)
-            ended = _now()
-            if ended - began > _CROWDED:
-                self._crowded_until = ended + _CROWDED_FOR
-            return released
-        written: int = self._pwrite(handle, data, size, position)
+        if began < self._crowded_until and len(data) <= _MOST_BYTES and began >= self._distrusted_until:
+            return self._keeping(handle, data, position, began)
+        written = os.pwrite(handle, data, position)
+        if _now() - began > _CROWDED and len(data) <= _MOST_BYTES:
+            self._crowded_until = began + _CROWDED_FOR
+        return written
+
+    def _keeping(self, handle: int, data: bytes, position: int, began: float) -> int:
+        written: int = self._pwrite(handle, data, len(data), position)
         ended = _now()
         if ended - began > _STALL:
             self._distrusted_until = ended + _DISTRUST
