@@ -63,6 +63,15 @@ def test_messages_gather_where_they_come_thick_and_fast(watch: Watch) -> None:
     assert worked(worker, delivery(1_001_150), watch, 0.0001) == 0, "a message each ms is worth a turn each"
 
 
+def test_workers_that_let_messages_gather_take_turns(watch: Watch) -> None:
+    """However many they are, one asks every 2 ms, and nobody stays away for long."""
+    arrivals = ArrivalRate()
+    pauses = [arrivals.turn(watch.now) for _ in range(20)]
+    assert pauses[:3] == pytest.approx([0.002, 0.004, 0.006])
+    assert max(pauses) == pytest.approx(0.02)
+    assert arrivals.turn(watch.now + 1) == pytest.approx(0.002)
+
+
 def test_workers_of_a_queue_know_together_how_fast_messages_come(watch: Watch) -> None:
     arrivals = ArrivalRate()
     first, second = AdaptivePrefetch(None, arrivals), AdaptivePrefetch(None, arrivals)

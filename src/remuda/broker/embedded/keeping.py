@@ -232,6 +232,15 @@ class Keeping:
         self._group.fail(error)
         self._recipients.release_all(self._group.stopped())
 
+    def check_fence(self) -> None:
+        """Stop if the directory is not ours any more, also where every write goes past `_write`."""
+        if self.fence is not None and not self._closed:
+            try:
+                self.fence()
+            except BaseException as error:
+                self._fail(error)
+                raise
+
     # Writing
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
@@ -291,19 +300,28 @@ class Keeping:
             self._sync_by = self.clock() + DEFERMENT
 
     def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
-        """Keep a message and its deliveries to those who waited for it."""
-        engine = self.engine
-        records: list[Record] = [record, *(fetched for _, fetched in served)]
-        engine.store(record, engine.log.append(record))
+        """Keep a message and its deliveries, and give these to those who waited for it."""
+        log = self.engine.log
+        self._ticket += 1
+        self.engine.store(record, log.append(record))
         for _, fetched in served:
-            engine.log.append(fetched)
-        ticket = self._ticket = self._ticket + 1
-        self._must_sync = self._must_sync or (durable and self._syncs)
-        self._outbox.append(Effects([], [dispatch for dispatch, _ in served], [], [], []))
-        if self._replicates:
-            self._unreplicated += records
-        self._timer.nudge(engine.core.next_wake())
-        return ticket
+            log.append(fetched)
+        dispatches = [dispatch for dispatch, _ in served]
+        if self._try_alone(durable):
+            dispatches = [dispatch for dispatch in dispatches if not self._recipients.hand_out(dispatch)]
+            if dispatches:
+                self._ticket += 1
+        else:
+            self._must_sync = self._must_sync or (durable and self._syncs)
+            if self._replicates:
+                self._unreplicated += [record, *(fetched for _, fetched in served)]
+        wakes = self._wakes
+        if wakes and wakes[0][0] < self._timer.planned:
+            self._timer.nudge(self.engine.core.next_wake())
+        if not dispatches:
+            return 0
+        self._outbox.append(Effects([], dispatches, [], [], []))
+        return self._ticket
 
     def _record(self, *, defer: bool = False) -> int:
         """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is.

@@ -7,7 +7,7 @@ from concurrent.futures import Future, InvalidStateError
 
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.notices import NoticeBoard
-from remuda.core.effects import Confirmation, Effects
+from remuda.core.effects import Confirmation, Dispatch, Effects
 from remuda.model.errors import BrokerClosed, DeliveryFailed
 
 
@@ -22,6 +22,11 @@ class Recipients:
     def watch(self, number: int) -> Future[None]:
         """What tells the fate of the messages under this watch."""
         return self._confirmations.setdefault(number, Future())
+
+    def hand_out(self, dispatch: Dispatch) -> bool:
+        """Put a delivery that is kept into its inbox; False, and nothing is done, if it must go elsewhere."""
+        inbox = self.inboxes.get(dispatch.tag)
+        return inbox is None or inbox.offer(dispatch)
 
     def let_out(self, effects: Effects) -> None:
         """Tell everyone concerned. What they are told is kept by now."""
