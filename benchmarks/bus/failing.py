@@ -40,15 +40,15 @@ def failing(effort: Effort) -> Result:
         for number in range(effort.rounds):
             for kind, costs in rounds.items():
                 costs.append(_child(kind, directory / f"{kind}-{number}", count))
-    costs = {kind: round(statistics.median(found), 1) for kind, found in rounds.items()}
+    medians = {kind: round(statistics.median(found), 1) for kind, found in rounds.items()}
     return Result(
         name=FAILING,
         unit=UNIT,
-        remuda=costs["shown"],
+        remuda=medians["shown"],
         settings={
             "remuda": "one thread; sync=os; every message fails with a text of its own, and the log goes to a file",
-            "µs_without_log": costs["failing"],
-            "µs_of_success": costs["succeeding"],
+            "µs_without_log": medians["failing"],
+            "µs_of_success": medians["succeeding"],
             "messages_per_round": count,
             "rounds": rounds,
             "bound_by": "Python's work per message",
