@@ -29,7 +29,9 @@ class BaseDelivery(Generic[R]):
     settled: none, if it came too late or for the second time.
     """
 
-    __slots__ = ("_begin", "_dispatch", "_settle", "_track", "consumer", "lease", "messages", "queue", "runs")
+    __slots__ = (
+        "_begin", "_dispatch", "_offsets", "_settle", "_track", "consumer", "lease", "messages", "queue", "runs",
+    )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch, messages: Messages, settle: Settle[R], track: Track | None = None) -> None:
         self._dispatch = dispatch
@@ -41,6 +43,7 @@ class BaseDelivery(Generic[R]):
         self._settle = settle
         self._track = track
         self._begin: Callable[[int], None] | None = None
+        self._offsets: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.messages.bodies)
@@ -68,7 +71,13 @@ class BaseDelivery(Generic[R]):
     @property
     def offsets(self) -> list[int]:
         """The offset of each message in the log."""
-        return [offset for first, count in self.runs for offset in range(first, first + count)]
+        return list(self._known_offsets())
+
+    def _known_offsets(self) -> list[int]:
+        # Made once, since workers answer for the messages of a delivery one by one.
+        if self._offsets is None:
+            self._offsets = [offset for first, count in self.runs for offset in range(first, first + count)]
+        return self._offsets
 
     @property
     def attempts(self) -> list[int]:
@@ -103,9 +112,9 @@ class BaseDelivery(Generic[R]):
             if self._track is None or self.lease is None or len(self.messages.bodies) == 1:
                 return
             self._begin = self._track(self.lease, len(self.runs))
-        first, count = self.runs[0]
+        begin, (first, count) = self._begin, self.runs[0]
         for row in rows:
-            self._begin(first + row if row < count else self.offsets[row])
+            begin(first + row if row < count else self._known_offsets()[row])
 
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Done."""
@@ -190,11 +199,12 @@ class BaseDelivery(Generic[R]):
         return self._settle(self, settlement, None if rows is None else self._runs_of(rows), True)
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
-        if type(rows) is list and len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < self.runs[0][1]:
-            return [(self.runs[0][0] + rows[0], 1)]
+        if type(rows) is list and len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < len(self.messages.bodies):
+            row, (first, count) = rows[0], self.runs[0]
+            return [(first + row if row < count else self._known_offsets()[row], 1)]
         if type(rows) is range and rows.step == 1 and 0 <= rows.start < rows.stop <= len(self.messages.bodies):
             return _cut(self.runs, rows.start, rows.stop)
-        offsets = self.offsets
+        offsets = self._known_offsets()
         chosen = sorted({offsets[row] for row in self._checked(rows)})
         runs: Runs = []
         for _, block in groupby(enumerate(chosen), key=lambda item: item[1] - item[0]):
