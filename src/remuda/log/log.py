@@ -227,7 +227,12 @@ class Log:
         segment, byte = self._active, self._byte
         if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
             return 0
-        kind, payload, offset, position = self._encoded(record)
+        offset, position = self.next_offset, self.next_position
+        if type(record) is Events and record.first == position:
+            kind, payload = EVENTS, encode_events(record, offset)
+            position += len(record.rows)
+        else:
+            kind, payload, offset, position = self._encoded(record)
         length = len(payload)
         size = length + FRAME_BYTES
         if size > _SMALL:
