@@ -24,9 +24,10 @@ class Recipients:
         return self._confirmations.setdefault(number, Future())
 
     def hand_out(self, dispatch: Dispatch) -> bool:
-        """Put a delivery that is kept into its inbox; False, and nothing is done, if it must go elsewhere."""
+        """Put a delivery that is kept into its inbox, under the broker's lock; False, and nothing is done, if it has to
+        go elsewhere, or to an inbox of another kind, like a guest's, which does more than keep it."""
         inbox = self.inboxes.get(dispatch.tag)
-        return inbox is None or inbox.offer(dispatch)
+        return inbox is None or (type(inbox) is Inbox and inbox.offer(dispatch))
 
     def let_out(self, effects: Effects) -> None:
         """Tell everyone concerned. What they are told is kept by now."""
