@@ -327,6 +327,7 @@ class Consuming:
             or len(lease.runs if runs is None else runs) != 1
             or queue.watched
             or queue.consumers
+            or (queue.waiters and queue.delayed.soonest <= now)
             or recorder.wants_notices
         ):
             return None
