@@ -51,6 +51,7 @@ from remuda.amqp.methods import (
     Method,
 )
 from remuda.amqp.options import ConnectionOptions, parse_url
+from remuda.amqp.reading import Deliveries
 from remuda.amqp.transport import Link
 from remuda.model.errors import Conflict, InvalidOption
 
@@ -539,10 +540,11 @@ class Connection:
                             method.delivery_tag, channel.epoch, method.redelivered, method.exchange,
                             method.routing_key, properties, body,
                         )  # fmt: skip
-                        if consumer in delivered:
-                            delivered[consumer].append(delivery)
-                        else:
-                            delivered[consumer] = [delivery]
+                        delivered.setdefault(consumer, []).append(delivery)
+                elif type(method) is Deliveries:
+                    consumer = channel.consumers.get(method.like.consumer_tag)
+                    if consumer is not None:
+                        delivered.setdefault(consumer, []).extend(method.of_epoch(channel.epoch))
                 elif type(method) is BasicAck:
                     settled += channel.tracker.answer(method.delivery_tag, method.multiple, True)
                 elif type(method) is BasicNack:
@@ -559,7 +561,7 @@ class Connection:
                     settled += self._on_channel(channel, method, properties, body)
             for consumer, batch in delivered.items():
                 if not consumer.request.no_ack and batch[-1].epoch == consumer.channel.epoch:
-                    consumer.channel.window.delivered(delivery.tag for delivery in batch)
+                    consumer.channel.window.delivered([delivery.tag for delivery in batch])
         for consumer, batch in delivered.items():
             if batch[-1].epoch == consumer.channel.epoch:
                 consumer.extend(batch)

@@ -47,6 +47,10 @@ def id_of(number: int) -> str | None:
 
 def runs_of(numbers: Sequence[int], step: int = STEP) -> list[tuple[int, int]]:
     """Neighbours together: each run is a first number and how many there are, a snowflake's step apart."""
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == (len(numbers) - 1) * step:
+        alone = range(numbers[0], numbers[-1] + 1, step)
+        if list(alone) == numbers:
+            return [(numbers[0], len(numbers))]
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][0] + runs[-1][1] * step:
