@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from remuda.amqp.acks import AckWindow
@@ -300,20 +301,46 @@ class Channel:
         return epoch, reply.result()
 
     def _encoded(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes:
+        if {*map(type, messages)} - {Outgoing}:
+            for message in messages:
+                if not isinstance(message, tuple) or len(message) != 4:
+                    raise InvalidMessage(f"a message to publish is an Outgoing, not {message!r}")
+        if len(messages) > 1 and (alike := self._encoded_alike(messages, mandatory, frame_max)) is not None:
+            return alike
         out: list[bytes] = []
-        frames, number = self._frames, self.number
-        for message in messages:
-            if not isinstance(message, tuple) or len(message) != 4:
-                raise InvalidMessage(f"a message to publish is an Outgoing, not {message!r}")
         for exchange, routing_key, properties, body in messages:
-            frame = frames.get((exchange, routing_key, mandatory))
-            if frame is None:
-                if len(frames) >= _FRAMES_KEPT:
-                    frames.clear()
-                frame = method_frame(number, BasicPublish(0, exchange, routing_key, mandatory))
-                frames[exchange, routing_key, mandatory] = frame
-            add_content(out, frame, number, properties, body, frame_max)
+            add_content(out, self._frame(exchange, routing_key, mandatory), self.number, properties, body, frame_max)
         return b"".join(out)
+
+    def _encoded_alike(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes | None:
+        """Messages for one place whose properties and bodies have the same lengths, as those of a batch mostly have:
+        what stands around them is made once. None if they are not so."""
+        exchanges, keys, properties, bodies = zip(*messages, strict=True)
+        exchange, key, first, body = messages[0]
+        if (
+            {*map(type, properties), *map(type, bodies)} != {bytes}
+            or exchanges.count(exchange) != len(messages)
+            or keys.count(key) != len(messages)
+            or {*map(len, properties)} != {len(first)}
+            or {*map(len, bodies)} != {len(body)}
+        ):
+            return None
+        around: list[bytes] = []
+        add_content(around, self._frame(exchange, key, mandatory), self.number, first, body, frame_max)
+        if len(around) != 6:
+            return None  # without a body, or with one in several frames
+        frame, header, _, between, _, end = around
+        rows = zip(repeat(frame + header), properties, repeat(between), bodies, repeat(end))
+        return b"".join(chain.from_iterable(rows))
+
+    def _frame(self, exchange: str, routing_key: str, mandatory: bool) -> bytes:
+        frame = self._frames.get((exchange, routing_key, mandatory))
+        if frame is None:
+            if len(self._frames) >= _FRAMES_KEPT:
+                self._frames.clear()
+            frame = method_frame(self.number, BasicPublish(0, exchange, routing_key, mandatory))
+            self._frames[exchange, routing_key, mandatory] = frame
+        return frame
 
     def lost(self, error: AmqpError) -> list[Receipt]:
         """This life of the channel is over. Called with the connection's lock held; the receipts are to be settled."""

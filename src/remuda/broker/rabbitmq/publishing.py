@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
@@ -264,7 +265,7 @@ class Publication:
             exchange, key = ("", command.queue) if command.queue is not None else (CHANNELS, name)
             if max(map(len, bodies)) <= codec.MAX_BODY:
                 self._rows = list(range(len(bodies)))
-                return [Outgoing(exchange, key, *pair) for pair in zip(properties, bodies, strict=True)]  # type: ignore[arg-type]
+                return list(map(Outgoing._make, zip(repeat(exchange), repeat(key), properties, bodies)))
         out: list[Outgoing] = []
         for row, body in enumerate(bodies):
             refused: Refused | None = None
