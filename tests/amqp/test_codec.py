@@ -370,10 +370,19 @@ def test_properties_that_fill_a_frame_are_refused() -> None:
         add_content([], PUBLISH, 1, bytes(200_000), b"")
 
 
+batches = st.lists(
+    st.tuples(
+        st.sampled_from(["", "x"]),
+        st.sampled_from(["k", "k", "l"]),
+        st.sampled_from([EMPTY, EMPTY, b"\x10\x00\x02"]),
+        st.sampled_from([b"a", b"a", b"b", b"", b"long", b"z" * 9000]),
+    ),
+    max_size=6,
+)
+
+
 @few
-@given(st.lists(st.tuples(st.sampled_from(["", "x"]), st.sampled_from(["k", "k", "l"]),
-       st.sampled_from([EMPTY, EMPTY, b"\x10\x00\x02"]), st.sampled_from([b"a", b"a", b"b", b"", b"long", b"z" * 9000])),
-       max_size=6))  # fmt: skip
+@given(batches)
 def test_a_batch_is_encoded_as_its_messages_are(rows: list[tuple[str, str, bytes, bytes]]) -> None:
     """Whether they are alike or not."""
     batch = [Outgoing(*row) for row in rows]

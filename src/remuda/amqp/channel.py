@@ -145,11 +145,13 @@ class Channel:
         no_ack: bool = False,
         exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        comes_back: bool = True,
     ) -> Consumer:
-        """Ask for the messages of a queue."""
+        """Ask for the messages of a queue. A consumer of a queue that goes with the connection shall not come back
+        after a loss: it ends."""
         tag = f"remuda-{next(_TAGS)}"
         request = BasicConsume(0, queue, tag, False, no_ack, exclusive, False, _table(arguments))
-        consumer = Consumer(self, request)
+        consumer = Consumer(self, request, comes_back=comes_back)
 
         def begin() -> None:
             self.consumers[tag] = consumer
@@ -348,8 +350,12 @@ class Channel:
         self.epoch += 1
         self.window.clear()
         self.resuming.clear()
-        for consumer in self.consumers.values():
+        for tag, consumer in list(self.consumers.items()):
             consumer.forget()
+            if not consumer.comes_back:
+                del self.consumers[tag]
+                self.connection.unbounded.discard(consumer)
+                consumer.end(error)
         if self.reply is not None:
             self.reply.fail(error)
             self.reply = None

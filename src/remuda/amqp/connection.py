@@ -124,6 +124,12 @@ class Connection:
             raise ConnectFailed(f"no connection to {self.options} within {timeout:g} s: {self.last_error}")
         return self
 
+    def await_up(self, timeout: float) -> bool:
+        """Wait until there is a connection, again if need be; False if there is none in time."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.up or self.failure is not None or self._ending, timeout)
+            return self.up and not self._ending
+
     def __enter__(self) -> Connection:
         return self.open()
 

@@ -24,10 +24,11 @@ NO_ACK_HELD: Final = 10_000
 class Consumer:
     """Deliveries of one queue. When the connection breaks they are forgotten, since the broker delivers them again."""
 
-    def __init__(self, channel: Channel, request: BasicConsume) -> None:
+    def __init__(self, channel: Channel, request: BasicConsume, *, comes_back: bool = True) -> None:
         self.channel = channel
         self.request = request
         self.prefetch = channel.prefetch
+        self.comes_back = comes_back
         self.ended: AmqpError | None = None
         self._held: deque[Delivery] = deque()
         self._changed = threading.Condition()
