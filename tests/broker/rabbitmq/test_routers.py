@@ -1,4 +1,4 @@
-"""Q18 on RabbitMQ, beyond the suite: what natively limited queues refuse, exchanges of AMQP's kinds, several processes."""
+"""Q18 on RabbitMQ, beyond the suite: what full queues refuse, exchanges of AMQP's kinds, several processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_q18_all_processes_know_the_same_routers(clean_url: str, broker: Broker)
         assert other.routers() == {"gate": (ExchangeKind.DISTRIBUTE, (Binding(queue="two"),))}
         other.bind("gate", Binding(queue="three", priority=5))
         eventually(lambda: len(broker.routers()["gate"][1]) == 2, SOON)
-        broker.route("gate", Message("x", b"late", due=None))
+        broker.route("gate", Message("x", b"late"))
         assert waiting_bodies(other, "three") == [b"late"]
         other.remove_router("gate")
         with pytest.raises(NotFound, match="there is no router 'gate'"):
