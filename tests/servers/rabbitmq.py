@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from remuda.broker.options import BrokerOptions
-from remuda.broker.rabbitmq.definitions import REMOVED, change
+from remuda.broker.rabbitmq.definitions import REMOVED, ROUTER_REMOVED, change
 from remuda.broker.rabbitmq.delays import LEVELS, exchange_of
 from remuda.broker.rabbitmq.records import NoRecords
 from remuda.broker.rabbitmq.runtime import Runtime
@@ -24,7 +24,6 @@ from remuda.broker.rabbitmq.support import DEAD
 from remuda.log.streams.numbers import STREAM
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-_CONTROL: Final = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
 _START: Final = 100.0
 
 
@@ -102,14 +101,30 @@ class RabbitNode:
             self._epmd.wait()
             self._epmd = None
 
-    def control(self, *arguments: str) -> str:
-        """`rabbitmqctl` on this node; it takes seconds."""
+    def evaluate(self, expression: str) -> str:
+        """What an Erlang expression comes to on this node, as text. `rabbitmqctl` would take seconds for it."""
         done = subprocess.run(
-            [str(_CONTROL), "-n", self.name, *arguments],
+            ["erl_call", "-sname", self.name, "-e"],
+            input=f'lists:flatten(io_lib:format("~0p", [begin {expression} end])).\n',
             env=self._environment(), capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        said = done.stdout.strip()
+        assert done.returncode == 0, said + done.stderr
+        assert said.startswith('{ok, "'), said
+        return said[len('{ok, "') : -2].replace('\\"', '"')
+
+    def arguments_of(self, queue: str) -> str:
+        """With which arguments a queue was made."""
+        lookup = f'rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>))'
+        return self.evaluate(f"{{ok, Q}} = {lookup}, amqqueue:get_arguments(Q)")
+
+    def close_connections(self, reason: str) -> None:
+        """As an operator closes them all."""
+        self.evaluate(f'rabbit_networking:close_connections(rabbit_networking:connections(), "{reason}")')
+
+    def limit_memory(self, share: float) -> None:
+        """From how much of the memory on the node takes nothing in; it is 0.4 of it by default."""
+        self.evaluate(f"vm_memory_monitor:set_vm_memory_high_watermark({share})")
 
     def _end(self, number: signal.Signals) -> None:
         if self._server is None:
@@ -165,7 +180,7 @@ class RabbitNode:
 
 def missing() -> None:
     """Skip where RabbitMQ is not installed, and say so (an error where CI promises to skip nothing)."""
-    if not _SERVER.exists() or shutil.which("epmd") is None or shutil.which("openssl") is None:
+    if not _SERVER.exists() or shutil.which("erl_call") is None or shutil.which("openssl") is None:
         said = "RabbitMQ is not installed; run tools/setup.sh as root, or: apt-get install rabbitmq-server openssl"
         if os.environ.get("CI") == "true":
             pytest.fail(said)
@@ -200,11 +215,13 @@ class Janitor:
         runtime = self._runtime
         channel = runtime.topology.channel
         runtime.definitions.propose(change("nothing", "", 0))  # then all that was made before is known
-        queues = list(runtime.definitions.queues)
-        if not used and not queues:
+        queues, routers = list(runtime.definitions.queues), list(runtime.definitions.catalog.routing.exchanges)
+        if not used and not queues and not routers:
             return
-        if queues:
-            runtime.definitions.propose_all([change(REMOVED, queue, 0) for queue in queues])
+        gone = [change(REMOVED, queue, 0) for queue in queues]
+        gone += [change(ROUTER_REMOVED, router, 0) for router in routers]
+        if gone:
+            runtime.definitions.propose_all(gone)
         for queue in queues:
             channel.delete_queue(queue)
             channel.delete_queue(queue + DEAD)

@@ -65,7 +65,10 @@ class Cluster:
         for node in self.nodes:
             node.join(self.nodes, cookie)
         self._together([node.start for node in self.nodes])
-        self.nodes[0].control("await_online_nodes", str(len(self.nodes)), "--timeout", "60")
+        deadline = time.monotonic() + 60
+        while self._any().evaluate("length(rabbit_nodes:all_running())") != str(len(self.nodes)):
+            assert time.monotonic() < deadline, "the nodes do not find one another"
+            time.sleep(0.2)
 
     def close(self) -> None:
         for node in self.nodes:
@@ -79,22 +82,19 @@ class Cluster:
         """The node that leads a queue. While one is being chosen, as after a node came back, it is not listed."""
         deadline = time.monotonic() + 60
         while True:
-            told = self._any().control("list_queues", "name", "leader", "--quiet")
-            names = dict(line.split("\t") for line in told.splitlines() if "\t" in line)
+            told = self._any().evaluate(f"{{ok, Q}} = {_lookup(queue)}, rabbit_quorum_queue:info(Q, [leader])")
             for node in self.nodes:
-                if node.name == names.get(queue):
+                if node.name in told:
                     return node
             assert time.monotonic() < deadline, f"nobody leads {queue}: {told}"
-            time.sleep(1)
+            time.sleep(0.2)
 
     def move_leader(self, queue: str) -> ClusterNode:
         """Give the lead of a queue to another node, and name it."""
         before = self.leader(queue)
         target = next(node for node in self.nodes if node is not before)
-        self._any().control(
-            "eval",
-            f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
-            f"rabbit_quorum_queue:transfer_leadership(Q, '{target.name}').",
+        self._any().evaluate(
+            f"{{ok, Q}} = {_lookup(queue)}, rabbit_quorum_queue:transfer_leadership(Q, '{target.name}')"
         )
         return target
 
@@ -118,6 +118,10 @@ class Cluster:
             thread.join(200)
         if failures:
             raise failures[0]
+
+
+def _lookup(queue: str) -> str:
+    return f'rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>))'
 
 
 @pytest.fixture(scope="module")

@@ -188,7 +188,7 @@ def test_connections_closed_by_rabbitmq(rabbit: RabbitNode, clean_url: str, make
     publisher = Publisher(bus, "x")
     publisher.start()
     eventually(lambda: len(publisher.kept) > 30, SOON)
-    rabbit.control("close_all_connections", "by a test")
+    rabbit.close_connections("by a test")
     before = len(publisher.kept)
     eventually(lambda: len(publisher.kept) > before + 30, SOON)
     publisher.end()
@@ -234,7 +234,7 @@ def test_a_memory_alarm_stops_publishers_and_not_consumers(
     bus = make_bus(clean_url)
     tally = counting(bus)
     bus.publish_many("x", range(20))
-    rabbit.control("set_vm_memory_high_watermark", "0.00001")
+    rabbit.limit_memory(0.00001)
     try:
         stuck: list[str] = []
         publisher = threading.Thread(target=lambda: stuck.append(bus.publish("x", 100)), daemon=True)
@@ -243,7 +243,7 @@ def test_a_memory_alarm_stops_publishers_and_not_consumers(
         eventually(all_came(tally, list(range(20))), SOON)
         assert 100 not in tally.seen
     finally:
-        rabbit.control("set_vm_memory_high_watermark", "0.4")
+        rabbit.limit_memory(0.4)
     publisher.join(SOON)
     assert len(stuck) == 1
     eventually(lambda: tally.seen[100] == 1, SOON)
