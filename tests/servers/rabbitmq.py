@@ -15,12 +15,15 @@ from typing import Final
 
 import pytest
 
+from remuda.amqp.frames import method_frame
+from remuda.amqp.methods import QueueDelete
 from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq.definitions import REMOVED, ROUTER_REMOVED, change
 from remuda.broker.rabbitmq.delays import LEVELS, exchange_of
 from remuda.broker.rabbitmq.records import NoRecords
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.support import DEAD
+from remuda.broker.rabbitmq.topology import TOPICS
 from remuda.log.streams.numbers import STREAM
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -222,12 +225,12 @@ class Janitor:
         gone += [change(ROUTER_REMOVED, router, 0) for router in routers]
         if gone:
             runtime.definitions.propose_all(gone)
-        for queue in queues:
-            channel.delete_queue(queue)
-            channel.delete_queue(queue + DEAD)
-        for level in LEVELS:
-            channel.delete_queue(exchange_of(level))
-        channel.delete_queue(STREAM)
+        gone_queues = [name for queue in queues for name in (queue, queue + DEAD)] + [*map(exchange_of, LEVELS), STREAM]
+        connection = runtime.consuming_connection
+        with connection.changed:  # one round trip for all of them
+            for name in gone_queues:
+                connection.put(method_frame(channel.number, QueueDelete(0, name, no_wait=True)))
+        channel.declare_exchange(TOPICS, "topic")
 
     def close(self) -> None:
         self._runtime.close()

@@ -58,7 +58,7 @@ class Cluster:
     @property
     def url(self) -> str:
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
-        return f"amqp://guest:guest@{hosts}/?heartbeat=4s"
+        return f"amqp://guest:guest@{hosts}/?heartbeat=4s&backoff_max=1s"
 
     def start(self) -> None:
         cookie = secrets.token_hex(16)
