@@ -75,6 +75,10 @@ class RabbitNode:
     def running(self) -> bool:
         return self._server is not None
 
+    @property
+    def pid(self) -> int:
+        return int((self.directory / "pid").read_text())
+
     def start(self) -> None:
         if self._epmd is None:
             self._epmd = subprocess.Popen(
@@ -135,7 +139,7 @@ class RabbitNode:
         pid_file = self.directory / "pid"
         if pid_file.exists():
             with contextlib.suppress(ProcessLookupError, ValueError):
-                os.kill(int(pid_file.read_text()), number)
+                os.kill(self.pid, number)
         try:
             self._server.wait(60)
         except subprocess.TimeoutExpired:

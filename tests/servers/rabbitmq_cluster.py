@@ -40,11 +40,11 @@ class ClusterNode(RabbitNode):
 
     def pause(self) -> None:
         """Stop the process where it is: its sockets stay open, and nothing answers."""
-        os.kill(int((self.directory / "pid").read_text()), signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            os.kill(int((self.directory / "pid").read_text()), signal.SIGCONT)
+            os.kill(self.pid, signal.SIGCONT)
 
 
 class Cluster:
