@@ -133,7 +133,8 @@ class Channel:
                 data = self._encoded(messages, mandatory, connection.frame_max)
             if self.confirms and messages:
                 self.tracker.add(receipt)
-            connection.put(data)
+            connection.put_off(data)
+        connection.wake()
         if not self.confirms or not messages:
             receipt.settle()
         return receipt
@@ -192,7 +193,8 @@ class Channel:
             count = self.window.ack(delivery.tag for delivery in deliveries if delivery.epoch == self.epoch)
             if count:
                 connection.unsent_acks.add(self)
-                connection.wake()
+        if count:
+            connection.wake()
         return count
 
     def nack(self, delivery: Delivery, *, requeue: bool = True) -> bool:

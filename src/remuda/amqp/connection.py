@@ -192,11 +192,17 @@ class Connection:
 
     def put(self, data: bytes) -> None:
         """Queue bytes for the socket."""
-        self._out.append(data)
-        self._out_size += len(data)
+        self.put_off(data)
         self.wake()
 
+    def put_off(self, data: bytes) -> None:
+        """Queue bytes for the socket; `wake` must follow."""
+        self._out.append(data)
+        self._out_size += len(data)
+
     def wake(self) -> None:
+        """Have the connection's thread look. Best called without the lock, which that thread takes next: whatever was
+        queued before is seen, since it looks after it has said that it sleeps."""
         if not self._awake:
             self._awake = True
             with contextlib.suppress(OSError):

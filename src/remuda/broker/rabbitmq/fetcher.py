@@ -25,6 +25,9 @@ MANY: Final = 32
 """From so many on that are asked for at once, messages are quick, and more of them are on their way meanwhile."""
 AHEAD: Final = 4
 """How many times as many: RabbitMQ sends while workers work, and they never wait for what they have acknowledged."""
+_STEP_BITS: Final = 3
+"""The prefetch grows eightfold at once: each growth is one consumer more, which costs RabbitMQ something for every
+message."""
 IDLE: Final = 1.0
 """Seconds without a request after which the queue is left alone."""
 
@@ -258,7 +261,7 @@ class Fetcher:
             return self.fixed
         with self._guard:
             wanted = self._wanted()
-        needed = 1 << max(wanted - 1, 0).bit_length()
+        needed = 1 << -(-max(wanted - 1, 0).bit_length() // _STEP_BITS) * _STEP_BITS
         return min(max(self._prefetch, needed if wanted < MANY else needed * AHEAD), MOST)
 
     def _wanted(self) -> int:
