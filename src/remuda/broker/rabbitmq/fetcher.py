@@ -219,7 +219,7 @@ class Fetcher:
         self._looked = now
         with self._guard:
             idle = not self._requests and now - self._last_asked >= IDLE
-            few = len(self._held) > 2 * AHEAD * self._peak
+            few = len(self._held) > 2 * _prefetch_for(self._peak)
             peak, self._peak = self._peak, self._wanted()
         if (not self._consumers and not self._held) or not (idle or few):
             return []
@@ -261,8 +261,7 @@ class Fetcher:
             return self.fixed
         with self._guard:
             wanted = self._wanted()
-        needed = 1 << -(-max(wanted - 1, 0).bit_length() // _STEP_BITS) * _STEP_BITS
-        return min(max(self._prefetch, needed if wanted < MANY else needed * AHEAD), MOST)
+        return max(self._prefetch, _prefetch_for(wanted))
 
     def _wanted(self) -> int:
         return sum(request.count for request in self._requests) + self.in_hand
@@ -297,3 +296,9 @@ class Fetcher:
         if not for_nobody:
             self.in_hand += len(batch)
         return batch
+
+
+def _prefetch_for(wanted: int) -> int:
+    """How many RabbitMQ is to send where so many are asked for or in hand."""
+    needed = 1 << -(-max(wanted - 1, 0).bit_length() // _STEP_BITS) * _STEP_BITS
+    return min(needed if wanted < MANY else needed * AHEAD, MOST)
