@@ -123,19 +123,39 @@ class Channel:
         On a channel without confirms the receipt is settled as soon as the messages are handed to the connection.
         """
         messages = tuple(messages)  # the caller may go on using its list
-        receipt = Receipt(messages)
-        connection = self.connection
-        frame_max = connection.frame_max
+        frame_max = self.connection.frame_max
+        data = self._encoded(messages, mandatory, frame_max)
+        with self.connection.changed:
+            self.connection.wait_for(self, timeout, room=True)
+            if self.connection.frame_max < frame_max:
+                data = self._encoded(messages, mandatory, self.connection.frame_max)
+            receipt = self._hand_over(messages, data)
+        return self._sent(receipt)
+
+    def publish_now(self, messages: Sequence[Outgoing], *, mandatory: bool = False) -> Receipt | None:
+        """As `publish_many`, where that would not wait; None, and nothing is sent, where it would."""
+        messages = tuple(messages)
+        connection, frame_max = self.connection, self.connection.frame_max
+        if not connection.has_room(self):
+            return None
         data = self._encoded(messages, mandatory, frame_max)
         with connection.changed:
-            connection.wait_for(self, timeout, room=True)
-            if connection.frame_max < frame_max:
-                data = self._encoded(messages, mandatory, connection.frame_max)
-            if self.confirms and messages:
-                self.tracker.add(receipt)
-            connection.put_off(data)
-        connection.wake()
-        if not self.confirms or not messages:
+            if not connection.has_room(self) or connection.frame_max < frame_max:
+                return None
+            receipt = self._hand_over(messages, data)
+        return self._sent(receipt)
+
+    def _hand_over(self, messages: Sequence[Outgoing], data: bytes) -> Receipt:
+        """With the connection's lock held."""
+        receipt = Receipt(messages)
+        if self.confirms and messages:
+            self.tracker.add(receipt)
+        self.connection.put_off(data)
+        return receipt
+
+    def _sent(self, receipt: Receipt) -> Receipt:
+        self.connection.wake()
+        if not self.confirms or not receipt.messages:
             receipt.settle()
         return receipt
 

@@ -230,6 +230,11 @@ class Connection:
                 raise self._too_late(channel, limit)
             self.changed.wait(left)
 
+    def has_room(self, channel: Channel) -> bool:
+        """Whether `wait_for` would not wait for room on a channel."""
+        usable = channel.ended is None and self.failure is None and not self._ending
+        return usable and channel.open and self._out_size <= self.options.max_buffered
+
     def forget(self, channel: Channel, error: AmqpError) -> None:
         """A channel is closed for good."""
         with self.changed:
