@@ -1,5 +1,5 @@
-"""Publishing with confirms: messages go out in their publisher's own thread where nothing has to be waited for, and what
-a lost connection left unanswered is sent again."""
+"""Publishing with confirms: messages go out in their publisher's own thread where nothing has to be waited for, and
+what a lost connection left unanswered is sent again."""
 
 from __future__ import annotations
 
