@@ -59,6 +59,12 @@ _LOG: Final = logging.getLogger("remuda.amqp")
 _STEADY: Final = 5.0
 """A connection that held for so long was a good one: the next loss starts the back-off anew."""
 _IDLE: Final = 3600.0
+_BACKLOG: Final = 200
+"""Where so many deliveries wait here for those who take them, nobody is in a hurry for the next."""
+_WORTH_A_TURN: Final = 65536
+_GATHERING: Final = 0.001
+"""So many seconds are then left for more bytes to come: RabbitMQ sends them in small pieces, and to read one costs as
+much as dozens of deliveries."""
 
 
 class Connection:
@@ -108,6 +114,7 @@ class Connection:
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         self._sent_at = self._heard_at = 0.0
+        self._gathers = False
         self._thread = threading.Thread(target=self._run, name=f"amqp {self.options.name}".strip(), daemon=True)
 
     def open(self, timeout: float | None = None) -> Connection:
@@ -446,15 +453,17 @@ class Connection:
         assert link is not None
         unsent = self._send(link)
         reading = not self._overfull()
-        wanted = (select.POLLIN if reading else 0) | (select.POLLOUT if unsent else 0)
+        gathers, self._gathers = self._gathers and reading, False
+        listening = reading and not gathers
+        wanted = (select.POLLIN if listening else 0) | (select.POLLOUT if unsent else 0)
         self._poll.modify(link.sock, wanted)
         now = time.monotonic()
-        wait = min(longest, self._until_beat(link, now, reading))
+        wait = min(_GATHERING if gathers else longest, self._until_beat(link, now, reading))
         for number, _ in self._poll.poll(max(wait, 0.0) * 1000):
             if number == self._wake_in:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_in, 4096)
-            elif reading:
+            elif listening:
                 self._receive(link)
         self._awake = True
         if self._abandoned is not None:
@@ -531,7 +540,7 @@ class Connection:
         while (data := link.read()) is not None:
             self._heard_at = time.monotonic()
             events = link.parser.feed(data)
-            self._dispatch(events)
+            self._gathers = self._dispatch(events) >= _BACKLOG and len(data) < _WORTH_A_TURN
             if link.parser.error is not None:
                 error = link.parser.error
                 self._last_words(link, ConnectionClose(error.code, error.text[:200]))
@@ -539,8 +548,8 @@ class Connection:
             if self.options.tls is None:
                 return
 
-    def _dispatch(self, events: list[Event]) -> None:
-        """Hand on what came, deliveries of one consumer together."""
+    def _dispatch(self, events: list[Event]) -> int:
+        """Hand on what came, deliveries of one consumer together; how many of these wait where the fewest do."""
         delivered: dict[Consumer, list[Delivery]] = {}
         settled: list[Receipt] = []
         answered: list[Reply] = []
@@ -579,13 +588,14 @@ class Connection:
             for consumer, batch in delivered.items():
                 if not consumer.request.no_ack and batch[-1].epoch == consumer.channel.epoch:
                     consumer.channel.window.delivered([delivery.tag for delivery in batch])
-        for consumer, batch in delivered.items():
-            if batch[-1].epoch == consumer.channel.epoch:
-                consumer.extend(batch)
+        waiting = [
+            consumer.extend(batch) for consumer, batch in delivered.items() if batch[-1].epoch == consumer.channel.epoch
+        ]
         for reply in answered:
             reply.done.set()
         for receipt in settled:
             receipt.settle()
+        return min(waiting) if waiting and not answered and not settled else 0
 
     def _on_channel(self, channel: Channel, method: Method, properties: bytes, body: bytes) -> list[Receipt]:
         if isinstance(method, ChannelClose):

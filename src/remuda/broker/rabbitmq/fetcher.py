@@ -266,8 +266,8 @@ class Fetcher:
     def _wanted(self) -> int:
         return sum(request.count for request in self._requests) + self.in_hand
 
-    def _collect(self, consumer: Consumer) -> None:
-        """Called from the connection's thread when deliveries came or the consumer ended."""
+    def _collect(self, consumer: Consumer) -> int:
+        """Called from the connection's thread when deliveries came or the consumer ended; how many wait now."""
         arrived = consumer.take()
         with self._guard:
             self._held.extend(arrived)
@@ -277,6 +277,7 @@ class Fetcher:
             self._consumers = []
             self.failure = consumer.ended
             self._on_gone()
+        return len(self._held)
 
     def _serve(self) -> None:
         ready: list[tuple[_Request, Arrival]] = []
