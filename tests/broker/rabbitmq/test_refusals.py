@@ -86,7 +86,10 @@ def test_verbs_are_refused_by_name(broker: Broker, feature: str, ask: Callable[[
 def test_names_that_cannot_be(broker: Broker, name: str) -> None:
     with pytest.raises(InvalidOption, match="cannot be made"):
         broker.create_queue(name)
+    with pytest.raises(InvalidOption, match="cannot be made"):
+        broker.create_router("gate", "first", [Binding(queue=name)])
     assert broker.queues() == []
+    assert broker.routers() == {}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from remuda.broker.rabbitmq.definitions import Change, change
 from remuda.broker.rabbitmq.journal import Definitions
 from remuda.broker.rabbitmq.numbers import number_of
 from remuda.broker.rabbitmq.publishing import Publishing, Routes
-from remuda.broker.rabbitmq.queues import Queues
+from remuda.broker.rabbitmq.queues import Queues, check_name
 from remuda.core.routing import Exchange
 from remuda.model.commands import Bind, DeclareExchange, Publish, RemoveExchange, Unbind
 from remuda.model.errors import Conflict, NotFound, Refused, Unsupported
@@ -182,6 +182,8 @@ def _correlated(messages: Messages) -> Messages:
 
 def _check(bindings: Sequence[Binding]) -> None:
     for binding in bindings:
+        if binding.queue is not None:
+            check_name(binding.queue)
         if any(isinstance(value, bytes) for value in binding.arguments.values()):
             raise Unsupported(
                 "on RabbitMQ the arguments of a binding are kept as JSON, which has no bytes; give a text. Nothing was "
