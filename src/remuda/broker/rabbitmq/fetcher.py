@@ -23,8 +23,9 @@ MOST: Final = 4096
 """Unanswered messages of one queue in this process, at most, however many are asked for."""
 MANY: Final = 32
 """From so many on that are asked for at once, messages are quick, and more of them are on their way meanwhile."""
-AHEAD: Final = 4
-"""How many times as many: RabbitMQ sends while workers work, and they never wait for what they have acknowledged."""
+AHEAD: Final = 2
+"""How many times as many, at least: RabbitMQ sends while workers work, and they never wait for what they have
+acknowledged."""
 _STEP_BITS: Final = 3
 """The prefetch grows eightfold at once: each growth is one consumer more, which costs RabbitMQ something for every
 message."""
