@@ -131,7 +131,7 @@ class RabbitNode:
 
     def limit_memory(self, share: float) -> None:
         """From how much of the memory on the node takes nothing in; it is 0.4 of it by default."""
-        self.evaluate(f"vm_memory_monitor:set_vm_memory_high_watermark({share})")
+        self.evaluate(f"vm_memory_monitor:set_vm_memory_high_watermark({share:.6f})")
 
     def _end(self, number: signal.Signals) -> None:
         if self._server is None:
