@@ -448,7 +448,7 @@ class Publication:
 
     def _tell(self, taken: Sequence[int]) -> None:
         parent, messages = self._parent, self._messages
-        if not taken or (isinstance(parent.records, NoRecords) and not parent.notices.wanted):
+        if not taken:
             return
         kept = messages if len(taken) == len(messages) else messages.take(taken)
         if self._routes is not None:
