@@ -165,7 +165,7 @@ def test_rabbitmq_is_killed_soon_after_it_was_made(own_rabbit: RabbitNode, make_
 
 def test_rabbitmq_is_restarted_in_mid_load(own_rabbit: RabbitNode, make_bus: MakeBus) -> None:
     """B16, L2: what was confirmed is handled, publishers wait or are told, consumers come back."""
-    bus = make_bus(own_rabbit.url + "?backoff_max=500ms")
+    bus = make_bus(own_rabbit.url + "?backoff_max=500ms&log=no")
     tally = counting(bus, threads=2)
     bus.start()
     publisher = Publisher(bus, "x")
