@@ -114,7 +114,7 @@ class RabbitNode:
         done = subprocess.run(
             ["erl_call", "-sname", self.name, "-e"],
             input=f'lists:flatten(io_lib:format("~0p", [begin {expression} end])).\n',
-            env=self._environment(), capture_output=True, text=True, timeout=90, check=False,
+            env=self._environment(), capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
         said = done.stdout.strip()
         assert done.returncode == 0, said + done.stderr
