@@ -98,7 +98,7 @@ class Cluster:
         return target
 
     def _evaluate(self, expression: str) -> str:
-        """An Erlang expression on whichever node answers: one that takes itself for a minority is paused for a while."""
+        """An expression on whichever node answers: one that takes itself for a minority is paused for a while."""
         refusal: Exception = AssertionError("no node runs")
         for node in self.nodes:
             if node.running:
