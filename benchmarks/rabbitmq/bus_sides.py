@@ -40,11 +40,11 @@ class _Counter:
                 self.done.set()
 
 
-def _bus(url: str, queue: str, handle: Callable[..., None], *, logged: bool = False) -> Bus:
+def _bus(url: str, queue: str, handle: Callable[..., None], *, logged: bool = False, batch: int | None = None) -> Bus:
     """With the same queue as the others have: without priorities, which cost RabbitMQ a queue within the queue for
     each; and without the event log, which they do not keep, unless it is to be `logged`."""
     bus = Bus(f"{url}?queue_type=classic&max_priority=0{'' if logged else '&log=no'}")
-    bus.subscribe(queue, queue=queue)(handle)
+    bus.subscribe(queue, queue=queue, batch=batch)(handle)
     assert bus.broker
     return bus
 
@@ -75,13 +75,18 @@ def remuda_publish(url: str, queue: str, body: bytes, count: int, *, logged: boo
         return took
 
 
-def remuda_consume(url: str, queue: str, body: bytes, count: int, *, logged: bool = False) -> float:
+def remuda_consume(
+    url: str, queue: str, body: bytes, count: int, *, logged: bool = False, batch: int | None = None
+) -> float:
     counter = _Counter(count)
 
     def handle(body: bytes) -> None:
         counter()
 
-    with _bus(url, queue, handle, logged=logged) as bus:
+    def handle_many(bodies: list[bytes]) -> None:
+        counter(len(bodies))
+
+    with _bus(url, queue, handle if batch is None else handle_many, logged=logged, batch=batch) as bus:
         _publish(bus, queue, body, count)
         began = time.perf_counter()
         bus.start()

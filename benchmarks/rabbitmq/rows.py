@@ -70,9 +70,10 @@ def _timed(work: sides.Work, *, filled: bool) -> bus_sides.Timed:
 
 
 LOGGED: Final = "remuda with its event log"
+BATCHED: Final = "remuda with a handler of batches"
 LIMIT: Final = "server"
 """Whatever RabbitMQ carries of the same messages, to and from a client that costs next to nothing."""
-_OURS: Final = ("remuda", LOGGED, LIMIT)
+_OURS: Final = ("remuda", LOGGED, BATCHED, LIMIT)
 _BARE: Final = ("pika", "pika-select", "aio-pika")
 WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
     "rabbitmq/publish": {
@@ -87,6 +88,7 @@ WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
     "rabbitmq/consume": {
         "remuda": bus_sides.remuda_consume,
         LOGGED: partial(bus_sides.remuda_consume, logged=True),
+        BATCHED: partial(bus_sides.remuda_consume, batch=250),
         LIMIT: bus_sides.server_consume,
         **{side: _timed(sides.CONSUME[side], filled=True) for side in _BARE},
         "kombu": bus_sides.kombu_consume,
@@ -126,8 +128,9 @@ def row(name: str, server: Server, effort: Effort) -> Result:
         "server_cpu_us_per_message": {side: round(statistics.median(found), 1) for side, found in of_server.items()},
         "rounds": {side: [round(rate) for rate in found] for side, found in rates.items()},
     }  # fmt: skip
-    if (logged := medians.pop(LOGGED, None)) is not None:
-        settings["with_event_log"] = round(logged)
+    for name_of_it, side in (("with_event_log", LOGGED), ("with_handler_of_batches", BATCHED)):
+        if side in medians:
+            settings[name_of_it] = round(medians.pop(side))
     ours, limit = medians.pop("remuda"), medians.pop(LIMIT, None)
     return rate_result(name, ours, dict(medians), limit, settings)
 
