@@ -80,12 +80,16 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def leader(self, queue: str) -> ClusterNode:
-        """The node that leads a queue. While one is being chosen, as after a node came back, it is not listed."""
+        """The node that leads a queue, once all nodes have their part of it: a queue whose leader ends before that may
+        stay without one. While one is being chosen, as after a node came back, there is none."""
         deadline = time.monotonic() + 60
         while True:
-            told = self._evaluate(f"{{ok, Q}} = {_lookup(queue)}, rabbit_quorum_queue:info(Q, [leader])")
+            told = self._evaluate(
+                f"{{ok, Q}} = {_lookup(queue)}, I = rabbit_quorum_queue:info(Q, [leader, online]), "
+                "{length(proplists:get_value(online, I)), proplists:get_value(leader, I)}"
+            )
             for node in self.nodes:
-                if node.name in told:
+                if node.name in told and told.startswith(f"{{{sum(one.running for one in self.nodes)},"):
                     return node
             assert time.monotonic() < deadline, f"nobody leads {queue}: {told}"
             time.sleep(0.2)
