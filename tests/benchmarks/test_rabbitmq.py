@@ -34,13 +34,13 @@ PEERS = {
 
 
 @pytest.mark.parametrize("row", PEERS)
-def test_all_clients_are_measured(row: str, rabbit: RabbitNode) -> None:
+def test_all_clients_are_measured(row: str, rabbit: RabbitNode, clean_url: str) -> None:
     """In a process of its own, since pika leaves sockets behind."""
     pytest.importorskip("pika")
     pytest.importorskip("aio_pika")
     pytest.importorskip("faststream")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, rabbit.url, str(rabbit.pid), row],
+        [sys.executable, "-c", SCRIPT, clean_url, str(rabbit.pid), row],
         cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
