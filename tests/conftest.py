@@ -38,8 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def one_spark() -> Iterator[SparkSession]:
     from remuda.spark import session
 
+    # To compile a plan takes longer than to work through a few rows; the cluster and the Connect server compile theirs.
+    config = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     try:
-        spark = session("remuda tests", master="local[2]", quick=True)
+        spark = session("remuda tests", master="local[2]", quick=True, config=config)
     except JavaMissing as missing:
         pytest.skip(str(missing))
     yield spark

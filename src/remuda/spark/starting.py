@@ -44,7 +44,10 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+NO_CALL_SITES: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+"""PySpark notes for each expression which line made it, with half a dozen questions to Java."""
 _QUICK: Final = {
+    **NO_CALL_SITES,
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -58,7 +61,8 @@ class SparkUnreachable(RemudaError, ConnectionError):
 def start(name: str, *, master: str | None, remote: str | None, quick: bool, config: Mapping[str, str]) -> SparkSession:
     remote = remote or (None if master else os.environ.get("SPARK_REMOTE"))
     if remote is not None:
-        return _connect(name, remote, {**_COMMON, **config})
+        # A server has decided on call sites when it began.
+        return _connect(name, remote, {**_COMMON, **{key: config[key] for key in config if key not in NO_CALL_SITES}})
     running = SparkSession.getActiveSession()
     if running is not None:
         other = running.conf.get("spark.master")
