@@ -19,13 +19,6 @@ from remuda.spark.java import find_java, write_shim
 from remuda.spark.starting import class_archive
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-CLUSTER: Final = {
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": QUICK_JAVA,
-    "spark.sql.shuffle.partitions": "2",
-}
-"""What a small cluster has to give."""
 _HOME: Final = Path(pyspark.__file__).parent
 _PATIENCE: Final = 120.0
 
@@ -74,14 +67,24 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.sql.adaptive.enabled": "false",
     }
     command = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
-    command += ["--driver-java-options", _quick_java()]
+    command += ["--driver-java-options", quick_java()]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     with _running(folder / "server", "org.apache.spark.deploy.SparkSubmit", *command, "spark-internal") as server:
         yield "sc://" + server.says(r"Spark Connect server started at: (\S+)")
 
 
-def _quick_java() -> str:
+def cluster_settings() -> dict[str, str]:
+    """What a small cluster has to give."""
+    return {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": quick_java(),
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+def quick_java() -> str:
     """With the classes that an earlier session has left ready, if there was one."""
     archive = class_archive(find_java())
     ready = f" -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -100,7 +103,7 @@ def _running(folder: Path, name: str, *arguments: str) -> Iterator[_Program]:
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "640m",
-        "SPARK_DAEMON_JAVA_OPTS": _quick_java(),
+        "SPARK_DAEMON_JAVA_OPTS": quick_java(),
     }
     with open(log, "wb") as output:
         program = subprocess.Popen(

@@ -18,7 +18,7 @@ from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.pipelines.jobs import Place, lifecycle
 from tests.spark.clients import run_survey
 from tests.spark.samples import broker_at, load, numbers, offsets, plain, play, publish, seal
-from tests.spark.servers import CLUSTER
+from tests.spark.servers import cluster_settings
 from tests.spark.test_sink import published
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def main(url: str, data: str, target: str) -> None:
         spark = session(remote=url)
         log, copies = log.resolve(), copies.resolve()
     else:
-        spark = session(master=url, quick=True, config=CLUSTER)
+        spark = session(master=url, quick=True, config=cluster_settings())
     found = look(spark, log)
     copy(spark, log, copies)
     lifecycle(spark, Place(url=str(log), lake=str(copies / "lake")))
