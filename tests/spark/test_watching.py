@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,15 +90,15 @@ def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(
     told_so_far = listen(monkeypatch)
     usual = signal.getsignal(signal.SIGINT)
 
-    def archived() -> int:
-        return sum(one.rows for one in told_so_far if one.query == "archive-messages")
+    def archived(whole: int) -> bool:
+        return sum(one.rows for one in told_so_far if one.query == "archive-messages") >= whole
 
     def feed() -> None:
         """Publish, wait until it is told to be archived, publish again, interrupt."""
         for count, whole in ((100, 100), (150, 250)):
             publish(broker, count)
             broker.runtime.sync()
-            eventually(lambda whole=whole: archived() >= whole)
+            eventually(partial(archived, whole))
         eventually(lambda: not any(row["behind"] for row in progress(data, lake)))
         behind.extend(row["behind"] for row in progress(data, lake))
         interrupt_unless(usual)

@@ -125,7 +125,7 @@ def whole_number(given: Mapping[str, str], name: str, least: int = 0) -> int | N
         value = least - 1
     if value < least:
         raise InvalidOption(f"{name} must be a whole number from {least} on, not {given[name]!r}")
-    return value
+    return min(value, _LAST)  # beyond which there is no number, and no limit either
 
 
 def _time(given: Mapping[str, str], name: str) -> int | None:

@@ -96,6 +96,11 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     return spark
 
 
+def check_session(spark: object) -> None:
+    if not all(hasattr(spark, name) for name in ("read", "createDataFrame", "dataSource")):
+        raise InvalidOption(f"spark must be a SparkSession, such as remuda.spark.session() gives, not {spark!r}")
+
+
 def register(spark: SparkSession) -> None:
     """Make the source known to a session that was not started here.
 

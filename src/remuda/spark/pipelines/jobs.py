@@ -256,10 +256,10 @@ def lake_table(lake: str, name: str) -> LakeTable:
         MESSAGES: messages_table, EVENTS: events_table, LIFECYCLE: lifecycle_table, "history": history_table,
         "metrics": metrics_table,
     }  # fmt: skip
-    other = re.fullmatch(r"metrics-([\d.e+]+)s", name)
+    other = re.fullmatch(r"metrics-([\d.e+]+)s", name) if isinstance(name, str) else None
     if other:
         made[name] = lambda lake: metrics_table(lake, f"{other[1]} seconds")
-    if name not in made:
+    if not isinstance(name, str) or name not in made:
         raise InvalidOption(f"there is no table {name!r}; the tables are {', '.join(made)}, and metrics-…s of windows")
     table = made[name](lake)
     if not table.manifest().version:
