@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.types import StructType
 
 from remuda.broker.embedded.intake import Intake
 from remuda.log import spool
+from remuda.model.errors import InvalidOption
+from remuda.spark.sink import check_columns
 from tests.spark.samples import broker_at, column, half_sealed, load, numbers
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ def test_the_same_batch_is_published_once_however_often_it_is_written(spark: Spa
 
 def test_columns_of_a_message_can_be_any_of_its_fields(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql(
-        "select array('fruit.sour', 'stone.x') as topics, 'tree' as object, '7' as key, map('a', '1') as headers, "
+        "select array('fruit.sour', 'stone.x') as topics, 'tree' as Object, '7' as KEY, map('a', '1') as headers, "
         "cast('body' as binary) as body, 1 as priority, 'text/plain' as mime_type, 'mine' as id, "
         "timestamp'2026-01-31 12:00:00' as timestamp"
     )
@@ -79,6 +82,13 @@ def test_rows_that_can_be_no_messages_are_refused_before_anything_is_written(
     with pytest.raises(PySparkException, match=message):
         write(spark.sql(query), tmp_path / "data", **options)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    """As may be where names have a case."""
+    schema = StructType().add("name", "string").add("body", "string").add("BODY", "string")
+    with pytest.raises(InvalidOption, match="there are two columns 'body'"):
+        check_columns(schema)
 
 
 def test_messages_cannot_be_overwritten(spark: SparkSession, tmp_path: Path) -> None:
