@@ -52,8 +52,10 @@ def one_spark() -> Iterator[SparkSession]:
 def spark(one_spark: SparkSession) -> SparkSession:
     """The session as it was begun: a query of an earlier test may have left a copy of it as the active one."""
     from pyspark_remuda import DefaultSource
+    from remuda.spark.starting import make_active
 
-    one_spark.createDataFrame([], "nothing string")  # which makes it the active one
+    type(one_spark)._activeSession = one_spark  # for Python
+    make_active(one_spark)  # for Java
     one_spark.dataSource.register(DefaultSource)
     return one_spark
 

@@ -48,6 +48,7 @@ NO_CALL_SITES: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 """PySpark notes for each expression which line made it, with half a dozen questions to Java."""
 _QUICK: Final = {
     **NO_CALL_SITES,
+    "spark.python.daemon.module": "remuda.spark.daemon",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",
     "spark.sql.adaptive.enabled": "false",
