@@ -12,7 +12,6 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
-from remuda.broker.embedded.intake import Intake
 from remuda.model.errors import Conflict, InvalidOption, NotFound, StorageError
 from remuda.model.message import Message
 from remuda.spark import pins, read
@@ -225,7 +224,7 @@ def test_p2_an_app_id_with_another_checkpoint_is_refused(spark: SparkSession, tm
     with pytest.raises(StreamingQueryException, match=r"appId 'copy' belongs to another query.*choose a new appId"):
         copying.run(tmp_path / "two", appId="copy")
     with broker_at(tmp_path / "target") as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         found = [body for record in broker.spectate().messages() for body in record.messages.bodies]
     assert numbers(found) == list(range(400))
 

@@ -9,7 +9,6 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.types import StructType
 
-from remuda.broker.embedded.intake import Intake
 from remuda.log import spool
 from remuda.model.errors import InvalidOption
 from remuda.spark.sink import check_columns
@@ -30,7 +29,7 @@ def write(frame: DataFrame, path: Path, **options: Any) -> None:
 def published(path: Path) -> list[int]:
     """The numbers of all messages, once everything is taken in."""
     with broker_at(path) as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         assert not spool.waiting(path / "spool")
         return numbers(body for record in broker.spectate().messages() for body in record.messages.bodies)
 
@@ -57,7 +56,7 @@ def test_columns_of_a_message_can_be_any_of_its_fields(spark: SparkSession, tmp_
     )
     write(frame, tmp_path)
     with broker_at(tmp_path) as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         row = load(spark, tmp_path).collect()[0]
     assert (row["name"], row["topics"], row["queues"]) == ("fruit.sour", ["fruit.sour", "stone.x"], ["fruit", "stone"])
     assert (row["object"], row["key"], row["headers"], row["id"]) == ("tree", "7", {"a": "1"}, "mine")
@@ -145,5 +144,5 @@ def test_a_query_whose_task_fails_goes_on_where_it_was(spark: SparkSession, tmp_
 def test_what_a_sink_wrote_can_be_read_by_the_source(spark: SparkSession, tmp_path: Path) -> None:
     write(orders(spark, 10), tmp_path)
     with broker_at(tmp_path) as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         assert numbers(column(load(spark, tmp_path), "body")) == list(range(10))
