@@ -1,7 +1,7 @@
 """A Python for Spark that is there at once: every process that Spark starts is a fork of one that has all loaded.
 
 Spark starts a Python for each stream, and for each step of planning and writing, and most of what such a process does
-is to load PySpark. The tests of clusters, of Spark Connect and of plain sessions start the real one.
+is to load PySpark. The test of a plain session starts the real one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-_RUN_AS_MAIN: Final = ("pyspark.sql.streaming.python_streaming_source_runner", "pyspark.daemon")
+_RUN_AS_MAIN: Final = (
+    "pyspark.sql.streaming.python_streaming_source_runner", "pyspark.sql.connect.streaming.worker.foreach_batch_worker",
+    "pyspark.daemon",
+)  # fmt: skip
 _LOADED: Final = (
     *_RUN_AS_MAIN, "pyspark.worker", "pyspark.sql.worker.create_data_source", "pyspark.sql.worker.lookup_data_sources",
     "pyspark.sql.worker.plan_data_source_read", "pyspark.sql.worker.write_into_data_source",
@@ -83,9 +86,10 @@ def forking_python(folder: Path) -> Iterator[Path]:
 
 def serve(place: str) -> None:
     for name in _LOADED:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # as of Spark Connect, where that is not installed
+            importlib.import_module(name)
     for name in _RUN_AS_MAIN:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(place)
