@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.types import StructType
 
 from remuda.log import spool
-from remuda.model.errors import InvalidOption
-from remuda.spark.sink import check_columns
+from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.spark.sink import check_columns, to_spool
 from tests.spark.samples import broker_at, column, half_sealed, load, numbers
 
 if TYPE_CHECKING:
@@ -88,6 +89,12 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
     schema = StructType().add("name", "string").add("body", "string").add("BODY", "string")
     with pytest.raises(InvalidOption, match="there are two columns 'body'"):
         check_columns(schema)
+
+
+def test_a_value_that_a_column_cannot_hold_is_named() -> None:
+    rows = pa.RecordBatch.from_pydict({"name": ["a"], "body": [b"x"], "priority": [1000]})
+    with pytest.raises(InvalidMessage, match=r"column 'priority': .*1000.*; nothing was published"):
+        to_spool(rows)
 
 
 def test_messages_cannot_be_overwritten(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
@@ -105,6 +106,9 @@ def test_a_narrow_schema_reads_just_those_columns(spark: SparkSession, log: Path
 def test_a_type_that_a_column_can_never_have_is_named() -> None:
     with pytest.raises(InvalidOption, match="column 'headers' is map<string,string> and cannot be read as string"):
         Shape("messages", StructType().add("headers", "string"))
+    named = pa.RecordBatch.from_pydict({"name": ["orders"]})
+    with pytest.raises(InvalidOption, match=r"column 'name' cannot be read as int32: .*'orders'"):
+        Shape("messages", StructType().add("name", "integer")).fit(named)
 
 
 def test_offsets_and_times_choose_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
                 "Nothing was published"
             )
     columns = {
-        field.name: batch.column(field.name).cast(field.type)
+        field.name: _cast(batch.column(field.name), field)
         if field.name in known
         else pa.nulls(batch.num_rows, field.type)
         for field in SPOOL_SCHEMA
@@ -260,6 +260,13 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
             raise InvalidMessage("a row has neither a name nor a topic; nothing was published")
         columns["name"] = pc.coalesce(columns["name"], pc.list_element(_never_empty(columns["topics"]), 0))
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=SPOOL_SCHEMA)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise InvalidMessage(f"column {field.name!r}: {error}; nothing was published") from None
 
 
 def _never_empty(lists: pa.Array) -> pa.Array:

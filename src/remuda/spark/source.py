@@ -138,8 +138,15 @@ class Shape:
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._arrow is None:
             self._arrow = to_arrow_schema(self._schema, timezone="UTC")
-        columns = [_as(batch.column(name), kind) for name, kind in zip(self.names, self._arrow.types, strict=True)]
+        columns = [self._column(batch, name, kind) for name, kind in zip(self.names, self._arrow.types, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+
+    def _column(self, batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+        column = batch.column(name)
+        try:
+            return column if column.type == kind else column.cast(kind)
+        except pa.ArrowInvalid as error:
+            raise InvalidOption(f"column {name!r} cannot be read as {kind}: {error}; read it as it is") from None
 
 
 def _check_cast(field: pa.Field, wanted: DataType) -> None:
@@ -152,10 +159,6 @@ def _check_cast(field: pa.Field, wanted: DataType) -> None:
             f"column {field.name!r} is {own} and cannot be read as {wanted.simpleString()}; leave the schema out, or "
             "cast it afterwards"
         ) from None
-
-
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
 
 
 def numbered(table: str) -> str:
