@@ -35,23 +35,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def one_spark() -> Iterator[SparkSession]:
+def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from remuda.spark import session
+    from tests.spark.forking import forking_python
 
-    try:
-        spark = session("remuda tests", master="local[2]", quick=True)
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    yield spark
-    spark.stop()
+    # To compile a plan takes longer than to work through a few rows; the cluster and the Connect server compile theirs.
+    config = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    with forking_python(tmp_path_factory.mktemp("python")) as python:
+        try:
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("PYSPARK_PYTHON", str(python))
+                spark = session("remuda tests", master="local[2]", quick=True, config=config)
+        except JavaMissing as missing:
+            pytest.skip(str(missing))
+        yield spark
+        spark.stop()
 
 
 @pytest.fixture
 def spark(one_spark: SparkSession) -> SparkSession:
     """The session as it was begun: a query of an earlier test may have left a copy of it as the active one."""
     from pyspark_remuda import DefaultSource
+    from remuda.spark.starting import make_active
 
-    one_spark.createDataFrame([], "nothing string")  # which makes it the active one
+    type(one_spark)._activeSession = one_spark  # for Python
+    make_active(one_spark)  # for Java
     one_spark.dataSource.register(DefaultSource)
     return one_spark
 

@@ -1,76 +1,27 @@
 """Remuda: a message bus that starts inside your process and grows without a change to your code."""
 
-from remuda.broker.opening import open_async_broker, open_broker
-from remuda.bus.broker_api import MessageFilter
-from remuda.bus.bus import Bus
-from remuda.bus.errors import HandlerFailed, NoResult, ResultNotReady
-from remuda.bus.handlers.context import Attempt, Context, Headers, Response, StopToken
-from remuda.bus.handlers.exceptions import HandlerTimeout, NotInterested, NotNow, Reject, Retry
-from remuda.bus.handlers.middleware import Handled, Middleware
-from remuda.bus.handlers.registry import handles
-from remuda.bus.publishing.dead_letters import DeadLetter
-from remuda.bus.publishing.tracking import MessageStatus
-from remuda.bus.settings.retry import RetryPolicy
-from remuda.bus.testing import ManualClock
-from remuda.lake import arrow
-from remuda.model.errors import (
-    BrokerClosed,
-    Duplicate,
-    InvalidMessage,
-    InvalidOption,
-    NotFound,
-    PartlyRefused,
-    QueueFull,
-    Refused,
-    RemudaError,
-    StorageError,
-)
-from remuda.model.message import Message, Priority
-from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
-from remuda.model.routing import Binding
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from remuda.public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Attempt",
-    "Binding",
-    "BrokerClosed",
-    "Bus",
-    "Context",
-    "DeadLetter",
-    "Duplicate",
-    "Handled",
-    "HandlerFailed",
-    "HandlerTimeout",
-    "Headers",
-    "InvalidMessage",
-    "InvalidOption",
-    "ManualClock",
-    "Message",
-    "MessageFilter",
-    "MessageStatus",
-    "Messages",
-    "Middleware",
-    "NoResult",
-    "NotFound",
-    "NotInterested",
-    "NotNow",
-    "PartlyRefused",
-    "Priority",
-    "QueueFull",
-    "QueueOptions",
-    "Refused",
-    "Reject",
-    "RemudaError",
-    "Response",
-    "ResultNotReady",
-    "Retry",
-    "RetryPolicy",
-    "StopToken",
-    "StorageError",
-    "arrow",
-    "handles",
-    "open_async_broker",
-    "open_broker",
-]
+if not TYPE_CHECKING:  # or it would take any name for one that is there
+
+    def __getattr__(name):
+        """Load the bus with the first of its names: a command, or a process that Spark starts, needs none of it."""
+        from importlib import import_module
+        from importlib.util import find_spec
+
+        if name == "__all__" or not name.startswith("_"):
+            names = import_module("remuda.public")
+            if name in {"__all__", *names.__all__}:
+                globals().update({each: getattr(names, each) for each in ("__all__", *names.__all__)})
+                return globals()[name]
+            if find_spec(f"remuda.{name}") is not None:
+                return import_module(f"remuda.{name}")
+        raise AttributeError(f"module 'remuda' has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__getattr__("__all__")})

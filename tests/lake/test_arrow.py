@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 import remuda
-from remuda.model.errors import InvalidOption, RemudaError
+import remuda.lake
+from remuda.model.errors import InvalidOption, NotFound, RemudaError
 from remuda.spark.losses import DataLost
 from tests.spark.samples import broker_at, finish, half_sealed, play, publish, seal
 
@@ -82,12 +83,16 @@ def test_l3_damage_is_told_or_left_out_by_choice(tmp_path: Path) -> None:
     [
         ({"table": "message"}, "there is no table 'message'; the tables are messages, events"),
         ({"columns": "offset"}, "columns is a list of names"),
+        ({"columns": 5}, "columns is a list of names, not 5"),
+        ({"columns": b"offset"}, "columns is a list of names"),
         ({"columns": ["offse"]}, "has no column 'offse'"),
         ({"columns": []}, "name at least one column"),
         ({"columns": ["id", "id"]}, "each once"),
         ({"start": -1}, "start must be a whole number from 0 on, not -1"),
         ({"stop": "9"}, "stop must be a whole number"),
         ({"start": True}, "start must be a whole number"),
+        ({"start": None}, "start must be a whole number"),
+        ({"fail_on_data_loss": "no"}, "fail_on_data_loss must be True or False, not 'no'"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(tmp_path: Path, arguments: dict[str, Any], complaint: str) -> None:
@@ -101,10 +106,24 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RemudaError, match="there is no directory"):
         remuda.arrow(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
+    for wrong in (None, 5, ""):
+        with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not"):
+            remuda.arrow(wrong)  # type: ignore[arg-type]
+
+
+def test_reading_an_empty_directory_leaves_it_empty(tmp_path: Path) -> None:
+    """Or no broker could begin a log there."""
+    assert remuda.arrow(tmp_path).table().num_rows == 0
+    with pytest.raises(NotFound, match="holds no log yet; nothing was published"):
+        remuda.lake.publish(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with broker_at(tmp_path) as broker:
+        publish(broker, 3)
+    assert remuda.arrow(tmp_path).table().num_rows == 3
 
 
 def test_importing_remuda_brings_no_engine() -> None:
     heavy = ("pyspark", "deltalake", "pyiceberg", "duckdb", "polars", "remuda.lake.stream")
-    code = f"import remuda, sys; print([name for name in {heavy!r} if name in sys.modules])"
+    code = f"import remuda, sys; remuda.Bus; print([name for name in {heavy!r} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"

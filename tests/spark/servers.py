@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +18,6 @@ from remuda.spark.java import find_java, write_shim
 from remuda.spark.starting import class_archive
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-CLUSTER: Final = {
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": QUICK_JAVA,
-    "spark.sql.shuffle.partitions": "2",
-}
-"""What a small cluster has to give."""
 _HOME: Final = Path(pyspark.__file__).parent
 _PATIENCE: Final = 120.0
 
@@ -47,22 +39,22 @@ class _Program:
 
 
 @contextlib.contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
+def standalone_cluster(folder: Path, python: Path) -> Iterator[str]:
     """A master, and a worker with room for two executors of one core each; the master's URL."""
     with contextlib.ExitStack() as stack:
         here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        ruler = stack.enter_context(_running(folder / "master", "org.apache.spark.deploy.master.Master", *here))
+        ruler = stack.enter_context(_running(folder / "master", python, "org.apache.spark.deploy.master.Master", *here))
         master = ruler.says(r"Starting Spark master at (spark://\S+)")
         means = ["--cores", "2", "--memory", "2g", "--work-dir", str(folder / "worker")]
         hand = stack.enter_context(
-            _running(folder / "worker", "org.apache.spark.deploy.worker.Worker", *here, *means, master)
+            _running(folder / "worker", python, "org.apache.spark.deploy.worker.Worker", *here, *means, master)
         )
         hand.says(r"Successfully registered with master (\S+)")
         yield master
 
 
 @contextlib.contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
+def connect_server(folder: Path, python: Path) -> Iterator[str]:
     """A Spark Connect server with two cores; its URL."""
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -74,14 +66,25 @@ def connect_server(folder: Path) -> Iterator[str]:
         "spark.sql.adaptive.enabled": "false",
     }
     command = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
-    command += ["--driver-java-options", _quick_java()]
+    command += ["--driver-java-options", quick_java()]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
-    with _running(folder / "server", "org.apache.spark.deploy.SparkSubmit", *command, "spark-internal") as server:
+    submit = "org.apache.spark.deploy.SparkSubmit"
+    with _running(folder / "server", python, submit, *command, "spark-internal") as server:
         yield "sc://" + server.says(r"Spark Connect server started at: (\S+)")
 
 
-def _quick_java() -> str:
+def cluster_settings() -> dict[str, str]:
+    """What a small cluster has to give."""
+    return {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": quick_java(),
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+def quick_java() -> str:
     """With the classes that an earlier session has left ready, if there was one."""
     archive = class_archive(find_java())
     ready = f" -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -89,18 +92,18 @@ def _quick_java() -> str:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, name: str, *arguments: str) -> Iterator[_Program]:
+def _running(folder: Path, python: Path, name: str, *arguments: str) -> Iterator[_Program]:
     """One of Spark's programs, ended with all that it started."""
     folder.mkdir(parents=True)
     log = folder / "log"
     environment = {
         **os.environ,
         "JAVA_HOME": str(write_shim(folder / "java", find_java())),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(python),
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "640m",
-        "SPARK_DAEMON_JAVA_OPTS": _quick_java(),
+        "SPARK_DAEMON_JAVA_OPTS": quick_java(),
     }
     with open(log, "wb") as output:
         program = subprocess.Popen(

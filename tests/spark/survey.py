@@ -17,8 +17,9 @@ from remuda.spark import pins, read, session
 from remuda.spark.pipelines.archive import lifecycle_table
 from remuda.spark.pipelines.jobs import Place, lifecycle
 from tests.spark.clients import run_survey
+from tests.spark.forking import forking_python
 from tests.spark.samples import broker_at, load, numbers, offsets, plain, play, publish, seal
-from tests.spark.servers import CLUSTER
+from tests.spark.servers import cluster_settings
 from tests.spark.test_sink import published
 
 if TYPE_CHECKING:
@@ -59,14 +60,19 @@ def copy(spark: SparkSession, data: Path, target: Path) -> None:
 
 
 def check_elsewhere(
-    spark: SparkSession, folder: Path, serving: AbstractContextManager[str], meanwhile: Callable[[str], None]
+    spark: SparkSession,
+    folder: Path,
+    serve: Callable[[Path, Path], AbstractContextManager[str]],
+    meanwhile: Callable[[str], None],
 ) -> None:
     """The Spark that is served gives what the local session gives; while it is, something more may be asked of it."""
     data, target = folder / "data", folder / "there"
     orders = eventful(data)
     here = look(spark, data)
-    with serving as url:
-        there = run_survey(folder, url)
+    place = folder / "python"
+    place.mkdir()
+    with forking_python(place) as python, serve(folder / "served", python) as url:
+        there = run_survey(folder, python, url)
         meanwhile(url)
     assert there == here
     assert there["read"] == there["messages"]
@@ -88,7 +94,7 @@ def main(url: str, data: str, target: str) -> None:
         spark = session(remote=url)
         log, copies = log.resolve(), copies.resolve()
     else:
-        spark = session(master=url, quick=True, config=CLUSTER)
+        spark = session(master=url, quick=True, config=cluster_settings())
     found = look(spark, log)
     copy(spark, log, copies)
     lifecycle(spark, Place(url=str(log), lake=str(copies / "lake")))

@@ -23,9 +23,9 @@ def test_two_executors_give_what_a_local_session_gives(spark: SparkSession, tmp_
     """By the source, `read`, the sink, a stream and a pipeline; with relative paths."""
 
     def both_took_part(master: str) -> None:
-        assert len(list((tmp_path / "cluster").glob("worker/app-*/[01]"))) == 2, "both executors took part"
+        assert len(list((tmp_path / "served").glob("worker/app-*/[01]"))) == 2, "both executors took part"
 
-    check_elsewhere(spark, tmp_path, standalone_cluster(tmp_path / "cluster"), both_took_part)
+    check_elsewhere(spark, tmp_path, standalone_cluster, both_took_part)
 
 
 def test_a_master_that_does_not_answer_is_named_at_once() -> None:

@@ -27,7 +27,7 @@ def test_a_connect_server_gives_what_a_local_session_gives(spark: SparkSession, 
         with pytest.raises(Conflict, match="already runs a Spark session of its own"):
             session(remote=url)
 
-    check_elsewhere(spark, tmp_path, connect_server(tmp_path / "server"), beside_a_local_session)
+    check_elsewhere(spark, tmp_path, connect_server, beside_a_local_session)
 
 
 def test_a_server_that_does_not_answer_is_named_at_once() -> None:

@@ -11,7 +11,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from remuda.broker.embedded.intake import Intake
 from remuda.model.errors import Conflict
 from remuda.spark.extra import SparkMissing
 from remuda.spark.lake import DELTA, LakeTable, begin_lake
@@ -63,7 +62,7 @@ def test_the_trail_in_delta_is_the_trail(spark: SparkSession, lake: str, tmp_pat
         assert sorted(elsewhere["body"].to_pylist()) == sorted(map(bytes, column(messages.read(spark), "body")))
         before = broker.queue("orders").size
         JOBS["replay"](spark, Place(url=str(path), lake=lake, options={"where": "queue = 'orders' and offset < 5"}))
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         assert broker.queue("orders").size == before + 5
     JOBS["retention"](spark, Place(url=str(path), lake=lake, options={"success": "0s", "dead": "0s"}))
     left = lives.read(spark)

@@ -103,17 +103,19 @@ def as_row(life: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def test_history_of_one_key_with_nearly_all_rows(spark: SparkSession) -> None:
-    hot = spark.range(30_000).selectExpr("id as offset", "'o' as object", "'hot' as key", "id div 3 as said")
-    cold = spark.range(30_000, 30_050).selectExpr("id as offset", "'o' as object", "string(id) as key", "id as said")
+    hot = spark.range(9_000).selectExpr("id as offset", "'o' as object", "'hot' as key", "id div 3 as said")
+    cold = spark.range(9_000, 9_050).selectExpr("id as offset", "'o' as object", "string(id) as key", "id as said")
     rows = hot.union(cold).selectExpr(
         "offset", "object", "key", "cast(string(said) as binary) as digest", "timestamp_micros(offset) as created"
     )
     told = {row["key"]: (row["version"], row["messages"], row["offset"]) for row in history(rows).collect()}
-    assert told["hot"] == (10_000, 30_000, 29_999)
+    assert told["hot"] == (3_000, 9_000, 8_999)
     assert len(told) == 51
-    early, late = rows.where("offset < 10000"), rows.where("offset >= 10000")
-    assert plain(history(late, history(early))) == plain(history(rows))
-    assert plain(history(rows, history(early))) == plain(history(rows)), "what was told of is not counted again"
+    early, late = rows.where("offset < 3000"), rows.where("offset >= 3000")
+    whole, before = plain(history(rows)), history(early).persist()
+    assert plain(history(late, before)) == whole
+    assert plain(history(rows, before)) == whole, "what was told of is not counted again"
+    before.unpersist()
 
 
 def test_lives_and_metrics_of_one_queue_with_nearly_all_rows(spark: SparkSession) -> None:
@@ -166,10 +168,19 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_place_in_the_log_decides_and_not_the_clock(spark: SparkSession, case: str) -> None:
-    messages, events = [message(0)], CASES[case]
-    assert [as_row(life) for life in lives(spark, messages, events)] == as_told(messages, events, 0)
+def test_a_place_in_the_log_decides_and_not_the_clock(spark: SparkSession) -> None:
+    """Each case is the life of a message of its own."""
+    messages = [message(offset) for offset in range(len(CASES))]
+    events = [
+        {**one, "position": 100 * offset + one["position"], "first": offset}
+        for offset, case in enumerate(CASES.values())
+        for one in case
+    ]
+    found = lives(spark, messages, events)
+    assert [life["offset"] for life in found] == list(range(len(CASES)))
+    assert {case: [as_row(life)] for case, life in zip(CASES, found, strict=True)} == {
+        case: as_told(messages, events, offset) for offset, case in enumerate(CASES)
+    }
 
 
 def test_events_of_messages_that_the_stream_has_not_come_to(spark: SparkSession, tmp_path: Path) -> None:

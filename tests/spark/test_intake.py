@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from remuda.broker.embedded.intake import Intake
 from remuda.broker.threads import EmbeddedBroker
 from remuda.core.spool import Progress, Spool
 from remuda.log import spool
@@ -37,8 +36,8 @@ def bodies(broker: EmbeddedBroker) -> list[int]:
     return numbers(body for record in broker.spectate().messages() for body in record.messages.bodies)
 
 
-def take_in(broker: EmbeddedBroker) -> int:
-    return Intake(broker.runtime).run()
+def take_in(broker: EmbeddedBroker) -> None:
+    broker.runtime.upkeep.take_in()
 
 
 def eventually(true: Callable[[], bool]) -> None:

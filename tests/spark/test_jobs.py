@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from remuda.broker.embedded.intake import Intake
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.message import Message
 from remuda.spark.commands import app
@@ -60,7 +59,7 @@ def test_the_trail_becomes_tables_and_goes_back_into_queues(spark: SparkSession,
         before = broker.queue("orders").size
         for _ in range(2):
             run(spark, "replay", place, where="queue = 'orders' and offset < 5", app="again")
-            Intake(broker.runtime).run()
+            broker.runtime.upkeep.take_in()
         assert broker.queue("orders").size == before + 5
 
     run(spark, "retention", place, success="0s", dead="0s")
@@ -149,7 +148,7 @@ def test_files_that_come_one_by_one_are_ingested_once(spark: SparkSession, place
                 # As if the process had died after the rows were laid, before Spark noted it: they come once more.
                 (checkpoint,) = (Path(place.lake) / "_files").iterdir()
                 (checkpoint / "commits" / "1").unlink()
-            Intake(broker.runtime).run()
+            broker.runtime.upkeep.take_in()
         bodies = [int(body) for record in broker.spectate().messages(0) for body in record.messages.bodies]
     assert bodies == [number for first in (9, 19, 29) for number in range(first, first - 10, -1)]
 
@@ -163,11 +162,11 @@ def test_files_are_ingested_once_and_in_order(spark: SparkSession, place: Place,
     with broker_at(Path(place.url)) as broker:
         for _ in range(2):
             run(spark, "ingest", Place(url=place.url, lake=place.lake), **options)
-            Intake(broker.runtime).run()
+            broker.runtime.upkeep.take_in()
         assert broker.queue("orders").size == 4
         assert broker.spectate().log.ends().next_offset == 40
         run(spark, "ingest", Place(url=place.url, lake=place.lake), **{**options, "batch": "1", "repeats": "drop"})
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         bodies = [body for record in broker.spectate().messages(40) for body in record.messages.bodies]
         assert numbers(bodies) == [0, 1, 2, 3]
 

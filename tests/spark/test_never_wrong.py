@@ -12,7 +12,6 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
-from remuda.broker.embedded.intake import Intake
 from remuda.model.errors import Conflict, InvalidOption, NotFound, StorageError
 from remuda.model.message import Message
 from remuda.spark import pins, read
@@ -21,7 +20,7 @@ from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.lake import LakeTable, begin_lake
 from remuda.spark.lives import lives
 from remuda.spark.losses import Gap
-from remuda.spark.pipelines.archive import lifecycle_table, messages_table
+from remuda.spark.pipelines.archive import archived_messages, lifecycle_table, messages_table
 from remuda.spark.pipelines.jobs import JOBS, Place, checkpoint_of, history_table, metrics_table
 from remuda.spark.pipelines.mending import COLLECTED
 from remuda.spark.pipelines.metrics import metrics
@@ -110,14 +109,12 @@ def test_a_later_run_mends_what_an_earlier_one_could_not_know(spark: SparkSessio
         publish(broker, 300, "other")
         broker.runtime.sync()
         JOBS["lifecycle"](spark, place)
-        JOBS["metrics"](spark, place)
         finish(broker)
         JOBS["archive"](spark, place)
         finish(broker, "other")
         expire(broker)
         go_on = Place(url=place.url, lake=place.lake, options={"failOnDataLoss": "false"})
         JOBS["lifecycle"](spark, go_on)
-        JOBS["metrics"](spark, go_on)
         present = set(column(load(spark, Path(place.url)), "offset"))
         assert not present & set(range(600))
     table = lifecycle_table(place.lake).read(spark).where("queue != 'filler'")
@@ -202,8 +199,9 @@ def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place,
             broker.publish(Message("x", b"1"), queue=name)
         broker.publish([Message("things", b"same", object="o", key="k") for _ in range(2)])
         broker.runtime.sync()
-        JOBS["archive"](spark, place)
-    found = column(messages_table(place.lake).read(spark), "queue")
+    table = messages_table(place.lake)
+    table.append(archived_messages(load(spark, Path(place.url))))
+    found = column(table.read(spark), "queue")
     assert sorted(map(str, found)) == sorted([*names, "None", "things"])
 
 
@@ -226,7 +224,7 @@ def test_p2_an_app_id_with_another_checkpoint_is_refused(spark: SparkSession, tm
     with pytest.raises(StreamingQueryException, match=r"appId 'copy' belongs to another query.*choose a new appId"):
         copying.run(tmp_path / "two", appId="copy")
     with broker_at(tmp_path / "target") as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         found = [body for record in broker.spectate().messages() for body in record.messages.bodies]
     assert numbers(found) == list(range(400))
 
@@ -234,12 +232,12 @@ def test_p2_an_app_id_with_another_checkpoint_is_refused(spark: SparkSession, tm
 def test_another_log_under_an_old_checkpoint_is_refused(spark: SparkSession, place: Place) -> None:
     data = Path(place.url)
     half_sealed(data, 300)
-    JOBS["archive"](spark, place)
+    JOBS["lifecycle"](spark, place)
     shutil.rmtree(data)
     half_sealed(data, 700)
     with pytest.raises(Conflict, match="holds something else than was read: it is not the log"):
-        JOBS["archive"](spark, place)
-    assert messages_table(place.lake).read(spark).count() == 400
+        JOBS["lifecycle"](spark, place)
+    assert lifecycle_table(place.lake).read(spark).count() == 400
 
 
 def test_trouble_with_a_checkpoint_is_told_before_anything_is_read(spark: SparkSession, place: Place) -> None:

@@ -57,9 +57,9 @@ def as_frame(spark: SparkSession, messages: list[Message]) -> DataFrame:
     return spark.createDataFrame(table)
 
 
-def test_p4_spark_judges_100_000_messages_as_the_broker_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_p4_spark_judges_30_000_messages_as_the_broker_does(spark: SparkSession, tmp_path: Path) -> None:
     """T3, T1, T2: the same states and queues, row by row; in two parts, of which the second goes on from the first."""
-    messages = random_messages(100_000)
+    messages = random_messages(30_000)
     channels = {"sour": ["fruit"], "all": ["#", "orders"], "stones": ["stone.*"]}
     objects = {"noisy": False}
     with broker_at(tmp_path, compact_objects=objects) as broker:
@@ -96,7 +96,7 @@ def test_p4_spark_judges_100_000_messages_as_the_broker_does(spark: SparkSession
         if (sorted(found[number][0]), found[number][1]) != (sorted(queues), "Q" if queues else "U")
     }
     assert wrong == {}
-    assert sum(not queues for queues in expected.values()) > 1000
+    assert sum(not queues for queues in expected.values()) > 300
     told = history(read(spark, tmp_path, "messages")).collect()
     pins.release()
     assert {history_key(row["object"], row["key"]): bytes(row["digest"]) for row in told} == remembered

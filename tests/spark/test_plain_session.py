@@ -11,6 +11,7 @@ import pytest
 
 from remuda.spark.java import JavaMissing, find_java, write_shim
 from tests.spark.samples import half_sealed
+from tests.spark.servers import quick_java
 
 PROGRAM = """
 import sys
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 import remuda.spark
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").config("spark.log.level", "ERROR")
+builder = builder.config("spark.driver.extraJavaOptions", sys.argv[2]).config("spark.log.level", "ERROR")
 spark = builder.config("spark.driver.memory", "512m").getOrCreate()
 print("read", remuda.spark.read(spark, sys.argv[1]).count())
 print("source", spark.read.format("remuda").load(sys.argv[1]).count())
@@ -49,7 +50,7 @@ def test_p1_any_python_on_the_path_does(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "data")],
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "data"), quick_java()],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]

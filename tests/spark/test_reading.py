@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from remuda import lake
 from remuda.model.errors import InvalidOption
 from remuda.spark import pins, read
 from tests.spark.samples import broker_at, half_sealed, load, offsets, plain, play, publish, seal
@@ -115,6 +116,20 @@ def test_pins_go_with_the_process_and_those_of_dead_ones_at_the_next_read(spark:
     dead.mkdir(parents=True)
     read(spark, tmp_path, "messages")
     assert not dead.exists()
+
+
+def test_what_is_wrong_is_said_before_spark_is_asked(spark: SparkSession, tmp_path: Path) -> None:
+    for wrong in (None, "spark"):
+        with pytest.raises(InvalidOption, match="spark must be a SparkSession"):
+            read(wrong, tmp_path)  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match="spark must be a SparkSession"):
+            lake.read(wrong, tmp_path, "messages")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not None"):
+        read(spark, None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="option queues cannot be b'x'"):
+        read(spark, tmp_path, queues=b"x")
+    with pytest.raises(InvalidOption, match="there is no table 5"):
+        lake.read(spark, tmp_path, 5)  # type: ignore[arg-type]
 
 
 def test_stream_options_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ def test_times_are_utc_unless_they_say_otherwise(text: str) -> None:
         ({"toOffset": "ten"}, "toOffset must be"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger must be a whole number from 1 on"),
         ({"since": "yesterday"}, "since must be a time such as"),
+        ({"until": "9" * 30}, "until must be a time such as"),
+        ({"startingOffsets": "9" * 30}, "startingOffsets must be earliest, latest or a time"),
         ({"table": "events", "states": "F,Z"}, r"there is no state 'Z'; the states are L \(logged\)"),
         ({"states": "F"}, "messages have no states of their own"),
         ({"table": "events", "topics": "x"}, "events carry no topics"),
@@ -46,6 +48,12 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, str], message: str
 def test_options_are_read_whatever_their_case() -> None:
     options = ReadOptions.parse({"path": "x", "FROMOFFSET": "3", "queues": "a, b,", "Since": str(NOON_MICROS)})
     assert options.selection == Selection(start=3, queues=frozenset({"a", "b"}), since=NOON_MICROS)
+
+
+def test_numbers_beyond_all_are_no_limit() -> None:
+    far = "9" * 30
+    options = ReadOptions.parse({"path": "x", "fromOffset": far, "toOffset": far, "maxRowsPerTrigger": far})
+    assert options.selection.start == options.selection.stop == options.max_rows == Selection().stop
 
 
 def test_topics_choose_by_prefix_and_by_name_where_no_topic_is_listed() -> None:

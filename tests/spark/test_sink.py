@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.types import StructType
 
-from remuda.broker.embedded.intake import Intake
 from remuda.log import spool
+from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.spark.sink import check_columns, to_spool
 from tests.spark.samples import broker_at, column, half_sealed, load, numbers
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ def write(frame: DataFrame, path: Path, **options: Any) -> None:
 def published(path: Path) -> list[int]:
     """The numbers of all messages, once everything is taken in."""
     with broker_at(path) as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         assert not spool.waiting(path / "spool")
         return numbers(body for record in broker.spectate().messages() for body in record.messages.bodies)
 
@@ -48,13 +51,13 @@ def test_the_same_batch_is_published_once_however_often_it_is_written(spark: Spa
 
 def test_columns_of_a_message_can_be_any_of_its_fields(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql(
-        "select array('fruit.sour', 'stone.x') as topics, 'tree' as object, '7' as key, map('a', '1') as headers, "
+        "select array('fruit.sour', 'stone.x') as topics, 'tree' as Object, '7' as KEY, map('a', '1') as headers, "
         "cast('body' as binary) as body, 1 as priority, 'text/plain' as mime_type, 'mine' as id, "
         "timestamp'2026-01-31 12:00:00' as timestamp"
     )
     write(frame, tmp_path)
     with broker_at(tmp_path) as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         row = load(spark, tmp_path).collect()[0]
     assert (row["name"], row["topics"], row["queues"]) == ("fruit.sour", ["fruit.sour", "stone.x"], ["fruit", "stone"])
     assert (row["object"], row["key"], row["headers"], row["id"]) == ("tree", "7", {"a": "1"}, "mine")
@@ -79,6 +82,19 @@ def test_rows_that_can_be_no_messages_are_refused_before_anything_is_written(
     with pytest.raises(PySparkException, match=message):
         write(spark.sql(query), tmp_path / "data", **options)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    """As may be where names have a case."""
+    schema = StructType().add("name", "string").add("body", "string").add("BODY", "string")
+    with pytest.raises(InvalidOption, match="there are two columns 'body'"):
+        check_columns(schema)
+
+
+def test_a_value_that_a_column_cannot_hold_is_named() -> None:
+    rows = pa.RecordBatch.from_pydict({"name": ["a"], "body": [b"x"], "priority": [1000]})
+    with pytest.raises(InvalidMessage, match=r"column 'priority': .*1000.*; nothing was published"):
+        to_spool(rows)
 
 
 def test_messages_cannot_be_overwritten(spark: SparkSession, tmp_path: Path) -> None:
@@ -135,5 +151,5 @@ def test_a_query_whose_task_fails_goes_on_where_it_was(spark: SparkSession, tmp_
 def test_what_a_sink_wrote_can_be_read_by_the_source(spark: SparkSession, tmp_path: Path) -> None:
     write(orders(spark, 10), tmp_path)
     with broker_at(tmp_path) as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         assert numbers(column(load(spark, tmp_path), "body")) == list(range(10))

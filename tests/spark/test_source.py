@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
+from remuda.model.errors import InvalidOption
 from remuda.model.message import Message, Priority
 from remuda.spark.options import ReadOptions
 from remuda.spark.source import Part, Shape, read_part, rows_per_part
@@ -96,9 +98,17 @@ def test_an_unknown_option_or_column_is_named(spark: SparkSession, log: Path) ->
 
 
 def test_a_narrow_schema_reads_just_those_columns(spark: SparkSession, log: Path) -> None:
-    frame = spark.read.format("remuda").schema("body string, offset bigint").load(str(log))
+    frame = spark.read.format("remuda").schema("Body string, OFFSET bigint").load(str(log))
     rows = frame.orderBy("offset").limit(2).collect()
-    assert [(row["offset"], row["body"][:2]) for row in rows] == [(0, "0 "), (1, "1 ")]
+    assert [(row["OFFSET"], row["Body"][:2]) for row in rows] == [(0, "0 "), (1, "1 ")]
+
+
+def test_a_type_that_a_column_can_never_have_is_named() -> None:
+    with pytest.raises(InvalidOption, match="column 'headers' is map<string,string> and cannot be read as string"):
+        Shape("messages", StructType().add("headers", "string"))
+    named = pa.RecordBatch.from_pydict({"name": ["orders"]})
+    with pytest.raises(InvalidOption, match=r"column 'name' cannot be read as int32: .*'orders'"):
+        Shape("messages", StructType().add("name", "integer")).fit(named)
 
 
 def test_offsets_and_times_choose_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException
 
-from remuda.broker.embedded.intake import Intake
 from tests.spark.samples import broker_at, half_sealed
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def test_p6_a_view_is_read_and_rows_are_inserted(spark: SparkSession, tmp_path: 
     spark.sql("INSERT INTO remuda_log (name, body) VALUES ('sql', cast('one' as binary))")
     spark.sql("INSERT INTO remuda_log (topics, body) VALUES (array('sql.x'), cast('two' as binary))")
     with broker_at(tmp_path) as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         records = list(broker.spectate().messages(400))
     found = [bytes(body) for record in records for body in record.messages.bodies]
     assert sorted(found) == [b"one", b"two"]
@@ -46,7 +45,7 @@ def test_p6_a_table_of_the_catalog_is_told_with_each_query_where_the_log_is(
         spark.sql("DROP VIEW IF EXISTS remuda_view")
         spark.sql("DROP TABLE IF EXISTS remuda_messages")
     with broker_at(tmp_path / "data") as broker:
-        Intake(broker.runtime).run()
+        broker.runtime.upkeep.take_in()
         (record,) = broker.spectate().messages(400)
     assert list(record.messages.bodies) == [b"one"]
     assert (tmp_path / "data" / "remuda.json").exists(), "a table that is dropped takes no file of the log with it"

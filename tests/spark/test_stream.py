@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -55,14 +57,46 @@ def collector(spark: SparkSession, log: Path, tmp_path: Path) -> Collector:
     return Collector(spark, log, tmp_path / "checkpoint", maxRowsPerTrigger=400)
 
 
-def test_a_limit_parts_what_is_there_into_micro_batches(collector: Collector) -> None:
-    collector.run()
-    assert {number: len(rows) for number, rows in collector.batches.items()} == {0: 400, 1: 300}
-    assert sorted(collector.column("offset")) == list(range(700))
+class FirstRun(msgspec.Struct, frozen=True):
+    """A log and a query that has read all of it, for others to go on from."""
+
+    folder: Path
+    batches: dict[int, list[Any]]
+    progress: list[Any]
 
 
-def test_a_second_run_reads_only_what_came_since(collector: Collector, log: Path) -> None:
-    collector.run()
+@pytest.fixture(scope="module")
+def first_run(one_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
+    folder = tmp_path_factory.mktemp("first")
+    half_sealed(folder / "data", 600)
+    collector = Collector(one_spark, folder / "data", folder / "checkpoint", maxRowsPerTrigger=400)
+    query = collector.run()
+    return FirstRun(folder, collector.batches, list(query.recentProgress))
+
+
+@pytest.fixture
+def ran(spark: SparkSession, first_run: FirstRun, tmp_path: Path) -> Collector:
+    """As if it had run here."""
+    shutil.copytree(first_run.folder, tmp_path, dirs_exist_ok=True)
+    collector = Collector(spark, tmp_path / "data", tmp_path / "checkpoint", maxRowsPerTrigger=400)
+    collector.batches.update(first_run.batches)
+    return collector
+
+
+def test_a_limit_parts_what_is_there_into_micro_batches(first_run: FirstRun) -> None:
+    assert {number: len(rows) for number, rows in first_run.batches.items()} == {0: 400, 1: 300}
+    offsets = [row["offset"] for rows in first_run.batches.values() for row in rows]
+    assert sorted(offsets) == list(range(700))
+
+
+def test_progress_tells_how_far_behind_it_is(first_run: FirstRun) -> None:
+    source = first_run.progress[0]["sources"][0]
+    assert json.loads(source["endOffset"])["offset"] == 400
+    assert json.loads(source["latestOffset"])["offset"] == 700
+
+
+def test_a_second_run_reads_only_what_came_since(ran: Collector, tmp_path: Path) -> None:
+    collector, log = ran, tmp_path / "data"
     collector.run()
     assert len(collector.batches) == 2
     with broker_at(log) as broker:
@@ -74,11 +108,9 @@ def test_a_second_run_reads_only_what_came_since(collector: Collector, log: Path
 
 
 @pytest.mark.parametrize("phase", ["offsets", "commits", "both"])
-def test_a_query_that_died_at_any_phase_goes_on_exactly(
-    collector: Collector, log: Path, tmp_path: Path, phase: str
-) -> None:
+def test_a_query_that_died_at_any_phase_goes_on_exactly(ran: Collector, tmp_path: Path, phase: str) -> None:
     """Its files are taken back to how they are after the batch was planned, done, or neither."""
-    collector.run()
+    collector, log = ran, tmp_path / "data"
     last = len(collector.batches) - 1
     folders = {"offsets": ["offsets", "commits"], "commits": ["commits"], "both": ["offsets", "commits"]}[phase]
     for folder in folders:
@@ -153,21 +185,14 @@ def test_it_follows_a_log_that_grows(spark: SparkSession, log: Path, tmp_path: P
         query.stop()
 
 
-def test_progress_tells_how_far_behind_it_is(collector: Collector) -> None:
-    query = collector.run()
-    source = query.recentProgress[0]["sources"][0]
-    assert json.loads(source["endOffset"])["offset"] == 400
-    assert json.loads(source["latestOffset"])["offset"] == 700
-
-
 def test_it_begins_and_ends_where_it_is_told(spark: SparkSession, log: Path, tmp_path: Path) -> None:
     collector = Collector(spark, log, tmp_path / "checkpoint", fromOffset=100, toOffset=150)
     collector.run()
     assert sorted(collector.column("offset")) == list(range(100, 150))
 
 
-def test_a_checkpoint_of_another_log_is_refused(spark: SparkSession, collector: Collector, tmp_path: Path) -> None:
-    collector.run()
+@pytest.mark.usefixtures("ran")
+def test_a_checkpoint_of_another_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with broker_at(tmp_path / "other") as broker:
         publish(broker, 10)
     other = Collector(spark, tmp_path / "other", tmp_path / "checkpoint")

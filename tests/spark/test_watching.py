@@ -7,15 +7,18 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
+from remuda.spark import commands
 from remuda.spark.commands import app
 from remuda.spark.progress import progress
-from remuda.spark.watching import summary
+from remuda.spark.watching import Told, summary
 from tests.spark.samples import broker_at, load, play, publish
 
 if TYPE_CHECKING:
@@ -40,25 +43,25 @@ def test_a_source_that_tells_no_numbers_ends_no_telling(place: str | None) -> No
     assert (summary([one]).rows, summary([one]).lag) == (5, 0)
 
 
-def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(spark: SparkSession, tmp_path: Path) -> None:
+def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sources of files tell no number for the end that they have not reached."""
+    told_so_far = listen(monkeypatch)
     rows = spark.range(5).selectExpr("id as number", "'orders' as name", "string(id) as body")
     rows.coalesce(1).write.parquet(str(tmp_path / "files"))
 
     usual = signal.getsignal(signal.SIGINT)
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not list((tmp_path / "lake").glob("_files/*/commits/0")):
-            time.sleep(0.2)
-        time.sleep(2.5)
+        eventually(lambda: bool(told_so_far))
         interrupt_unless(usual)
 
     command = ["run", "ingest", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"), "--continuous"]
-    stopper = threading.Thread(target=interrupt)
+    stopper = threading.Thread(target=interrupt, daemon=True)
     stopper.start()
     ran = CliRunner().invoke(app, [*command, "--set", f"source={tmp_path / 'files'}", "--set", "order=number"])
-    stopper.join()
+    stopper.join(90)
     assert ran.exit_code == 0, ran.output
     told, done = ran.stdout.splitlines()
     assert told.startswith("ingest-files: batch 0, 5 rows")
@@ -79,28 +82,32 @@ def test_every_row_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, lake = str(tmp_path / "data"), str(tmp_path / "lake")
     behind: list[int] = []
+    told_so_far = listen(monkeypatch)
     usual = signal.getsignal(signal.SIGINT)
 
+    def archived(whole: int) -> bool:
+        return sum(one.rows for one in told_so_far if one.query == "archive-messages") >= whole
+
     def feed() -> None:
-        """Publish, wait until it is archived, publish again, interrupt."""
-        for count in (100, 150):
+        """Publish, wait until it is told to be archived, publish again, interrupt."""
+        for count, whole in ((100, 100), (150, 250)):
             publish(broker, count)
             broker.runtime.sync()
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline and not _is_done(data, lake):
-                time.sleep(0.2)
+            eventually(partial(archived, whole))
+        eventually(lambda: not any(row["behind"] for row in progress(data, lake)))
         behind.extend(row["behind"] for row in progress(data, lake))
-        time.sleep(1)
         interrupt_unless(usual)
 
     with broker_at(Path(data)) as broker:
-        feeder = threading.Thread(target=feed)
+        feeder = threading.Thread(target=feed, daemon=True)
         feeder.start()
         ran = CliRunner().invoke(app, ["run", "archive", data, "--lake", lake, "--continuous", "--json"])
-        feeder.join()
+        feeder.join(90)
     assert ran.exit_code == 0, ran.output
     *told, done = [json.loads(line) for line in ran.stdout.splitlines()]
     mine = [one for one in told if one["query"] == "archive-messages"]
@@ -109,12 +116,26 @@ def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(spark: SparkSes
     assert ran.stderr == ""
 
 
+def listen(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+    """All that is told of queries from now on."""
+    heard: list[Told] = []
+    tell = commands._tell
+
+    def tell_and_note(told: Told, as_json: bool) -> None:
+        tell(told, as_json)
+        heard.append(told)
+
+    monkeypatch.setattr(commands, "_tell", tell_and_note)
+    return heard
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not true():
+        time.sleep(0.1)
+
+
 def interrupt_unless(usual: object) -> None:
     """Ctrl-C, if somebody listens to it: what is over already leaves the rest of the tests alone."""
     if signal.getsignal(signal.SIGINT) is not usual:
         os.kill(os.getpid(), signal.SIGINT)
-
-
-def _is_done(data: str, lake: str) -> bool:
-    rows = [row for row in progress(data, lake) if row["pipeline"] == "archive-messages"]
-    return bool(rows) and rows[0]["behind"] == 0

@@ -49,5 +49,8 @@ def read(spark: SparkSession, lake: str | os.PathLike[str], table: str) -> DataF
 
     need_pyspark()
     from remuda.spark.pipelines.jobs import lake_table
+    from remuda.spark.port import place_text
+    from remuda.spark.starting import check_session
 
-    return lake_table(os.fspath(lake), table).read(spark)
+    check_session(spark)
+    return lake_table(place_text(lake), table).read(spark)

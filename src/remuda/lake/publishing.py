@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,9 +15,10 @@ import msgspec
 from remuda.lake.delta import DeltaLakehouse
 from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links
 from remuda.lake.iceberg import IcebergLakehouse
-from remuda.model.errors import Conflict, InvalidOption, StorageError
+from remuda.log.directory import MARKER
+from remuda.model.errors import Conflict, InvalidOption, NotFound, StorageError
 from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.port import directory
+from remuda.spark.port import directory, place_text
 from remuda.spark.tables import EVENTS, MESSAGES
 
 DELTA: Final = "delta"
@@ -103,22 +104,28 @@ class Publisher:
 
 
 def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[Published]:
-    root = Path(directory(os.fspath(url))).absolute()
-    publisher = Publisher(root, formats)
+    root = Path(directory(place_text(url))).absolute()
+    if isinstance(formats, str | bytes) or not isinstance(formats, Iterable):
+        raise InvalidOption(f"formats is a list, of {' and '.join(_FORMATS)}, not {formats!r}")
+    publisher = Publisher(root, tuple(formats))
     EmbeddedLog(str(root))  # or say what is wrong with it
+    if not (root / MARKER).exists():
+        raise NotFound(
+            f"directory {str(root)!r} holds no log yet; nothing was published. Begin one there, and try again"
+        )
     return publisher.publish()
 
 
 def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> str | None:
     """The version of a table that first held the row before a number: for time travel by offset."""
-    root = Path(directory(os.fspath(url))).absolute()
+    root = Path(directory(place_text(url))).absolute()
     found = _FORMATS[_check_format(kind)](root, table)
     found.refresh()
     return found.version_at(number)
 
 
 def _check_format(kind: str) -> str:
-    if kind not in _FORMATS:
+    if not isinstance(kind, str) or kind not in _FORMATS:
         raise InvalidOption(f"a table's format is {' or '.join(_FORMATS)}, not {kind!r}")
     return kind
 

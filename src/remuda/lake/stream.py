@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.losses import Gap, losses, report
 from remuda.spark.pins import hold
-from remuda.spark.port import directory
+from remuda.spark.port import directory, place_text
 from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, MESSAGES, NUMBER, SCHEMAS
 
@@ -39,7 +39,7 @@ class ArrowTable:
         if table not in _TABLES:
             raise InvalidOption(f"there is no table {table!r}; the tables are {', '.join(_TABLES)}")
         known = SCHEMAS[table].names
-        if isinstance(columns, str):
+        if columns is not None and (isinstance(columns, str | bytes) or not isinstance(columns, Iterable)):
             raise InvalidOption(f"columns is a list of names, not {columns!r}")
         wanted = known if columns is None else list(columns)
         for name in wanted:
@@ -47,10 +47,12 @@ class ArrowTable:
                 raise InvalidOption(f"table {table!r} has no column {name!r}; its columns are {', '.join(known)}")
         if not wanted or len(set(wanted)) < len(wanted):
             raise InvalidOption("name at least one column, and each once")
-        for name, number in (("start", start), ("stop", stop)):
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+        for name, number in (("start", start), ("stop", 0 if stop is None else stop)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
                 raise InvalidOption(f"{name} must be a whole number from 0 on, not {number!r}")
-        self._root = Path(directory(os.fspath(url)))
+        if not isinstance(fail_on_data_loss, bool):
+            raise InvalidOption(f"fail_on_data_loss must be True or False, not {fail_on_data_loss!r}")
+        self._root = Path(directory(place_text(url)))
         EmbeddedLog(str(self._root))  # or say what is wrong with it
         self._table = table
         self._columns = wanted

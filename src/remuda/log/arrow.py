@@ -10,4 +10,8 @@ if not has_arrow():
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from remuda.log.lazy_pandas import defer_pandas
+
+defer_pandas()
+
 __all__ = ["pa", "pc"]

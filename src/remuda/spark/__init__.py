@@ -36,17 +36,21 @@ def session(
 def read(spark: SparkSession, url: str | os.PathLike[str], table: str = "messages", **options: Any) -> DataFrame:
     """A table of the log at native speed: sealed segments by Spark's own Parquet reader, the tail by the source."""
     need_pyspark()
-    from remuda.spark.port import anchored
+    from remuda.spark.port import anchored, place_text
     from remuda.spark.reading import read_table
-    from remuda.spark.starting import ensure_registered
+    from remuda.spark.starting import check_session, ensure_registered
 
+    place = anchored(place_text(url))
+    check_session(spark)
     ensure_registered(spark)
-    return read_table(spark, anchored(os.fspath(url)), table, options)
+    return read_table(spark, place, table, options)
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("remuda")` known to a session that you started yourself, whichever Python is on the path."""
     need_pyspark()
+    from remuda.spark.starting import check_session
     from remuda.spark.starting import register as register_source
 
+    check_session(spark)
     register_source(spark)

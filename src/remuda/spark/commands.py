@@ -76,6 +76,7 @@ def run(
         from remuda.spark.lake import begin_lake
         from remuda.spark.pipelines.jobs import JOBS, Place
         from remuda.spark.port import anchored
+        from remuda.spark.starting import NO_CALL_SITES
         from remuda.spark.watching import Watch
 
         if name not in JOBS:
@@ -84,7 +85,7 @@ def run(
         config = dict(_setting("--conf", text) for text in conf or [])
         if lake_format is not None:
             begin_lake(lake, lake_format)
-        spark = session(f"remuda {name}", master=master, remote=remote, config=config)
+        spark = session(f"remuda {name}", master=master, remote=remote, config={**NO_CALL_SITES, **config})
         place = Place(
             url=anchored(url),
             lake=anchored(lake),

@@ -54,8 +54,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         if "topics" in given and table == EVENTS:
             raise InvalidOption(f"events carry no topics; read the table {MESSAGES} or {LIFECYCLE}")
         selection = Selection(
-            start=whole_number(given, "fromOffset") or 0,
-            stop=_LAST if (stop := whole_number(given, "toOffset")) is None else stop,
+            start=_limit(given, "fromOffset") or 0,
+            stop=_LAST if (stop := _limit(given, "toOffset")) is None else stop,
             since=_time(given, "since"),
             until=_time(given, "until"),
             queues=_texts(given, "queues"),
@@ -66,11 +66,11 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             url=anchored(url),
             table=table,
             selection=selection,
-            max_rows=whole_number(given, "maxRowsPerTrigger", least=1),
-            max_bytes=whole_number(given, "maxBytesPerTrigger", least=1),
+            max_rows=_limit(given, "maxRowsPerTrigger", least=1),
+            max_bytes=_limit(given, "maxBytesPerTrigger", least=1),
             fail_on_loss=truth(given, "failOnDataLoss", default=True),
             starting=_starting(given),
-            partition_rows=whole_number(given, "rowsPerPartition", least=1),
+            partition_rows=_limit(given, "rowsPerPartition", least=1),
         )
 
 
@@ -126,6 +126,11 @@ def whole_number(given: Mapping[str, str], name: str, least: int = 0) -> int | N
     if value < least:
         raise InvalidOption(f"{name} must be a whole number from {least} on, not {given[name]!r}")
     return value
+
+
+def _limit(given: Mapping[str, str], name: str, least: int = 0) -> int | None:
+    value = whole_number(given, name, least)
+    return None if value is None else min(value, _LAST)  # beyond which there is no number, and no limit either
 
 
 def _time(given: Mapping[str, str], name: str) -> int | None:

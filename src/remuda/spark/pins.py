@@ -56,6 +56,8 @@ def _take(root: Path) -> Path:
     """The tail is held first, then events, then messages: what is sealed meanwhile is in both, and what is collected
     meanwhile loses its messages before its events, never the other way round.
     """
+    if not (root / MARKER).exists():
+        return root  # no log is there yet, and a folder in an empty directory would keep one from being begun
     folder = root / PINS / f"{socket.gethostname()}-{os.getpid()}"
     place = folder / uuid.uuid4().hex
     try:

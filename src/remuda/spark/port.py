@@ -125,6 +125,17 @@ def directory(url: str) -> str:
     return os.path.abspath(url)
 
 
+def place_text(url: object) -> str:
+    """Where a log or a lake is, as somebody wrote it."""
+    try:
+        text = os.fsdecode(os.fspath(url))  # type: ignore[call-overload]
+    except TypeError:
+        text = ""
+    if not text:
+        raise InvalidOption(f"give a directory as a path or a URL, not {url!r}")
+    return str(text)
+
+
 def anchored(url: str) -> str:
     """The same place for every process: Spark's tasks have other working directories than who writes a path."""
     return url if ":/" in url else os.path.abspath(url)

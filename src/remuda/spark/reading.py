@@ -145,6 +145,6 @@ def _text(name: str, value: Any) -> str:
         return str(value)
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, Iterable):
+    if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
         return ",".join(map(str, value))
     raise InvalidOption(f"option {name} cannot be {value!r}")

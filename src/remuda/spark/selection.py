@@ -91,9 +91,13 @@ def parse_time(value: str) -> int:
     """Microseconds of a time as people write it: ISO 8601, in UTC unless it says so; or a whole number of them."""
     text = value.strip()
     if text.lstrip("-").isdigit():
-        return int(text)
-    moment = datetime.fromisoformat(text)
-    return _micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        micros = int(text)
+    else:
+        moment = datetime.fromisoformat(text)
+        micros = _micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    if abs(micros) >= 1 << 63:
+        raise ValueError("no such time can be told in microseconds")
+    return micros
 
 
 def _micros(moment: datetime | date) -> int:

@@ -86,7 +86,7 @@ class _Sink:
         if not given.get("path"):
             raise InvalidOption(f'say where the log is: .save("data/") or .option("path", "data/"). {NO_PATH}')
         check_columns(schema)
-        if "queue" in given and "queue" in schema.fieldNames():
+        if "queue" in given and "queue" in _names(schema):
             raise InvalidOption("the rows name a queue each, so the option queue means nothing; leave one of them out")
         self.directory = directory(given["path"])
         self.app = spool.check_app(given["appId"]) if "appId" in given else None
@@ -207,30 +207,37 @@ def query_id(checkpoint: str | None) -> str:
 
 def is_whole(schema: StructType) -> bool:
     """Whether rows have all columns of the table `messages`, as those of INSERT INTO have."""
-    return {*MESSAGES_SCHEMA.names} == {*schema.fieldNames()}
+    return {*MESSAGES_SCHEMA.names} == {*_names(schema)}
+
+
+def _names(schema: StructType) -> list[str]:
+    """Names of columns as Spark takes them, which have no case of their own."""
+    return [name.lower() for name in schema.fieldNames()]
 
 
 def check_columns(schema: StructType) -> None:
     """Refuse rows that can be no messages, before anything is written."""
-    whole = is_whole(schema)
-    for field in schema.fields:
-        if whole and field.name in _BY_BROKER:
+    whole, names = is_whole(schema), _names(schema)
+    for name, field in zip(names, schema.fields, strict=True):
+        if names.count(name) > 1:
+            raise InvalidOption(f"there are two columns {name!r}; a message has one")
+        if whole and name in _BY_BROKER:
             continue
-        kinds = _KINDS.get(field.name)
+        kinds = _KINDS.get(name)
         if kinds is None:
-            near = difflib.get_close_matches(field.name, _KINDS, n=1)
+            near = difflib.get_close_matches(name, _KINDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"drop it. A message has {', '.join(_KINDS)}"
             raise InvalidOption(f"column {field.name!r} is no part of a message; {hint}")
         if not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind.typeName() for kind in kinds)
             raise InvalidOption(f"column {field.name!r} must be {wanted}, not {field.dataType.simpleString()}")
-    names = set(schema.fieldNames())
-    if "body" not in names or not names & {"name", "topics"}:
+    if "body" not in names or not {"name", "topics"} & {*names}:
         raise InvalidOption("a message needs a body and a name or topics; give those columns")
 
 
 def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
     """Rows of a query in the columns of the spool, all for one queue if it is named; what they lack is null."""
+    batch = batch.rename_columns([name.lower() for name in batch.schema.names])
     known = set(batch.schema.names)
     for name in _BY_BROKER:
         if name in known and batch.column(name).null_count < batch.num_rows:
@@ -239,7 +246,7 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
                 "Nothing was published"
             )
     columns = {
-        field.name: batch.column(field.name).cast(field.type)
+        field.name: _cast(batch.column(field.name), field)
         if field.name in known
         else pa.nulls(batch.num_rows, field.type)
         for field in SPOOL_SCHEMA
@@ -253,6 +260,13 @@ def to_spool(batch: pa.RecordBatch, queue: str | None = None) -> pa.RecordBatch:
             raise InvalidMessage("a row has neither a name nor a topic; nothing was published")
         columns["name"] = pc.coalesce(columns["name"], pc.list_element(_never_empty(columns["topics"]), 0))
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=SPOOL_SCHEMA)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise InvalidMessage(f"column {field.name!r}: {error}; nothing was published") from None
 
 
 def _never_empty(lists: pa.Array) -> pa.Array:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -18,8 +19,8 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema, to_arrow_type
+from pyspark.sql.types import DataType, StructType
 
 from remuda.model.errors import InvalidOption
 from remuda.spark.lives import lives
@@ -123,25 +124,41 @@ class Shape:
     """The columns that Spark wants, in the types it wants: all of a table, or those of a narrower schema."""
 
     def __init__(self, table: str, schema: StructType) -> None:
-        self.names = schema.fieldNames()
-        known = SCHEMAS[table].names
-        for name in self.names:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(known)}"
-                raise InvalidOption(f"table {table!r} has no column {name!r}; {hint}")
+        known = SCHEMAS[table]
+        self.names = [name.lower() for name in schema.fieldNames()]  # as Spark, whose names have no case of their own
+        for name, field in zip(self.names, schema.fields, strict=True):
+            if name not in known.names:
+                near = difflib.get_close_matches(name, known.names, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(known.names)}"
+                raise InvalidOption(f"table {table!r} has no column {field.name!r}; {hint}")
+            _check_cast(known.field(name), field.dataType)
         self._schema = schema
         self._arrow: pa.Schema | None = None
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._arrow is None:
             self._arrow = to_arrow_schema(self._schema, timezone="UTC")
-        columns = [_as(batch.column(field.name), field.type) for field in self._arrow]
+        columns = [self._column(batch, name, kind) for name, kind in zip(self.names, self._arrow.types, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
+    def _column(self, batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+        column = batch.column(name)
+        try:
+            return column if column.type == kind else column.cast(kind)
+        except pa.ArrowInvalid as error:
+            raise InvalidOption(f"column {name!r} cannot be read as {kind}: {error}; read it as it is") from None
 
-def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column if column.type == kind else column.cast(kind)
+
+def _check_cast(field: pa.Field, wanted: DataType) -> None:
+    """Raise where a column can never be had in the type that a schema gives it."""
+    try:
+        pa.nulls(0, field.type).cast(to_arrow_type(wanted, timezone="UTC"))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, PySparkTypeError):
+        own = from_arrow_type(field.type).simpleString()
+        raise InvalidOption(
+            f"column {field.name!r} is {own} and cannot be read as {wanted.simpleString()}; leave the schema out, or "
+            "cast it afterwards"
+        ) from None
 
 
 def numbered(table: str) -> str:

@@ -44,7 +44,11 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+NO_CALL_SITES: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+"""PySpark notes for each expression which line made it, with half a dozen questions to Java."""
 _QUICK: Final = {
+    **NO_CALL_SITES,
+    "spark.python.daemon.module": "remuda.spark.daemon",
     "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -58,7 +62,8 @@ class SparkUnreachable(RemudaError, ConnectionError):
 def start(name: str, *, master: str | None, remote: str | None, quick: bool, config: Mapping[str, str]) -> SparkSession:
     remote = remote or (None if master else os.environ.get("SPARK_REMOTE"))
     if remote is not None:
-        return _connect(name, remote, {**_COMMON, **config})
+        # A server has decided on call sites when it began.
+        return _connect(name, remote, {**_COMMON, **{key: config[key] for key in config if key not in NO_CALL_SITES}})
     running = SparkSession.getActiveSession()
     if running is not None:
         other = running.conf.get("spark.master")
@@ -90,6 +95,11 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     # Spark finds the source by itself too; but if any module named `pyspark_…` cannot be imported, it forgets them all.
     spark.dataSource.register(DefaultSource)
     return spark
+
+
+def check_session(spark: object) -> None:
+    if not all(hasattr(spark, name) for name in ("read", "createDataFrame", "dataSource")):
+        raise InvalidOption(f"spark must be a SparkSession, such as remuda.spark.session() gives, not {spark!r}")
 
 
 def register(spark: SparkSession) -> None:

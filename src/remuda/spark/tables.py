@@ -55,6 +55,6 @@ MOMENT: Final = {MESSAGES: "created", EVENTS: "time", LIFECYCLE: "created"}
 
 
 def check_table(table: str) -> str:
-    if table not in SCHEMAS:
+    if not isinstance(table, str) or table not in SCHEMAS:
         raise InvalidOption(f"there is no table {table!r}; the tables are {', '.join(SCHEMAS)}")
     return table

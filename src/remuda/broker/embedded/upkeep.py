@@ -71,6 +71,7 @@ class Upkeep:
         """How much the log had taken in when it was last looked at."""
         self._next_collect = runtime.clock() + runtime.options.collect_interval
         self._intake: Intake | None = None
+        self._taking_in = threading.Lock()
         self._scrubbing = Scrub(runtime.engine.log)
         self._publisher: Publisher | None = None
         self._tables_due = bool(runtime.options.lake)
@@ -186,7 +187,7 @@ class Upkeep:
         self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
             self._try_if_due("ownership", self._runtime.check_fence)
-            self._try_if_due("intake", self._take_in)
+            self._try_if_due("intake", self.take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)
             self._try_if_due("sealing", self._seal_when_quiet)
             self._try_if_due("retention", self._collect_when_due)
@@ -247,15 +248,17 @@ class Upkeep:
         for name in sorted({name for one in told for name in one.damaged}):
             _log.error("%s is damaged and is not in the lakehouse tables; restore it from a copy", name)
 
-    def _take_in(self) -> None:
-        if self._intake is None:
-            place = self._runtime.engine.log.disk.path("spool")
-            if place is None or not os.path.isdir(place):
-                return
-            from remuda.broker.embedded.intake import Intake
+    def take_in(self) -> None:
+        """Publish what lies in the spool. One at a time: two would publish the same batch."""
+        with self._taking_in:
+            if self._intake is None:
+                place = self._runtime.engine.log.disk.path("spool")
+                if place is None or not os.path.isdir(place):
+                    return
+                from remuda.broker.embedded.intake import Intake
 
-            self._intake = Intake(self._runtime)
-        self._intake.run(self._stop.is_set)
+                self._intake = Intake(self._runtime)
+            self._intake.run(self._stop.is_set)
 
     def _checkpoint_when_due(self) -> None:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)

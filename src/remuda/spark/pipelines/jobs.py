@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -256,10 +256,10 @@ def lake_table(lake: str, name: str) -> LakeTable:
         MESSAGES: messages_table, EVENTS: events_table, LIFECYCLE: lifecycle_table, "history": history_table,
         "metrics": metrics_table,
     }  # fmt: skip
-    other = re.fullmatch(r"metrics-([\d.e+]+)s", name)
+    other = re.fullmatch(r"metrics-([\d.e+]+)s", name) if isinstance(name, str) else None
     if other:
         made[name] = lambda lake: metrics_table(lake, f"{other[1]} seconds")
-    if name not in made:
+    if not isinstance(name, str) or name not in made:
         raise InvalidOption(f"there is no table {name!r}; the tables are {', '.join(made)}, and metrics-…s of windows")
     table = made[name](lake)
     if not table.manifest().version:
@@ -397,16 +397,27 @@ def _lost(table: LakeTable) -> Conflict:
 
 def _finish(place: Place, *begins: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
     """Start queries, and wait for them where they come to an end."""
-    queries = [begin() for begin in begins]
+    queries = [_begun(begin) for begin in begins]
     if not place.continuous:
         for begin, query in zip(begins, queries, strict=True):
             _await(query, begin)
     return queries
 
 
+def _begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Spark gives the Python of a query ten seconds to start, which are too few on a busy machine: it is tried again.
+    Over Spark Connect one of them starts with the query, else it is waited for (below)."""
+    for _ in range(_STARTS - 1):
+        try:
+            return begin()
+        except PySparkException as error:
+            if _TOO_BUSY not in str(error):
+                raise
+    return begin()
+
+
 def _await(query: StreamingQuery, begin: Callable[[], StreamingQuery]) -> None:
-    """Spark gives the Python of a query ten seconds to start, which are too few on a busy machine. What a query has
-    done is in its checkpoint, so it is begun again."""
+    """As above. What a query has done is in its checkpoint, so it is begun again."""
     for left in reversed(range(_STARTS)):
         try:
             query.awaitTermination()
@@ -414,7 +425,7 @@ def _await(query: StreamingQuery, begin: Callable[[], StreamingQuery]) -> None:
         except StreamingQueryException as error:
             if not left or _TOO_BUSY not in str(error):
                 raise
-        query = begin()
+        query = _begun(begin)
 
 
 def _publish_once(rows: DataFrame, place: Place) -> None:

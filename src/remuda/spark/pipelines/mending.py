@@ -37,7 +37,8 @@ def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, e
     if not len(lost):
         return 0
     asked = spark.createDataFrame(pa.table({"offset": lost}))
-    known = _told_by_archive(spark, asked, messages, events).withColumn("_known", F.lit(True))
+    # Kept, since it is asked for twice, and would be told from the whole archive as often.
+    known = _told_by_archive(spark, asked, messages, events).persist()
     dates = {str(row[0]) for row in waiting.join(asked, "offset", "left_semi").select("date").distinct().collect()}
 
     def change(old: DataFrame) -> DataFrame:
@@ -51,6 +52,8 @@ def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, e
         lives.rewrite(spark, lambda partition: partition["date"] in dates, change)
     except Conflict:
         return 0  # another run is at work on them; the next one looks again
+    finally:
+        known.unpersist()
     return len(lost)
 
 

@@ -1,0 +1,74 @@
+"""The names of `remuda`, and where they are."""
+
+from remuda.broker.opening import open_async_broker, open_broker
+from remuda.bus.broker_api import MessageFilter
+from remuda.bus.bus import Bus
+from remuda.bus.errors import HandlerFailed, NoResult, ResultNotReady
+from remuda.bus.handlers.context import Attempt, Context, Headers, Response, StopToken
+from remuda.bus.handlers.exceptions import HandlerTimeout, NotInterested, NotNow, Reject, Retry
+from remuda.bus.handlers.middleware import Handled, Middleware
+from remuda.bus.handlers.registry import handles
+from remuda.bus.publishing.dead_letters import DeadLetter
+from remuda.bus.publishing.tracking import MessageStatus
+from remuda.bus.settings.retry import RetryPolicy
+from remuda.bus.testing import ManualClock
+from remuda.lake import arrow
+from remuda.model.errors import (
+    BrokerClosed,
+    Duplicate,
+    InvalidMessage,
+    InvalidOption,
+    NotFound,
+    PartlyRefused,
+    QueueFull,
+    Refused,
+    RemudaError,
+    StorageError,
+)
+from remuda.model.message import Message, Priority
+from remuda.model.messages import Messages
+from remuda.model.options import QueueOptions
+from remuda.model.routing import Binding
+
+__all__ = [
+    "Attempt",
+    "Binding",
+    "BrokerClosed",
+    "Bus",
+    "Context",
+    "DeadLetter",
+    "Duplicate",
+    "Handled",
+    "HandlerFailed",
+    "HandlerTimeout",
+    "Headers",
+    "InvalidMessage",
+    "InvalidOption",
+    "ManualClock",
+    "Message",
+    "MessageFilter",
+    "MessageStatus",
+    "Messages",
+    "Middleware",
+    "NoResult",
+    "NotFound",
+    "NotInterested",
+    "NotNow",
+    "PartlyRefused",
+    "Priority",
+    "QueueFull",
+    "QueueOptions",
+    "Refused",
+    "Reject",
+    "RemudaError",
+    "Response",
+    "ResultNotReady",
+    "Retry",
+    "RetryPolicy",
+    "StopToken",
+    "StorageError",
+    "arrow",
+    "handles",
+    "open_async_broker",
+    "open_broker",
+]
