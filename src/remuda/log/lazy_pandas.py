@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -29,16 +30,19 @@ def defer_pandas() -> None:
 
 
 class _Pandas(MetaPathFinder):
-    """Hides pandas while Arrow looks for it, and then waits for who loads it."""
+    """Hides pandas while Arrow looks for it, from the thread in which it does, and then waits for who loads it."""
 
     hidden = True
+
+    def __init__(self) -> None:
+        self._looking = threading.get_ident()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != "pandas":
             return None
-        if self.hidden:
+        if self.hidden and threading.get_ident() == self._looking:
             raise ModuleNotFoundError("No module named 'pandas'", name=fullname)
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
