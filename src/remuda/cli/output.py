@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from json import dumps
 from typing import Any, Final, Literal
 
 import msgspec
@@ -35,7 +36,8 @@ STATES: Final = {
 
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 """Signs that a terminal obeys, or that change how others are shown."""
 
@@ -49,7 +51,7 @@ def safe(text: str, *, lines: bool = False) -> str:
 
 def _code(sign: re.Match[str]) -> str:
     number = ord(sign[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
@@ -77,8 +79,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
 
 def json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    text = msgspec.json.encode(value, enc_hook=str).decode()
-    sys.stdout.write(_UNSAFE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text) + "\n")
+    try:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    except UnicodeEncodeError:  # a path need not be text
+        text = dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, separators=(",", ":"))
+    sys.stdout.write(_UNSAFE.sub(lambda sign: dumps(sign[0])[1:-1], text) + "\n")
     sys.stdout.flush()
 
 
@@ -88,6 +93,17 @@ def done(text: str, as_json: bool, **values: Any) -> None:
         json(values)
     else:
         print(safe(text))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is lost. Whoever does not agree leaves with exit code 1, and nothing was changed."""
+    if yes:
+        return
+    print(f"{safe(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    if answer.strip().lower() not in ("y", "yes"):
+        print("" if answer else "\n", "nothing was changed", sep="", file=sys.stderr)
+        sys.exit(1)
 
 
 def moment(time: int) -> str:
@@ -126,7 +142,7 @@ def content(body: bytes) -> Any:
     """A body for programs: its JSON value, its text, or its bytes in base64."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return body.decode()

@@ -82,7 +82,9 @@ def clipped(text: str, width: int) -> str:
     """Text on one line of a terminal, by the cells that its characters take."""
     from rich.cells import cell_len, set_cell_size
 
-    shown = visible(text)
+    from remuda.cli.output import safe
+
+    shown = safe(text)
     return shown if cell_len(shown) <= width else set_cell_size(shown, width - 1) + "…"
 
 
@@ -108,16 +110,9 @@ def _plain(hit: Hit, body: bytes | None) -> dict[str, Any]:
     }
 
 
-def visible(text: str) -> str:
-    """Text whose control characters are shown, and do nothing to the terminal."""
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
-
-
 def _quoted(text: str) -> str:
     from shlex import quote
 
-    return quote(visible(text))
+    from remuda.cli.output import safe
+
+    return quote(safe(text))

@@ -19,7 +19,7 @@ _APP: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 def is_app(target: str) -> bool:
     """Whether this is written like `module:variable`."""
-    return _APP.fullmatch(target) is not None and not Path(target).exists()
+    return _APP.fullmatch(target) is not None and not os.path.exists(target)
 
 
 def load_bus(app: str) -> Bus:
@@ -53,7 +53,11 @@ def directory_of(target: str) -> Path:
     if not url.is_directory:
         raise InvalidOption(f"{url} is not a directory; this command reads the directory of an embedded broker")
     path = Path(url.path)
-    if not path.is_dir():
+    try:
+        found = path.is_dir()
+    except OSError as error:
+        raise InvalidOption(f"{str(path)[:100]!r} is not a directory: {error.strerror}") from None
+    if not found:
         raise InvalidOption(f"there is no directory {str(path)!r}; nothing was created. Check the path")
     return path
 

@@ -23,6 +23,7 @@ _BARS: Final = " ▁▂▃▄▅▆▇█"
 _TREND: Final = 12
 _SHARE: Final = 5
 """Reading the directory takes at most one part in so many of the time."""
+_LONGEST_PAUSE: Final = 86_400.0
 _SORTS: Final = ("busy", "waiting", "dead", "name")
 _KEYS: Final = {"b": "busy", "w": "waiting", "d": "dead", "n": "name"}
 
@@ -57,7 +58,7 @@ def top(
 
     if sort not in _SORTS:
         raise InvalidOption(f"--sort must be one of {', '.join(_SORTS)}; not {sort!r}")
-    pause = max(micros(every) / SECOND, 0.1)
+    pause = min(max(micros(every) / SECOND, 0.1), _LONGEST_PAUSE)
     watch = Watch(directory_of(directory))
     try:
         if as_json:
