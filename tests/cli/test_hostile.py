@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,27 @@ def test_bodies_that_only_look_like_json(tmp_path: Path, capsys: pytest.CaptureF
 def test_json_may_hold_a_path_that_is_not_text(capsys: pytest.CaptureFixture[str]) -> None:
     output.json({"index": "a\udcff\x1b", "size": 1})
     assert capsys.readouterr().out == '{"index":"a\\udcff\\u001b","size":1}\n'
+
+
+def test_closed_standard_streams_are_no_crash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_broker(tmp_path, sync="os"):
+        pass
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["publish", str(tmp_path), "a", "-"])
+    assert ended.value.code == 1
+    assert "standard input is closed" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["queues", str(tmp_path), "--json"])
+    sys.stdout.close()
+    assert ended.value.code == 0
+
+
+def test_an_argument_that_is_not_text_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["users", "add", str(tmp_path / "users.txt"), "ada", "--password", "correct horse", "--read", "\udcff"]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert (ended.value.code, capsys.readouterr().err) == (1, "error: '\\udcff' is not UTF-8; nothing was done\n")

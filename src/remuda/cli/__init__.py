@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from remuda.cli.app import app
     from remuda.model.errors import RemudaError
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started it has closed them, and wants none of it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
     try:
         app(args=None if arguments is None else list(arguments), prog_name="remuda")
     except RemudaError as error:
@@ -20,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         named = f"{error.filename!r}: " if error.filename is not None else ""
         _fail(f"{named}{error.strerror or error}")
+    except UnicodeEncodeError as error:
+        _fail(f"{error.object!r} is not UTF-8; nothing was done")
 
 
 def _fail(text: str) -> None:

@@ -62,6 +62,15 @@ def directory_of(target: str) -> Path:
     return path
 
 
+def check_exists(target: str, otherwise: str) -> None:
+    """Raise for a directory that would have to be made: its name may be a slip. `otherwise` says what was not done."""
+    if is_app(target):
+        return
+    url = parse_url(target)
+    if url.is_directory and not os.path.isdir(url.path):
+        raise InvalidOption(f"there is no directory {target!r}; {otherwise}. --create makes it")
+
+
 def log_of(target: str) -> str:
     """The URL at which the event log of a target can be read: a directory that exists, or a broker's stream."""
     url = str(load_bus(target).url) if is_app(target) else target
