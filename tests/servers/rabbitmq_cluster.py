@@ -79,7 +79,7 @@ class Cluster:
         """The node that leads a queue. While one is being chosen, as after a node came back, it is not listed."""
         deadline = time.monotonic() + 60
         while True:
-            told = self._any().control("list_queues", "name", "leader", "--quiet")
+            told = self._control("list_queues", "name", "leader", "--quiet")
             names = dict(line.split("\t") for line in told.splitlines() if "\t" in line)
             for node in self.nodes:
                 if node.name == names.get(queue):
@@ -91,15 +91,23 @@ class Cluster:
         """Give the lead of a queue to another node, and name it."""
         before = self.leader(queue)
         target = next(node for node in self.nodes if node is not before)
-        self._any().control(
+        self._control(
             "eval",
             f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
             f"rabbit_quorum_queue:transfer_leadership(Q, '{target.name}').",
         )
         return target
 
-    def _any(self) -> ClusterNode:
-        return next(node for node in self.nodes if node.running)
+    def _control(self, *arguments: str) -> str:
+        """`rabbitmqctl` on whichever node answers: one that takes itself for a minority is paused for a while."""
+        refusal = AssertionError("no node runs")
+        for node in self.nodes:
+            if node.running:
+                try:
+                    return node.control(*arguments)
+                except AssertionError as error:
+                    refusal = error
+        raise refusal
 
     @staticmethod
     def _together(calls: list[object]) -> None:

@@ -11,6 +11,9 @@ document.addEventListener("click", (event) => {
   if (target.matches("[data-ask]") && !confirm(target.dataset.ask)) event.preventDefault();
 });
 
+// Only now do these buttons do what they say: a click before this script ran would have been lost, or unasked.
+for (const button of all("[data-theme-switch], [data-copy], [data-ask]")) button.disabled = false;
+
 function switchTheme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
