@@ -79,11 +79,12 @@ def test_what_cannot_be_a_directory_is_one_line(remuda: Remuda, folder: Path, ta
     assert (told.out, told.err[:7], told.err.count("\n"), len(told.err) < 2500) == ("", "error: ", 1, True)
 
 
-def test_an_unknown_queue_among_many_is_a_short_error(remuda: Remuda, folder: Path) -> None:
+def test_many_queues_do_not_flood_the_terminal(remuda: Remuda, folder: Path) -> None:
     with open_broker("many", sync="os") as broker:
         for number in range(300):
             broker.create_queue(f"q{number:03}")
     assert remuda("messages", "many", "x", code=1).err.endswith(", q019 and 280 more\n")
+    assert "100 more queues" in remuda("top", "many", "-n", "1").out
 
 
 def test_questions_are_asked_on_stderr_and_silence_is_no(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,18 @@ def test_an_argument_that_is_not_text_is_one_line(tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert (ended.value.code, capsys.readouterr().err) == (1, "error: '\\udcff' is not UTF-8; nothing was done\n")
+
+
+def test_a_table_of_many_rows_is_printed_quickly(capsys: pytest.CaptureFixture[str]) -> None:
+    count = 5000
+    rows = ((f"queue.{number}.\x1b東" + "x" * 300 * (number == 7), number) for number in range(count))
+    began = time.process_time()
+    output.table(["queue", "waiting"], rows, right=["waiting"])
+    assert time.process_time() - began < count * 0.0005
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == count + 2
+    assert lines[0].startswith(" queue ")
+    assert lines[2].startswith(" queue.0.\\x1b東 ")
+    assert "x…" in lines[9]
+    assert lines[9].endswith(" 7")
+    assert max(map(len, lines)) <= 200

@@ -17,6 +17,8 @@ from remuda.model.state import State
 _WIDE: Final = 200
 _BODY: Final = 60
 _NARROWEST: Final = 14
+_MANY: Final = 1000
+"""Rows that are drawn one by one."""
 _WRAPPED: Final = frozenset({"body", "note", "value", "what happened"})
 
 STATES: Final = {
@@ -61,20 +63,58 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
     numbers = set(right)
+    cells = [["" if value is None else safe(str(value)) for value in row] for row in rows]
+    if len(cells) > _MANY:
+        _long_table(columns, cells, numbers, console.width)
+        return
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in numbers else "left"
         if column in _WRAPPED:
             drawn.add_column(column, justify=justify, overflow="fold", min_width=_NARROWEST)
         else:
             drawn.add_column(column, justify=justify, no_wrap=True)
-    for row in rows:
-        drawn.add_row(*(Text("" if value is None else safe(str(value))) for value in row))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
+    for row in cells:
+        drawn.add_row(*map(Text, row))
     console.print(drawn)
+
+
+def _long_table(columns: Sequence[str], rows: list[list[str]], numbers: set[str], width: int) -> None:
+    """A table of many rows, each on one line; rich would take a millisecond for each. What is long is cut."""
+    widest = max(width // 2, _NARROWEST)
+    shown = [[clipped(text, widest) for text in row] for row in (columns, *rows)]
+    widths = [max(map(cells_of, column)) for column in zip(*shown, strict=True)]
+    lines = []
+    for row in shown:
+        parts = []
+        for name, text, room in zip(columns, row, widths, strict=True):
+            blank = " " * (room - cells_of(text))
+            parts.append(blank + text if name in numbers else text + blank)
+        lines.append(clipped(" " + "  ".join(parts), width))
+    lines.insert(1, clipped(" " + "─" * (sum(widths) + 2 * len(widths) - 2), width))
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def cells_of(text: str) -> int:
+    """How wide a terminal shows a text."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def clipped(text: str, width: int) -> str:
+    """A text that can be shown, cut to so many cells."""
+    if cells_of(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text[: 4 * width], width - 1) + "…"
 
 
 def json(value: Any) -> None:
