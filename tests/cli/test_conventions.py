@@ -108,6 +108,15 @@ def test_an_index_cannot_begin_behind_the_end(remuda: Remuda, data: str) -> None
     assert not Path(data, "index").exists()
 
 
+@pytest.mark.parametrize("command", ["init", "status", "messages", "retry"])
+def test_a_database_that_cannot_be_used_is_one_line(remuda: Remuda, folder: Path, command: str) -> None:
+    for url in ("sqlite:///app.py", "postgresql://nobody:x@127.0.0.1:1/none"):
+        told = remuda("db", command, url, "--json", code=1)
+        assert (told.out, told.err.count("\n")) == ("", 1)
+        assert told.err.startswith("error: the database cannot be used: ")
+    remuda("db", "messages", "sqlite:///outbox.db", "--limit", "9" * 23, code=2)
+
+
 def test_a_reader_that_leaves_is_no_error(data: str, folder: Path) -> None:
     """`remuda log tail data | head -1`."""
     with Bus("data") as bus:
