@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.effort import Effort
-from benchmarks.rabbitmq.rows import node, rabbitmq_rows
+from benchmarks.rabbitmq.rows import rabbitmq_rows, started_server
 from benchmarks.results import Result
 
 
 def main(quick: bool) -> None:
     effort = Effort(rounds=1, seconds=0.1) if quick else Effort(rounds=3, seconds=1.0)
-    with node() as url:
-        results = [measure(effort) for measure in rabbitmq_rows(url).values()]
+    with started_server() as server:
+        results = [measure(effort) for measure in rabbitmq_rows(server).values()]
     Console(width=120).print(table(results))
 
 

@@ -11,7 +11,12 @@ from importlib import import_module
 from typing import Any, Final
 
 from benchmarks.rabbitmq.sides import WINDOW
-from remuda import Bus, Context
+from remuda import Bus
+from remuda.amqp.confirms import Outgoing, Receipt
+from remuda.amqp.connection import Connection
+from remuda.broker.rabbitmq import codec
+from remuda.broker.rabbitmq.topology import CHANNELS
+from remuda.model.messages import Messages
 
 Timed = Callable[[str, str, bytes, int], float]
 """Of a URL, a queue, a body and a count to seconds."""
@@ -35,10 +40,11 @@ class _Counter:
                 self.done.set()
 
 
-def _bus(url: str, queue: str, handle: Callable[[Context], None]) -> Bus:
-    # The same queue as the others have: without priorities, which cost RabbitMQ a queue within the queue for each.
-    bus = Bus(f"{url}?queue_type=classic&max_priority=0&log=no")
-    bus.subscribe(queue, queue=queue)(handle)
+def _bus(url: str, queue: str, handle: Callable[..., None], *, logged: bool = False, batch: int | None = None) -> Bus:
+    """With the same queue as the others have: without priorities, which cost RabbitMQ a queue within the queue for
+    each; and without the event log, which they do not keep, unless it is to be `logged`."""
+    bus = Bus(f"{url}?queue_type=classic&max_priority=0{'' if logged else '&log=no'}")
+    bus.subscribe(queue, queue=queue, batch=batch)(handle)
     assert bus.broker
     return bus
 
@@ -57,10 +63,11 @@ def _publish(bus: Bus, queue: str, body: bytes, count: int) -> None:
     asyncio.run(main())
 
 
-def remuda_publish(url: str, queue: str, body: bytes, count: int) -> float:
-    def never(context: Context) -> None: ...
+def _ignore(body: bytes) -> None: ...
 
-    with _bus(url, queue, never) as bus:
+
+def remuda_publish(url: str, queue: str, body: bytes, count: int, *, logged: bool = False) -> float:
+    with _bus(url, queue, _ignore, logged=logged) as bus:
         began = time.perf_counter()
         _publish(bus, queue, body, count)
         took = time.perf_counter() - began
@@ -68,13 +75,18 @@ def remuda_publish(url: str, queue: str, body: bytes, count: int) -> float:
         return took
 
 
-def remuda_consume(url: str, queue: str, body: bytes, count: int) -> float:
+def remuda_consume(
+    url: str, queue: str, body: bytes, count: int, *, logged: bool = False, batch: int | None = None
+) -> float:
     counter = _Counter(count)
 
-    def handle(context: Context) -> None:
+    def handle(body: bytes) -> None:
         counter()
 
-    with _bus(url, queue, handle) as bus:
+    def handle_many(bodies: list[bytes]) -> None:
+        counter(len(bodies))
+
+    with _bus(url, queue, handle if batch is None else handle_many, logged=logged, batch=batch) as bus:
         _publish(bus, queue, body, count)
         began = time.perf_counter()
         bus.start()
@@ -85,19 +97,52 @@ def remuda_consume(url: str, queue: str, body: bytes, count: int) -> float:
         return took
 
 
-def remuda_end_to_end(url: str, queue: str, body: bytes, count: int) -> float:
+def remuda_end_to_end(url: str, queue: str, body: bytes, count: int, *, logged: bool = False) -> float:
     counter = _Counter(count)
 
-    def handle(context: Context) -> None:
+    def handle(body: bytes) -> None:
         counter()
 
-    with _bus(url, queue, handle) as bus:
+    with _bus(url, queue, handle, logged=logged) as bus:
         bus.start()
         began = time.perf_counter()
         _publish(bus, queue, body, count)
         assert counter.done.wait(_PATIENCE)
         took = time.perf_counter() - began
         bus.stop()
+        bus.broker.remove_queue(queue)
+        return took
+
+
+def server_publish(url: str, queue: str, body: bytes, count: int) -> float:
+    """What RabbitMQ takes in: the bytes that the bus would send, made before, by a client that does nothing else."""
+    now = time.time_ns() // 1000
+    columns = Messages(bodies=[body] * count, name=queue, ids=range(1 << 50, (1 << 50) + count), created=now)
+    messages = [Outgoing(CHANNELS, queue, properties, body) for properties in codec.encode(columns, now)]
+    with _bus(url, queue, _ignore) as bus, Connection(url) as connection:
+        channel, waiting = connection.channel(confirms=True), list[Receipt]()
+        began = time.perf_counter()
+        for start in range(0, count, _BATCH):
+            if len(waiting) * _BATCH >= WINDOW:
+                waiting.pop(0).wait(_PATIENCE)
+            waiting.append(channel.publish_many(messages[start : start + _BATCH], mandatory=True))
+        for receipt in waiting:
+            receipt.wait(_PATIENCE)
+        took = time.perf_counter() - began
+        bus.broker.remove_queue(queue)
+        return took
+
+
+def server_consume(url: str, queue: str, body: bytes, count: int) -> float:
+    """What RabbitMQ gives out of what the bus published, to a client that only acknowledges."""
+    with _bus(url, queue, _ignore) as bus, Connection(url) as connection:
+        _publish(bus, queue, body, count)
+        began = time.perf_counter()
+        consumer, seen = connection.channel(prefetch=WINDOW).consume(queue), 0
+        while seen < count:
+            seen += consumer.ack(consumer.get(WINDOW, _PATIENCE))
+        took = time.perf_counter() - began
+        consumer.cancel()
         bus.broker.remove_queue(queue)
         return took
 

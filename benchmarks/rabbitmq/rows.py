@@ -5,6 +5,7 @@ Two rows are about bare clients, three about the whole: a bus with its handlers 
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.effort import Effort
 from benchmarks.rabbitmq import bus_sides, sides
@@ -31,15 +32,28 @@ ROWS: Final = (
 )  # fmt: skip
 
 
+class Server(NamedTuple):
+    """A running RabbitMQ."""
+
+    url: str
+    pid: int
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of CPU that it has used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def node() -> Iterator[str]:
-    """The URL of a private node."""
-    running = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-bench-")), "bench", one_scheduler=False)
+def started_server() -> Iterator[Server]:
+    """A private node."""
+    node = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-bench-")), "bench", one_scheduler=False)
     try:
-        running.start()
-        yield running.url
+        node.start()
+        yield Server(node.url, node.pid)
     finally:
-        end_node(running)
+        end_node(node)
 
 
 def _timed(work: sides.Work, *, filled: bool) -> bus_sides.Timed:
@@ -55,10 +69,17 @@ def _timed(work: sides.Work, *, filled: bool) -> bus_sides.Timed:
     return run
 
 
+LOGGED: Final = "remuda with its event log"
+BATCHED: Final = "remuda with a handler of batches"
+LIMIT: Final = "server"
+"""Whatever RabbitMQ carries of the same messages, to and from a client that costs next to nothing."""
+_OURS: Final = ("remuda", LOGGED, BATCHED, LIMIT)
 _BARE: Final = ("pika", "pika-select", "aio-pika")
 WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
     "rabbitmq/publish": {
         "remuda": bus_sides.remuda_publish,
+        LOGGED: partial(bus_sides.remuda_publish, logged=True),
+        LIMIT: bus_sides.server_publish,
         **{side: _timed(sides.PUBLISH[side], filled=False) for side in _BARE},
         "kombu": bus_sides.kombu_publish,
         "faststream": bus_sides.faststream_publish,
@@ -66,6 +87,9 @@ WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
     },
     "rabbitmq/consume": {
         "remuda": bus_sides.remuda_consume,
+        LOGGED: partial(bus_sides.remuda_consume, logged=True),
+        BATCHED: partial(bus_sides.remuda_consume, batch=250),
+        LIMIT: bus_sides.server_consume,
         **{side: _timed(sides.CONSUME[side], filled=True) for side in _BARE},
         "kombu": bus_sides.kombu_consume,
         "faststream": bus_sides.faststream_consume,
@@ -73,6 +97,7 @@ WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
     },
     "rabbitmq/end-to-end": {
         "remuda": bus_sides.remuda_end_to_end,
+        LOGGED: partial(bus_sides.remuda_end_to_end, logged=True),
         "faststream": bus_sides.faststream_end_to_end,
         "dramatiq": bus_sides.dramatiq_end_to_end,
     },
@@ -81,25 +106,33 @@ WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
 }
 
 
-def row(name: str, url: str, effort: Effort) -> Result:
-    works = WORKS[name]
+def row(name: str, server: Server, effort: Effort) -> Result:
+    works, url = WORKS[name], server.url
     rates: dict[str, list[float]] = {side: [] for side in works}
     costs: dict[str, list[float]] = {side: [] for side in works}
+    of_server: dict[str, list[float]] = {side: [] for side in works}
     for _ in range(effort.rounds):
         for side, work in works.items():
             count = max(_LEAST, round(_PER_SECOND * effort.seconds)) // (4 if side in _SLOW else 1)
-            with _queue(url, made=side != "remuda" or "client" in name) as queue:
-                worked = time.process_time()
+            with _queue(url, made=side not in _OURS or "client" in name) as queue:
+                worked, served = time.process_time(), server.cpu
                 rates[side].append(count / work(url, queue, _BODY, count))
                 costs[side].append((time.process_time() - worked) / count * 1e6)
+                of_server[side].append((server.cpu - served) / count * 1e6)
     medians = {side: statistics.median(found) for side, found in rates.items()}
     settings = {
         "body_bytes": len(_BODY), "window": sides.WINDOW, "queue": _CLASSIC, "persistent": True,
         # What a side costs is the same on a busy machine, and where the server is the limit. It includes getting ready.
         "cpu_us_per_message": {side: round(statistics.median(found), 1) for side, found in costs.items()},
+        # Of both cores of the machine, of which the client needs one: who fills the queue first is counted, too.
+        "server_cpu_us_per_message": {side: round(statistics.median(found), 1) for side, found in of_server.items()},
         "rounds": {side: [round(rate) for rate in found] for side, found in rates.items()},
     }  # fmt: skip
-    return rate_result(name, medians.pop("remuda"), dict(medians), None, settings)
+    for name_of_it, side in (("with_event_log", LOGGED), ("with_handler_of_batches", BATCHED)):
+        if side in medians:
+            settings[name_of_it] = round(medians.pop(side))
+    ours, limit = medians.pop("remuda"), medians.pop(LIMIT, None)
+    return rate_result(name, ours, dict(medians), limit, settings)
 
 
 @contextmanager
@@ -114,14 +147,14 @@ def _queue(url: str, *, made: bool) -> Iterator[str]:
         channel.delete_queue(name)
 
 
-def rabbitmq_rows(url: str) -> dict[str, Callable[[Effort], Result]]:
+def rabbitmq_rows(server: Server) -> dict[str, Callable[[Effort], Result]]:
     """How each row is measured on a running broker."""
-    return {name: partial(row, name, url) for name in ROWS}
+    return {name: partial(row, name, server) for name in ROWS}
 
 
 def _on_own_node(name: str, effort: Effort) -> Result:
-    with node() as url:
-        return row(name, url, effort)
+    with started_server() as server:
+        return row(name, server, effort)
 
 
 RABBITMQ_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {name: partial(_on_own_node, name) for name in ROWS}

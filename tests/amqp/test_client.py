@@ -187,7 +187,7 @@ def test_connections_closed_by_the_broker_come_back(rabbit: RabbitNode, queue: s
     with Connection(rabbit.url) as connection:
         channel = connection.channel(confirms=True, prefetch=10)
         consumer = channel.consume(queue)
-        rabbit.control("close_all_connections", "--", "testing")
+        rabbit.close_connections("testing")
         channel.publish("", queue, b"after", mandatory=True).wait(30)
         (delivery,) = consumer.get(10, 30)
         assert delivery.body == b"after"
@@ -200,7 +200,7 @@ def test_a_memory_alarm_blocks_publishers(rabbit: RabbitNode, queue: str) -> Non
     """`connection.blocked` is told; what is queued is bounded; and it goes on when the alarm is over."""
     with Connection(rabbit.url, max_buffered=100_000) as connection:
         channel = connection.channel(confirms=True)
-        rabbit.control("set_vm_memory_high_watermark", "absolute", "1")
+        rabbit.limit_memory(0.00001)
         try:
             sent = channel.publish_many(messages(queue, 10))
             deadline = time.monotonic() + 20
@@ -216,7 +216,7 @@ def test_a_memory_alarm_blocks_publishers(rabbit: RabbitNode, queue: str) -> Non
             with pytest.raises(ReplyTimeout, match=r"blocks publishers \(low on memory\)"):
                 fill()
         finally:
-            rabbit.control("set_vm_memory_high_watermark", "0.4")
+            rabbit.limit_memory(0.4)
         sent.wait(30)
         channel.publish("", queue, b"last").wait(60)
         assert connection.blocked is None

@@ -6,13 +6,15 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remuda.amqp import methods
+from remuda.amqp.channel import Channel
+from remuda.amqp.confirms import Outgoing
 from remuda.amqp.errors import ProtocolError
 from remuda.amqp.frames import FRAME_MAX, HEARTBEAT, Event, FrameParser, add_content, method_frame
 from remuda.amqp.methods import BY_INDEX, WITH_CONTENT, BasicDeliver, BasicPublish, Heartbeat, Method, decode_method
@@ -43,6 +45,9 @@ from remuda.amqp.tables import (
     with_entries,
 )
 from remuda.model.errors import InvalidMessage
+
+if TYPE_CHECKING:
+    from remuda.amqp.connection import Connection
 
 few = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 short_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -363,3 +368,27 @@ def test_a_closed_channels_content_is_forgotten() -> None:
 def test_properties_that_fill_a_frame_are_refused() -> None:
     with pytest.raises(InvalidMessage, match="properties and headers take 200000 bytes"):
         add_content([], PUBLISH, 1, bytes(200_000), b"")
+
+
+batches = st.lists(
+    st.tuples(
+        st.sampled_from(["", "x"]),
+        st.sampled_from(["k", "k", "l"]),
+        st.sampled_from([EMPTY, EMPTY, b"\x10\x00\x02"]),
+        st.sampled_from([b"a", b"a", b"b", b"", b"long", b"z" * 9000]),
+    ),
+    max_size=6,
+)
+
+
+@few
+@given(batches)
+def test_a_batch_is_encoded_as_its_messages_are(rows: list[tuple[str, str, bytes, bytes]]) -> None:
+    """Whether they are alike or not."""
+    batch = [Outgoing(*row) for row in rows]
+    channel = Channel(cast("Connection", None), 5, confirms=True, prefetch=0)
+    out: list[bytes] = []
+    for exchange, key, properties, body in batch:
+        add_content(out, method_frame(5, BasicPublish(0, exchange, key, True)), 5, properties, body, 4096)
+    assert channel._encoded(batch, True, 4096) == b"".join(out)
+    assert channel._encoded(batch * 2, True, 4096) == b"".join(out * 2)

@@ -16,9 +16,9 @@ import json, sys
 from benchmarks.effort import Effort
 from benchmarks.rabbitmq import rows
 rows._LEAST = 400
-url, row = sys.argv[1:]
-result = rows.rabbitmq_rows(url)[row](Effort(rounds=1, seconds=0.0))
-print(json.dumps([result.name, result.remuda, result.peers, result.settings["cpu_us_per_message"]]))
+url, pid, row = sys.argv[1:]
+result = rows.rabbitmq_rows(rows.Server(url, int(pid)))[row](Effort(rounds=1, seconds=0.0))
+print(json.dumps([result.name, result.remuda, result.peers, result.limit, result.settings]))
 """
 
 
@@ -34,19 +34,22 @@ PEERS = {
 
 
 @pytest.mark.parametrize("row", PEERS)
-def test_all_clients_are_measured(row: str, rabbit: RabbitNode) -> None:
+def test_all_clients_are_measured(row: str, rabbit: RabbitNode, clean_url: str) -> None:
     """In a process of its own, since pika leaves sockets behind."""
     pytest.importorskip("pika")
     pytest.importorskip("aio_pika")
     pytest.importorskip("faststream")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, rabbit.url, row],
+        [sys.executable, "-c", SCRIPT, clean_url, str(rabbit.pid), row],
         cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    name, rate, peers, costs = json.loads(done.stdout)
+    name, rate, peers, limit, settings = json.loads(done.stdout)
     assert name == row
     assert rate > 0
     assert set(peers) == PEERS[row]
     assert all(peers.values())
-    assert all(costs.values())
+    assert all(settings["cpu_us_per_message"].values())
+    assert set(settings["server_cpu_us_per_message"]) >= PEERS[row]
+    assert (limit is None) == (row not in ("rabbitmq/publish", "rabbitmq/consume"))
+    assert settings.get("with_event_log", 1) > 0

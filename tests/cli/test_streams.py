@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda import Message
+from remuda import Bus, Message
 from remuda.model.state import State
 from tests.cli.kit import Remuda, start, wait_for
 from tests.log.eventlogs import WrittenStream, tell
@@ -76,3 +76,23 @@ def test_u3_what_is_not_there_is_said_in_one_line(remuda: Remuda, written: Writt
     assert "no connection" in said
     assert "secret" not in said
     assert "is not a directory" in remuda("queues", written.url, code=1).err
+
+
+def test_u3_schedules_on_rabbitmq(remuda: Remuda, clean_url: str) -> None:
+    """B19: the command lists them from the definitions and the event log, beside the process that runs them."""
+    bus = Bus(clean_url)
+    bus.every("1h", name="tick")(lambda: None)
+    bus.cron("0 3 * * *", tz="Europe/Berlin", name="nightly")(lambda: None)
+    try:
+        bus.start()
+        rows = {row["name"]: row for row in remuda("schedules", clean_url, "--json").value}
+        assert {name: row["rule"] for name, row in rows.items()} == {
+            "tick": "every 1h",
+            "nightly": "cron 0 3 * * * Europe/Berlin",
+        }
+        assert all(row["next"] and row["last"] is None and row["status"] == "running" for row in rows.values())
+        shown = remuda("schedules", clean_url).out
+        assert "nightly" in shown
+        assert "never" in shown
+    finally:
+        bus.close()

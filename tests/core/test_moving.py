@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from remuda.core.extensions import MessageFacts
+from remuda.model.commands import Move, Publish
+from remuda.model.filters import MessageFilter
+from remuda.model.messages import Messages
 from remuda.model.options import Status
 from remuda.model.settlement import Outcome
 from remuda.model.state import State
@@ -167,3 +171,24 @@ def test_l3_a_message_whose_queues_creation_was_lost_is_found_again() -> None:
     fresh = bench.restarted()
     assert fresh.found == {"q": 2}
     assert fresh.info("q").waiting == 2
+
+
+def test_q12_an_id_that_came_with_a_move_is_its_messages_after_a_restart_too() -> None:
+    """Nothing in the log tells that a message which too few confirmed has left."""
+
+    def facts(offset: int) -> MessageFacts:
+        return MessageFacts("x", 1)
+
+    bench = Bench({"type": "push", "confirmations": 3, "unique_ids": True, "acknowledge_timeout": 1}, facts_of=facts)
+    bench.subscribe("one", "two", "three")
+    bench.publish("a", ids=["x"])
+    bench.answer(bench.sent[0], Outcome.ACK)
+    bench.wait(2)
+    for consumer in ("one", "two", "three"):
+        bench.unsubscribe(consumer)
+    assert bench.core.queues["q"].size == 0
+    bench.declare("other", PULL)
+    bench.publish_to({"queue": "other"}, "b", ids=["x"])
+    assert bench.do(Move("other", "q", MessageFilter(states=frozenset({State.QUEUED})))) == 1
+    again = Publish(Messages(bodies=[b"c"], name="q", ids=["x"]), queue="q")
+    assert list(bench.restarted(facts_of=facts).apply(again, bench.now).refusals) == [0]

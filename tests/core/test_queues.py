@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from remuda.model.commands import Pull
+from remuda.model.durations import SECOND
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.options import Status
 from remuda.model.settlement import Outcome
 from remuda.model.state import State
-from tests.core.kit import PULL, Bench
+from tests.core.kit import NOW, PULL, Bench, offsets
 
 
 @pytest.mark.parametrize(
@@ -137,3 +138,15 @@ def test_a_removed_queue_ends_its_messages_and_is_not_found() -> None:
 def test_a_queue_needs_a_name_that_can_be_shown(name: str) -> None:
     with pytest.raises(InvalidOption, match="name"):
         Bench().declare(name)
+
+
+def test_q13_whoever_pulls_is_served_when_a_refused_publish_initializes_the_queue() -> None:
+    before = Bench(PULL)
+    before.publish("a")
+    bench = Bench()
+    bench.core.replay(before.appended[0])  # the record that created the queue is lost
+    bench.core.resume(NOW)
+    assert bench.core.info("q").status is Status.NOT_INITIALIZED
+    assert bench.pull(wait=60 * SECOND) is None
+    assert bench.publish_to({"options": {"message_size_limit": 1}}, "long").refusals
+    assert [offsets(dispatch) for dispatch in bench.sent] == [[0]]

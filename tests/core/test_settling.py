@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from remuda.model.commands import EndUnreadable, Settle
+from remuda.model.durations import SECOND
 from remuda.model.message import Priority
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
-from tests.core.kit import PULL, Bench
+from tests.core.kit import PULL, Bench, offsets
 
 
 def test_m8_an_acknowledged_message_succeeds_and_is_complete() -> None:
@@ -210,3 +211,14 @@ def test_settling_in_a_queue_that_is_gone_is_a_late_answer() -> None:
     bench = Bench(PULL)
     assert bench.do(Settle("gone", 5, Settlement(Outcome.ACK))) == 0
     assert bench.core.recorder.late_answers == 1
+
+
+def test_q2_whoever_pulls_is_served_by_an_answer_that_comes_when_others_are_due() -> None:
+    bench = Bench(PULL)
+    bench.publish("a", "b")
+    held, late = bench.pull(), bench.pull()
+    bench.answer(late, Outcome.RELEASE, delay=SECOND)
+    assert bench.pull(wait=60 * SECOND) is None
+    bench.now += 2 * SECOND
+    bench.answer(held, Outcome.ACK)
+    assert [offsets(dispatch) for dispatch in bench.sent] == [[0], [1], [1]]

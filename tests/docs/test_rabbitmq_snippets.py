@@ -24,9 +24,9 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_block_runs_on_rabbitmq(name: str, broker_url: str, tmp_path: Path) -> None:
+def test_block_runs_on_rabbitmq(name: str, clean_url: str, tmp_path: Path) -> None:
     log = f"log-{uuid.uuid4().hex[:8]}"
-    code = BLOCKS[name].replace("amqp://host/vhost", f"{broker_url}?log={log}")
+    code = BLOCKS[name].replace("amqp://host/vhost", f"{clean_url}?log={log}")
     assert code != BLOCKS[name]
     (tmp_path / "app.py").write_text(code)
     try:
@@ -35,7 +35,7 @@ def test_block_runs_on_rabbitmq(name: str, broker_url: str, tmp_path: Path) -> N
             env={**os.environ, "PYTHONPATH": str(Path(remuda.__file__).parent.parent)},
         )  # fmt: skip
     finally:
-        with Connection(broker_url) as connection:
+        with Connection(clean_url) as connection:
             connection.channel().delete_queue(log)
     assert done.returncode == 0, done.stderr
     expected = re.findall(r"#> (.*)$", BLOCKS[name], re.MULTILINE)

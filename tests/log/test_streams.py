@@ -189,8 +189,7 @@ def test_l8_a_url_may_be_parsed_before(url: str) -> None:
 def test_l8_the_stream_keeps_as_long_as_who_made_it_said(url: str, rabbit: RabbitNode) -> None:
     with StreamWriter(url, retention=Retention(max_age="2h", max_bytes=5_000_000)) as writer:
         assert Retention(max_age="2h").arguments()["x-max-age"] == "7200s"
-        told = rabbit.control("list_queues", "name", "arguments")
-        mine = next(line for line in told.splitlines() if line.startswith(writer.stream))
+        mine = rabbit.arguments_of(writer.stream)
         assert "7200s" in mine
         assert "5000000" in mine
         with StreamWriter(url, retention=Retention(max_age="1h")) as other:
@@ -439,7 +438,7 @@ def test_l1_a_silent_broker_is_waited_for_and_said(url: str, rabbit: RabbitNode)
 
 def test_l1_what_the_broker_does_not_take_holds_nothing_up(url: str, rabbit: RabbitNode) -> None:
     """A message larger than RabbitMQ allows is told of, once; those around it are kept."""
-    rabbit.control("eval", "application:set_env(rabbit, max_message_size, 2000000).")
+    rabbit.evaluate("application:set_env(rabbit, max_message_size, 2000000)")
     try:
         with StreamWriter(url) as writer:
             for id, size in (("small", 10), ("large", 1_500_000), ("too large", 3_000_000), ("last", 10)):
@@ -449,7 +448,7 @@ def test_l1_what_the_broker_does_not_take_holds_nothing_up(url: str, rabbit: Rab
             writer.append([batch(["after"])])
             writer.flush(60)
     finally:
-        rabbit.control("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+        rabbit.evaluate("application:set_env(rabbit, max_message_size, 134217728)")
     assert sorted(id for _, id in rows_of(open_event_log(url))) == ["after", "large", "last", "small"]
 
 

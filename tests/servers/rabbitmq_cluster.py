@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -40,11 +41,11 @@ class ClusterNode(RabbitNode):
 
     def pause(self) -> None:
         """Stop the process where it is: its sockets stay open, and nothing answers."""
-        os.kill(int((self.directory / "pid").read_text()), signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            os.kill(int((self.directory / "pid").read_text()), signal.SIGCONT)
+            os.kill(self.pid, signal.SIGCONT)
 
 
 class Cluster:
@@ -58,14 +59,17 @@ class Cluster:
     @property
     def url(self) -> str:
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
-        return f"amqp://guest:guest@{hosts}/?heartbeat=4s"
+        return f"amqp://guest:guest@{hosts}/?heartbeat=4s&backoff_max=1s"
 
     def start(self) -> None:
         cookie = secrets.token_hex(16)
         for node in self.nodes:
             node.join(self.nodes, cookie)
         self._together([node.start for node in self.nodes])
-        self.nodes[0].control("await_online_nodes", str(len(self.nodes)), "--timeout", "60")
+        deadline = time.monotonic() + 60
+        while self._evaluate("length(rabbit_nodes:all_running())") != str(len(self.nodes)):
+            assert time.monotonic() < deadline, "the nodes do not find one another"
+            time.sleep(0.2)
 
     def close(self) -> None:
         for node in self.nodes:
@@ -76,36 +80,35 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def leader(self, queue: str) -> ClusterNode:
-        """The node that leads a queue. While one is being chosen, as after a node came back, it is not listed."""
+        """The node that leads a queue, once all nodes have their part of it: a queue whose leader ends before that may
+        stay without one. While one is being chosen, as after a node came back, there is none."""
         deadline = time.monotonic() + 60
         while True:
-            told = self._control("list_queues", "name", "leader", "--quiet")
-            names = dict(line.split("\t") for line in told.splitlines() if "\t" in line)
+            told = self._evaluate(
+                f"{{ok, Q}} = {_lookup(queue)}, I = rabbit_quorum_queue:info(Q, [leader, online]), "
+                "{length(proplists:get_value(online, I)), proplists:get_value(leader, I)}"
+            )
             for node in self.nodes:
-                if node.name == names.get(queue):
+                if node.name in told and told.startswith(f"{{{sum(one.running for one in self.nodes)},"):
                     return node
             assert time.monotonic() < deadline, f"nobody leads {queue}: {told}"
-            time.sleep(1)
+            time.sleep(0.2)
 
     def move_leader(self, queue: str) -> ClusterNode:
         """Give the lead of a queue to another node, and name it."""
         before = self.leader(queue)
         target = next(node for node in self.nodes if node is not before)
-        self._control(
-            "eval",
-            f'{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)), '
-            f"rabbit_quorum_queue:transfer_leadership(Q, '{target.name}').",
-        )
+        self._evaluate(f"{{ok, Q}} = {_lookup(queue)}, rabbit_quorum_queue:transfer_leadership(Q, '{target.name}')")
         return target
 
-    def _control(self, *arguments: str) -> str:
-        """`rabbitmqctl` on whichever node answers: one that takes itself for a minority is paused for a while."""
-        refusal = AssertionError("no node runs")
+    def _evaluate(self, expression: str) -> str:
+        """An expression on whichever node answers: one that takes itself for a minority is paused for a while."""
+        refusal: Exception = AssertionError("no node runs")
         for node in self.nodes:
             if node.running:
                 try:
-                    return node.control(*arguments)
-                except AssertionError as error:
+                    return node.evaluate(expression)
+                except (AssertionError, subprocess.TimeoutExpired) as error:
                     refusal = error
         raise refusal
 
@@ -126,6 +129,10 @@ class Cluster:
             thread.join(200)
         if failures:
             raise failures[0]
+
+
+def _lookup(queue: str) -> str:
+    return f'rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>))'
 
 
 @pytest.fixture(scope="module")

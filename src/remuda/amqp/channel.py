@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from remuda.amqp.acks import AckWindow
@@ -122,18 +123,39 @@ class Channel:
         On a channel without confirms the receipt is settled as soon as the messages are handed to the connection.
         """
         messages = tuple(messages)  # the caller may go on using its list
-        receipt = Receipt(messages)
-        connection = self.connection
-        frame_max = connection.frame_max
+        frame_max = self.connection.frame_max
+        data = self._encoded(messages, mandatory, frame_max)
+        with self.connection.changed:
+            self.connection.wait_for(self, timeout, room=True)
+            if self.connection.frame_max < frame_max:
+                data = self._encoded(messages, mandatory, self.connection.frame_max)
+            receipt = self._hand_over(messages, data)
+        return self._sent(receipt)
+
+    def publish_now(self, messages: Sequence[Outgoing], *, mandatory: bool = False) -> Receipt | None:
+        """As `publish_many`, where that would not wait; None, and nothing is sent, where it would."""
+        messages = tuple(messages)
+        connection, frame_max = self.connection, self.connection.frame_max
+        if not connection.has_room(self):
+            return None
         data = self._encoded(messages, mandatory, frame_max)
         with connection.changed:
-            connection.wait_for(self, timeout, room=True)
-            if connection.frame_max < frame_max:
-                data = self._encoded(messages, mandatory, connection.frame_max)
-            if self.confirms and messages:
-                self.tracker.add(receipt)
-            connection.put(data)
-        if not self.confirms or not messages:
+            if not connection.has_room(self) or connection.frame_max < frame_max:
+                return None
+            receipt = self._hand_over(messages, data)
+        return self._sent(receipt)
+
+    def _hand_over(self, messages: Sequence[Outgoing], data: bytes) -> Receipt:
+        """With the connection's lock held."""
+        receipt = Receipt(messages)
+        if self.confirms and messages:
+            self.tracker.add(receipt)
+        self.connection.put_off(data)
+        return receipt
+
+    def _sent(self, receipt: Receipt) -> Receipt:
+        self.connection.wake()
+        if not self.confirms or not receipt.messages:
             receipt.settle()
         return receipt
 
@@ -144,11 +166,13 @@ class Channel:
         no_ack: bool = False,
         exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        comes_back: bool = True,
     ) -> Consumer:
-        """Ask for the messages of a queue."""
+        """Ask for the messages of a queue. A consumer of a queue that goes with the connection shall not come back
+        after a loss: it ends."""
         tag = f"remuda-{next(_TAGS)}"
         request = BasicConsume(0, queue, tag, False, no_ack, exclusive, False, _table(arguments))
-        consumer = Consumer(self, request)
+        consumer = Consumer(self, request, comes_back=comes_back)
 
         def begin() -> None:
             self.consumers[tag] = consumer
@@ -189,7 +213,8 @@ class Channel:
             count = self.window.ack(delivery.tag for delivery in deliveries if delivery.epoch == self.epoch)
             if count:
                 connection.unsent_acks.add(self)
-                connection.wake()
+        if count:
+            connection.wake()
         return count
 
     def nack(self, delivery: Delivery, *, requeue: bool = True) -> bool:
@@ -300,20 +325,46 @@ class Channel:
         return epoch, reply.result()
 
     def _encoded(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes:
+        if {*map(type, messages)} - {Outgoing}:
+            for message in messages:
+                if not isinstance(message, tuple) or len(message) != 4:
+                    raise InvalidMessage(f"a message to publish is an Outgoing, not {message!r}")
+        if len(messages) > 1 and (alike := self._encoded_alike(messages, mandatory, frame_max)) is not None:
+            return alike
         out: list[bytes] = []
-        frames, number = self._frames, self.number
-        for message in messages:
-            if not isinstance(message, tuple) or len(message) != 4:
-                raise InvalidMessage(f"a message to publish is an Outgoing, not {message!r}")
         for exchange, routing_key, properties, body in messages:
-            frame = frames.get((exchange, routing_key, mandatory))
-            if frame is None:
-                if len(frames) >= _FRAMES_KEPT:
-                    frames.clear()
-                frame = method_frame(number, BasicPublish(0, exchange, routing_key, mandatory))
-                frames[exchange, routing_key, mandatory] = frame
-            add_content(out, frame, number, properties, body, frame_max)
+            add_content(out, self._frame(exchange, routing_key, mandatory), self.number, properties, body, frame_max)
         return b"".join(out)
+
+    def _encoded_alike(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes | None:
+        """Messages for one place whose properties and bodies have the same lengths, as those of a batch mostly have:
+        what stands around them is made once. None if they are not so."""
+        exchanges, keys, properties, bodies = zip(*messages, strict=True)
+        exchange, key, first, body = messages[0]
+        if (
+            {*map(type, properties), *map(type, bodies)} != {bytes}
+            or exchanges.count(exchange) != len(messages)
+            or keys.count(key) != len(messages)
+            or {*map(len, properties)} != {len(first)}
+            or {*map(len, bodies)} != {len(body)}
+        ):
+            return None
+        around: list[bytes] = []
+        add_content(around, self._frame(exchange, key, mandatory), self.number, first, body, frame_max)
+        if len(around) != 6:
+            return None  # without a body, or with one in several frames
+        frame, header, _, between, _, end = around
+        rows = zip(repeat(frame + header), properties, repeat(between), bodies, repeat(end))
+        return b"".join(chain.from_iterable(rows))
+
+    def _frame(self, exchange: str, routing_key: str, mandatory: bool) -> bytes:
+        frame = self._frames.get((exchange, routing_key, mandatory))
+        if frame is None:
+            if len(self._frames) >= _FRAMES_KEPT:
+                self._frames.clear()
+            frame = method_frame(self.number, BasicPublish(0, exchange, routing_key, mandatory))
+            self._frames[exchange, routing_key, mandatory] = frame
+        return frame
 
     def lost(self, error: AmqpError) -> list[Receipt]:
         """This life of the channel is over. Called with the connection's lock held; the receipts are to be settled."""
@@ -321,8 +372,12 @@ class Channel:
         self.epoch += 1
         self.window.clear()
         self.resuming.clear()
-        for consumer in self.consumers.values():
+        for tag, consumer in list(self.consumers.items()):
             consumer.forget()
+            if not consumer.comes_back:
+                del self.consumers[tag]
+                self.connection.unbounded.discard(consumer)
+                consumer.end(error)
         if self.reply is not None:
             self.reply.fail(error)
             self.reply = None

@@ -51,6 +51,7 @@ from remuda.amqp.methods import (
     Method,
 )
 from remuda.amqp.options import ConnectionOptions, parse_url
+from remuda.amqp.reading import Deliveries
 from remuda.amqp.transport import Link
 from remuda.model.errors import Conflict, InvalidOption
 
@@ -58,6 +59,12 @@ _LOG: Final = logging.getLogger("remuda.amqp")
 _STEADY: Final = 5.0
 """A connection that held for so long was a good one: the next loss starts the back-off anew."""
 _IDLE: Final = 3600.0
+_BACKLOG: Final = 200
+"""Where so many deliveries wait here for those who take them, nobody is in a hurry for the next."""
+_WORTH_A_TURN: Final = 65536
+_GATHERING: Final = 0.001
+"""So many seconds are then left for more bytes to come: RabbitMQ sends them in small pieces, and to read one costs as
+much as dozens of deliveries."""
 
 
 class Connection:
@@ -107,6 +114,7 @@ class Connection:
         os.set_blocking(self._wake_in, False)
         os.set_blocking(self._wake_out, False)
         self._sent_at = self._heard_at = 0.0
+        self._gathers = False
         self._thread = threading.Thread(target=self._run, name=f"amqp {self.options.name}".strip(), daemon=True)
 
     def open(self, timeout: float | None = None) -> Connection:
@@ -122,6 +130,12 @@ class Connection:
             self.close(1.0)
             raise ConnectFailed(f"no connection to {self.options} within {timeout:g} s: {self.last_error}")
         return self
+
+    def await_up(self, timeout: float) -> bool:
+        """Wait until there is a connection, again if need be; False if there is none in time."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.up or self.failure is not None or self._ending, timeout)
+            return self.up and not self._ending
 
     def __enter__(self) -> Connection:
         return self.open()
@@ -185,11 +199,17 @@ class Connection:
 
     def put(self, data: bytes) -> None:
         """Queue bytes for the socket."""
-        self._out.append(data)
-        self._out_size += len(data)
+        self.put_off(data)
         self.wake()
 
+    def put_off(self, data: bytes) -> None:
+        """Queue bytes for the socket; `wake` must follow."""
+        self._out.append(data)
+        self._out_size += len(data)
+
     def wake(self) -> None:
+        """Have the connection's thread look. Best called without the lock, which that thread takes next: whatever was
+        queued before is seen, since it looks after it has said that it sleeps."""
         if not self._awake:
             self._awake = True
             with contextlib.suppress(OSError):
@@ -216,6 +236,11 @@ class Connection:
             if left <= 0:
                 raise self._too_late(channel, limit)
             self.changed.wait(left)
+
+    def has_room(self, channel: Channel) -> bool:
+        """Whether `wait_for` would not wait for room on a channel."""
+        usable = channel.ended is None and self.failure is None and not self._ending
+        return usable and channel.open and self._out_size <= self.options.max_buffered
 
     def forget(self, channel: Channel, error: AmqpError) -> None:
         """A channel is closed for good."""
@@ -428,15 +453,17 @@ class Connection:
         assert link is not None
         unsent = self._send(link)
         reading = not self._overfull()
-        wanted = (select.POLLIN if reading else 0) | (select.POLLOUT if unsent else 0)
+        gathers, self._gathers = self._gathers and reading, False
+        listening = reading and not gathers
+        wanted = (select.POLLIN if listening else 0) | (select.POLLOUT if unsent else 0)
         self._poll.modify(link.sock, wanted)
         now = time.monotonic()
-        wait = min(longest, self._until_beat(link, now, reading))
+        wait = min(_GATHERING if gathers else longest, self._until_beat(link, now, reading))
         for number, _ in self._poll.poll(max(wait, 0.0) * 1000):
             if number == self._wake_in:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_in, 4096)
-            elif reading:
+            elif listening:
                 self._receive(link)
         self._awake = True
         if self._abandoned is not None:
@@ -513,7 +540,7 @@ class Connection:
         while (data := link.read()) is not None:
             self._heard_at = time.monotonic()
             events = link.parser.feed(data)
-            self._dispatch(events)
+            self._gathers = self._dispatch(events) >= _BACKLOG and len(data) < _WORTH_A_TURN
             if link.parser.error is not None:
                 error = link.parser.error
                 self._last_words(link, ConnectionClose(error.code, error.text[:200]))
@@ -521,8 +548,8 @@ class Connection:
             if self.options.tls is None:
                 return
 
-    def _dispatch(self, events: list[Event]) -> None:
-        """Hand on what came, deliveries of one consumer together."""
+    def _dispatch(self, events: list[Event]) -> int:
+        """Hand on what came, deliveries of one consumer together; how many of these wait where the fewest do."""
         delivered: dict[Consumer, list[Delivery]] = {}
         settled: list[Receipt] = []
         answered: list[Reply] = []
@@ -539,10 +566,11 @@ class Connection:
                             method.delivery_tag, channel.epoch, method.redelivered, method.exchange,
                             method.routing_key, properties, body,
                         )  # fmt: skip
-                        if consumer in delivered:
-                            delivered[consumer].append(delivery)
-                        else:
-                            delivered[consumer] = [delivery]
+                        delivered.setdefault(consumer, []).append(delivery)
+                elif type(method) is Deliveries:
+                    consumer = channel.consumers.get(method.like.consumer_tag)
+                    if consumer is not None:
+                        delivered.setdefault(consumer, []).extend(method.of_epoch(channel.epoch))
                 elif type(method) is BasicAck:
                     settled += channel.tracker.answer(method.delivery_tag, method.multiple, True)
                 elif type(method) is BasicNack:
@@ -559,14 +587,15 @@ class Connection:
                     settled += self._on_channel(channel, method, properties, body)
             for consumer, batch in delivered.items():
                 if not consumer.request.no_ack and batch[-1].epoch == consumer.channel.epoch:
-                    consumer.channel.window.delivered(delivery.tag for delivery in batch)
-        for consumer, batch in delivered.items():
-            if batch[-1].epoch == consumer.channel.epoch:
-                consumer.extend(batch)
+                    consumer.channel.window.delivered([delivery.tag for delivery in batch])
+        waiting = [
+            consumer.extend(batch) for consumer, batch in delivered.items() if batch[-1].epoch == consumer.channel.epoch
+        ]
         for reply in answered:
             reply.done.set()
         for receipt in settled:
             receipt.settle()
+        return min(waiting) if waiting and not answered and not settled else 0
 
     def _on_channel(self, channel: Channel, method: Method, properties: bytes, body: bytes) -> list[Receipt]:
         if isinstance(method, ChannelClose):

@@ -24,19 +24,21 @@ NO_ACK_HELD: Final = 10_000
 class Consumer:
     """Deliveries of one queue. When the connection breaks they are forgotten, since the broker delivers them again."""
 
-    def __init__(self, channel: Channel, request: BasicConsume) -> None:
+    def __init__(self, channel: Channel, request: BasicConsume, *, comes_back: bool = True) -> None:
         self.channel = channel
         self.request = request
         self.prefetch = channel.prefetch
+        self.comes_back = comes_back
         self.ended: AmqpError | None = None
         self._held: deque[Delivery] = deque()
         self._changed = threading.Condition()
-        self._listener: Callable[[], None] | None = None
+        self._listener: Callable[[], int | None] | None = None
 
-    def listen(self, listener: Callable[[], None]) -> None:
+    def listen(self, listener: Callable[[], int | None]) -> None:
         """Have a function called, in the connection's thread, whenever deliveries came or the consumer ended.
 
-        It must not wait; `take` gives it what is there. It is called at once, too."""
+        It must not wait; `take` gives it what is there. It is called at once, too. It may tell how many deliveries wait
+        with it."""
         self._listener = listener
         listener()
 
@@ -84,12 +86,13 @@ class Consumer:
         """Whether the connection should stop reading until some are taken."""
         return self.request.no_ack and len(self._held) >= NO_ACK_HELD
 
-    def extend(self, deliveries: list[Delivery]) -> None:
+    def extend(self, deliveries: list[Delivery]) -> int:
+        """Take in what came; how many wait to be taken out."""
         with self._changed:
             self._held.extend(deliveries)
             self._changed.notify_all()
-        if self._listener is not None:
-            self._listener()
+            waiting = len(self._held)
+        return waiting if self._listener is None else self._listener() or 0
 
     def forget(self) -> None:
         """Drop what is held, since its channel is gone."""

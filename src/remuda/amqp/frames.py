@@ -139,7 +139,7 @@ class FrameParser:
                     if (channel == 0) != (index[:2] == b"\x00\x0a"):
                         raise ProtocolError(COMMAND_INVALID, f"{type(method).__name__} came on channel {channel}")
                 if index in WITH_CONTENT:
-                    end = self._content(buffer, end, channel, method, events)
+                    end = self._content(buffer, position, end, channel, method, events)
                 else:
                     events.append((channel, method, b"", b""))
             elif kind == 8:
@@ -182,8 +182,9 @@ class FrameParser:
         self._names[raw] = names
         return names
 
-    def _content(self, buffer: bytes, start: int, channel: int, method: Method, events: list[Event]) -> int:
-        """Header and body where both lie in the buffer, as they mostly do; otherwise they are gathered one by one."""
+    def _content(self, buffer: bytes, begin: int, start: int, channel: int, method: Method, events: list[Event]) -> int:
+        """Header and body of the method at `begin` where both lie in the buffer, as they mostly do; otherwise they are
+        gathered one by one. Gives where to go on."""
         if len(buffer) - start >= 22:
             kind, of, size, class_id, _, body_size = _CONTENT.unpack_from(buffer, start)
             header_end: int = start + _OVERHEAD + size

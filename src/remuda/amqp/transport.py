@@ -17,7 +17,7 @@ from remuda.amqp.errors import (
     LoginRefused,
     ReplyTimeout,
 )
-from remuda.amqp.frames import FRAME_MIN, PROTOCOL_HEADER, Event, FrameParser, method_frame
+from remuda.amqp.frames import FRAME_MIN, PROTOCOL_HEADER, Event, method_frame
 from remuda.amqp.methods import (
     ConnectionClose,
     ConnectionCloseOk,
@@ -30,6 +30,7 @@ from remuda.amqp.methods import (
     Method,
 )
 from remuda.amqp.options import ConnectionOptions
+from remuda.amqp.reading import DeliveryReader
 
 M = TypeVar("M", bound=Method)
 
@@ -40,7 +41,7 @@ class Link:
     def __init__(self, sock: socket.socket, place: str) -> None:
         self.sock = sock
         self.place = place
-        self.parser = FrameParser()
+        self.parser = DeliveryReader()
         self.frame_max = 0
         self.channel_max = 0
         self.heartbeat = 0

@@ -53,6 +53,10 @@ class RunLedger(Protocol):
         """A message for this run was published."""
         ...
 
+    def planned(self) -> dict[str, int]:
+        """By schedule, when the newest run is due that was planned."""
+        ...
+
     def begin(self, schedule: str, due: int, copy: str) -> bool:
         """Whether this copy of the run's message may run: the first that asked may, and may again."""
         ...

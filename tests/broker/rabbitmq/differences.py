@@ -49,7 +49,6 @@ REFUSED_WHOLLY = {
     "TestPush": "type",
     "TestConfirmations": "confirmations",
     "TestUniqueIds": "unique_ids",
-    "TestRouters": "routers",
     "TestPace": "delay_between_messages",
 }
 """Classes all of which need what is refused; `test_refusals.py` proves that it is."""
@@ -65,7 +64,7 @@ DOOR = (
 REFUSED = frozenset(
     {
         "auto_destroy", "commit_when", "confirmations", "delay_between_messages", "expired_queue", "group",
-        "limit_exceeded", "message_limit", "message_timeout", "newest", "persistence", "routers", "type", "unique_ids",
+        "limit_exceeded", "message_limit", "message_timeout", "newest", "persistence", "type", "unique_ids",
     }
 )  # fmt: skip
 """Features that are refused, as the tables of docs/rabbitmq.md say."""

@@ -93,3 +93,16 @@ def test_messages_published_one_by_one_are_decoded_together() -> None:
     ]
     assert [item.meta.created for item in groups[0].items()] == [NOW + at for at in range(8)]
     assert [item.number for item in groups[0].choose([2, 5]).items()] == [(5 << 40) + 2, (5 << 40) + 5]
+
+
+@pytest.mark.parametrize("odd", [(), (0,), (9, 10), (8,), (30, 31, 59), tuple(range(0, 60, 2))])
+def test_m2_messages_that_differ_stand_between_those_that_are_alike(odd: tuple[int, ...]) -> None:
+    """M2: runs of likeness begin and end anywhere, whatever it is that differs."""
+    rows = []
+    for row in range(60):
+        message = Message("a.b", b"%d" % row, str((5 << 40) + row), created=NOW)
+        if row in odd:
+            changes = ({"name": "a.c"}, {"id": f"own-{row}"}, {"headers": {"h": "x"}}, {"id": "ü" * 6 + f"{row:07}"})
+            message = msgspec.structs.replace(message, **changes[row % 4])
+        rows.append(message)
+    assert round_trip(Messages.of(rows)) == rows

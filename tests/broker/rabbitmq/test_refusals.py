@@ -65,8 +65,10 @@ def test_what_a_queue_was_made_with_cannot_be_changed(broker: Broker, change: di
     [
         ("newest", lambda broker: broker.pull("orders", newest=True)),
         ("group", lambda broker: broker.subscribe("orders", group="g")),
-        ("routers", lambda broker: broker.create_router("r", "distribute", [Binding(queue="orders")])),
-        ("routers", lambda broker: broker.route("r", Message("x", b""))),
+        (
+            "routers",
+            lambda broker: broker.create_router("r", "headers", [Binding(queue="orders", arguments={"a": b"bytes"})]),
+        ),
         ("log", lambda broker: broker.message("1")),
         ("log", lambda broker: broker.spectate()),
     ],
@@ -84,7 +86,10 @@ def test_verbs_are_refused_by_name(broker: Broker, feature: str, ask: Callable[[
 def test_names_that_cannot_be(broker: Broker, name: str) -> None:
     with pytest.raises(InvalidOption, match="cannot be made"):
         broker.create_queue(name)
+    with pytest.raises(InvalidOption, match="cannot be made"):
+        broker.create_router("gate", "first", [Binding(queue=name)])
     assert broker.queues() == []
+    assert broker.routers() == {}
 
 
 @pytest.mark.parametrize(

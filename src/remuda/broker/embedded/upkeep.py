@@ -177,6 +177,7 @@ class Upkeep:
         # Whoever took over in a storm of kills may be the next to fall: what it had to play is played only once.
         self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
+            self._try_if_due("ownership", self._runtime.check_fence)
             self._try_if_due("intake", self._take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)
             if "sealing" in self.troubles:

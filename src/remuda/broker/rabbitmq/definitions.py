@@ -1,4 +1,5 @@
-"""What RabbitMQ does not tell again: the options and the status of each queue, and which runs of schedules began.
+"""What RabbitMQ does not tell again: the options and the status of each queue, routers with their bindings, and which
+runs of schedules began.
 
 Every change is a value, and all processes play the same changes in the same order: of two that create a queue at once,
 the options of the first stand, and both are told.
@@ -11,7 +12,9 @@ from uuid import uuid4
 
 import msgspec
 
+from remuda.core.routing import Exchange, Routing
 from remuda.model.options import QueueOptions, Status
+from remuda.model.routing import Binding, ExchangeKind
 
 CREATED: Final = "created"
 CONFIGURED: Final = "configured"
@@ -21,6 +24,11 @@ REMOVED: Final = "removed"
 PARKING: Final = "parking"
 DEFINED: Final = "defined"
 """A queue as it stands, in place of all the changes that made it so."""
+ROUTER: Final = "router"
+"""A router with its bindings, in place of one of the same name."""
+BOUND: Final = "bound"
+UNBOUND: Final = "unbound"
+ROUTER_REMOVED: Final = "router removed"
 PLANNED: Final = "planned"
 BEGAN: Final = "began"
 _RUNS_KEPT: Final = 32
@@ -32,7 +40,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 
     action: str
     name: str
-    """Of a queue, or of a schedule."""
+    """Of a queue, a router or a schedule."""
     token: str
     time: int
     options: QueueOptions | None = None
@@ -43,6 +51,8 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     copy: str = ""
     """Which copy of a run's message it is about."""
     who: str | None = None
+    kind: ExchangeKind | None = None
+    bindings: tuple[Binding, ...] = ()
 
 
 class QueueDefinition(msgspec.Struct, frozen=True):
@@ -59,6 +69,8 @@ class Catalog:
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueDefinition] = {}
+        self.routing = Routing()
+        """Where routers lead to. Whose turn it is, each process counts for itself."""
         self.planned: dict[str, list[int]] = {}
         """By schedule, when the runs planned last are due."""
         self.began: dict[str, dict[int, str]] = {}
@@ -66,7 +78,7 @@ class Catalog:
 
     def __len__(self) -> int:
         runs = (*self.planned.values(), *self.began.values())
-        return len(self.queues) + sum(map(len, runs))
+        return len(self.queues) + len(self.routing.exchanges) + sum(map(len, runs))
 
     def play(self, change: Change) -> bool:
         """Whether it holds: it changed something or, of a run, says again what held before."""
@@ -74,11 +86,14 @@ class Catalog:
             return self._plan(change.name, change.due)
         if change.action == BEGAN:
             return self._begin(change.name, change.due, change.copy)
+        if change.action in (ROUTER, BOUND, UNBOUND, ROUTER_REMOVED):
+            return self._route(change)
         definition = self._changed(change, self.queues.get(change.name))
         if definition is None:
             if change.action != REMOVED:
                 return False
             self.planned.pop(change.name, None)  # a schedule's queue has its name, and takes its runs with it
+            self.routing.forget_queue(change.name)
             return self.queues.pop(change.name, None) is not None
         if definition == self.queues.get(change.name):
             return change.action == CONFIGURED
@@ -90,6 +105,10 @@ class Catalog:
         found = [
             change(DEFINED, name, now, options=one.options, status=one.status, parks=one.parks)
             for name, one in self.queues.items()
+        ]
+        found += [
+            change(ROUTER, name, now, kind=one.kind, bindings=one.bindings)
+            for name, one in self.routing.exchanges.items()
         ]
         found += [change(PLANNED, name, now, due=due) for name, dues in self.planned.items() for due in dues]
         found += [
@@ -129,6 +148,22 @@ class Catalog:
             case "parking" if known is not None:
                 return msgspec.structs.replace(known, parks=True)
         return None
+
+    def _route(self, change: Change) -> bool:
+        routers, name = self.routing.exchanges, change.name
+        if change.action == ROUTER and change.kind is not None:
+            routers[name] = Exchange(change.kind, change.bindings)
+            return True
+        if name not in routers:
+            return False
+        if change.action == ROUTER_REMOVED:
+            del routers[name]
+        for binding in change.bindings:
+            if change.action == BOUND:
+                routers[name].bind(binding)
+            else:
+                routers[name].unbind(binding)
+        return True
 
     def _plan(self, schedule: str, due: int) -> bool:
         dues = self.planned.setdefault(schedule, [])

@@ -23,8 +23,12 @@ MOST: Final = 4096
 """Unanswered messages of one queue in this process, at most, however many are asked for."""
 MANY: Final = 32
 """From so many on that are asked for at once, messages are quick, and more of them are on their way meanwhile."""
-AHEAD: Final = 4
-"""How many times as many: RabbitMQ sends while workers work, and they never wait for what they have acknowledged."""
+AHEAD: Final = 2
+"""How many times as many, at least: RabbitMQ sends while workers work, and they never wait for what they have
+acknowledged."""
+_STEP_BITS: Final = 3
+"""The prefetch grows eightfold at once: each growth is one consumer more, which costs RabbitMQ something for every
+message."""
 IDLE: Final = 1.0
 """Seconds without a request after which the queue is left alone."""
 
@@ -216,7 +220,7 @@ class Fetcher:
         self._looked = now
         with self._guard:
             idle = not self._requests and now - self._last_asked >= IDLE
-            few = len(self._held) > 2 * AHEAD * self._peak
+            few = len(self._held) > 2 * _prefetch_for(self._peak)
             peak, self._peak = self._peak, self._wanted()
         if (not self._consumers and not self._held) or not (idle or few):
             return []
@@ -258,14 +262,13 @@ class Fetcher:
             return self.fixed
         with self._guard:
             wanted = self._wanted()
-        needed = 1 << max(wanted - 1, 0).bit_length()
-        return min(max(self._prefetch, needed if wanted < MANY else needed * AHEAD), MOST)
+        return max(self._prefetch, _prefetch_for(wanted))
 
     def _wanted(self) -> int:
         return sum(request.count for request in self._requests) + self.in_hand
 
-    def _collect(self, consumer: Consumer) -> None:
-        """Called from the connection's thread when deliveries came or the consumer ended."""
+    def _collect(self, consumer: Consumer) -> int:
+        """Called from the connection's thread when deliveries came or the consumer ended; how many wait now."""
         arrived = consumer.take()
         with self._guard:
             self._held.extend(arrived)
@@ -275,6 +278,7 @@ class Fetcher:
             self._consumers = []
             self.failure = consumer.ended
             self._on_gone()
+        return len(self._held)
 
     def _serve(self) -> None:
         ready: list[tuple[_Request, Arrival]] = []
@@ -294,3 +298,9 @@ class Fetcher:
         if not for_nobody:
             self.in_hand += len(batch)
         return batch
+
+
+def _prefetch_for(wanted: int) -> int:
+    """How many RabbitMQ is to send where so many are asked for or in hand."""
+    needed = 1 << -(-max(wanted - 1, 0).bit_length() // _STEP_BITS) * _STEP_BITS
+    return min(needed if wanted < MANY else needed * AHEAD, MOST)

@@ -4,17 +4,21 @@ as columns, and answered together."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from operator import eq
 from struct import Struct
 from typing import Any, Final
 
 import msgspec
 
 from remuda.amqp.delivery import Delivery
+from remuda.amqp.reading import count_alike
 from remuda.broker.rabbitmq.codec import Incoming, decode
 from remuda.log.streams.numbers import references
 from remuda.model.messages import Messages, fold
 
 _LONG: Final = Struct(">I")
+_FEWEST: Final = 8
 _SENT: Final = b"\x0ccap-senttimeS"
 _SHARED: Final = tuple(
     name for name in Messages.__struct_fields__ if name not in {"bodies", "ids", "created"}
@@ -77,17 +81,19 @@ class _Likeness:
     """What the properties of a group's messages have in common: all but the id, which stands there twice, and two
     times."""
 
-    __slots__ = ("created", "head", "id", "length", "redelivered", "sent", "tail", "to_created", "to_id", "to_sent")
+    __slots__ = ("head", "layout", "length", "redelivered", "tail", "to_created", "to_id", "to_sent")
 
     def __init__(self, raw: bytes, redelivered: bool, cuts: tuple[slice, slice, slice, slice]) -> None:
+        id, sent, created, again = cuts
         self.length = len(raw)
         self.redelivered = redelivered
-        self.id, self.sent, self.created, again = cuts
-        self.head = raw[: self.id.start]
-        self.to_sent = raw[self.id.stop : self.sent.start]
-        self.to_created = raw[self.sent.stop : self.created.start]
-        self.to_id = raw[self.created.stop : again.start]
+        self.head = raw[: id.start]
+        self.to_sent = raw[id.stop : sent.start]
+        self.to_created = raw[sent.stop : created.start]
+        self.to_id = raw[created.stop : again.start]
         self.tail = raw[again.stop :]
+        ends = (0, id.start, id.stop, sent.start, sent.stop, created.start, created.stop, again.start, again.stop)
+        self.layout = Struct("".join(f"{stop - start}s" for start, stop in pairwise((*ends, len(raw)))))
 
     @classmethod
     def of(cls, incoming: Incoming) -> _Likeness | None:
@@ -110,34 +116,48 @@ class _Likeness:
         cuts = slice(id_at, id_at + len(own)), sent, created, slice(again_at, again_at + len(own))
         return cls(raw, incoming.delivery.redelivered, cuts)
 
-    def read(self, delivery: Delivery) -> tuple[bytes, bytes] | None:
-        """Id and time of a message that is like the others; None if it is not."""
-        raw = delivery.raw_properties
-        if len(raw) != self.length or delivery.redelivered != self.redelivered:
-            return None
-        own, sent, created = raw[self.id], raw[self.sent], raw[self.created]
-        alike = b"".join((self.head, own, self.to_sent, sent, self.to_created, created, self.to_id, own, self.tail))
-        return (own, created) if raw == alike and created.isdigit() and own.isascii() else None
+    def read(self, deliveries: Sequence[Delivery]) -> tuple[list[str], list[int]]:
+        """Ids and times of those from the front that are like the others."""
+        count = count_alike([one.redelivered for one in deliveries], self.redelivered)
+        raw = [one.raw_properties for one in deliveries[:count]]
+        count = count_alike(list(map(len, raw)), self.length)
+        if not count:
+            return [], []
+        rows = self.layout.iter_unpack(b"".join(raw[:count]))
+        heads, ids, to_sents, _, to_createds, created, to_ids, again, tails = zip(*rows, strict=True)
+        count = min(
+            count_alike(heads, self.head), count_alike(to_sents, self.to_sent), count_alike(tails, self.tail),
+            count_alike(to_createds, self.to_created), count_alike(to_ids, self.to_id),
+        )  # fmt: skip
+        if ids != again:
+            count = min(count, count_alike(list(map(eq, ids, again)), True))
+        if not b"".join(created).isdigit():
+            count = min(count, count_alike(list(map(bytes.isdigit, created)), True))
+        if not b"".join(ids).isascii():
+            count = min(count, count_alike(list(map(bytes.isascii, ids)), True))
+        return list(map(bytes.decode, ids[:count])), list(map(int, created[:count]))
 
 
 def read_groups(deliveries: Sequence[Delivery], now: int) -> list[Group]:
     """The messages of deliveries, in their order."""
     groups: list[Group] = []
-    if len(deliveries) == 1:
-        return [_alone(decode(deliveries[0], now))]
-    like: _Likeness | None = None
-    group: Group | None = None
-    for delivery in deliveries:
-        found = like.read(delivery) if like is not None else None
-        if found is None or group is None:
-            sample = decode(delivery, now)
-            like, group = _Likeness.of(sample), _alone(sample)
-            groups.append(group)
-        else:
-            group.deliveries.append(delivery)
-            group.ids.append(found[0].decode())
-            group.created.append(int(found[1]))
-    for group in groups:
+    at, ahead = 0, _FEWEST
+    while at < len(deliveries):
+        sample = decode(deliveries[at], now)
+        group = _alone(sample)
+        groups.append(group)
+        at += 1
+        like = _Likeness.of(sample) if at < len(deliveries) else None
+        while like is not None and at < len(deliveries):
+            ids, created = like.read(deliveries[at : at + ahead])
+            group.deliveries += deliveries[at : at + len(ids)]
+            group.ids += ids
+            group.created += created
+            at += len(ids)
+            if len(ids) < ahead:
+                ahead = max(len(ids), _FEWEST)
+                break
+            ahead *= 2  # so that little is looked at in vain where messages differ
         if len(group.ids) > 1:
             group.numbers = references(group.ids)
     return groups

@@ -85,7 +85,7 @@ class Definitions:
             own = f"{CHANGES}.{uuid4().hex}"
             channel.declare_queue(own, durable=False, exclusive=True, auto_delete=True)
             channel.bind_queue(own, CHANGES)
-            consumer = channel.consume(own, no_ack=True)
+            consumer = channel.consume(own, no_ack=True, comes_back=False)
             self._adopt(self._read())
         self.trouble = None
         self._consumer = consumer

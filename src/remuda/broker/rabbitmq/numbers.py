@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import sub
 
 from remuda.log.streams.numbers import HASHED, reference
 from remuda.model.ids import STEP, Snowflakes
@@ -47,10 +49,7 @@ def id_of(number: int) -> str | None:
 
 def runs_of(numbers: Sequence[int], step: int = STEP) -> list[tuple[int, int]]:
     """Neighbours together: each run is a first number and how many there are, a snowflake's step apart."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][0] + runs[-1][1] * step:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs
+    if not numbers:
+        return []
+    breaks = [at for at, gap in enumerate(map(sub, numbers[1:], numbers), 1) if gap != step]
+    return [(numbers[start], stop - start) for start, stop in pairwise((0, *breaks, len(numbers)))]

@@ -23,15 +23,19 @@ from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.settling import Plan
 from remuda.broker.rabbitmq.support import DEAD
 from remuda.model.commands import (
+    Bind,
     Clear,
     Command,
     ConfigureQueue,
+    DeclareExchange,
     DeclareQueue,
     Forget,
     Move,
+    RemoveExchange,
     RemoveQueue,
     Reprocess,
     SetStatus,
+    Unbind,
 )
 from remuda.model.document import Consumption, Document, QueueView
 from remuda.model.errors import NotFound, Unsupported
@@ -79,10 +83,12 @@ class Operating:
                 return self.forget(command)
             case Move():
                 return self.move(command)
-        raise no_routers()
+            case DeclareExchange() | RemoveExchange() | Bind() | Unbind():
+                return self._runtime.routers.carry_out(command)
+        raise Unsupported(f"RabbitMQ has no equal of {type(command).__name__}; nothing was changed", "command")
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        return {}
+        return self._runtime.routers.all()
 
     def flush(self) -> None:
         self._runtime.records.flush()
@@ -288,13 +294,6 @@ class Operating:
             if seen is None or seen.message_count >= count:
                 return
             time.sleep(0.005)
-
-
-def no_routers() -> Unsupported:
-    return Unsupported(
-        "routers are RabbitMQ's exchanges here: declare and bind them with any of its tools. Nothing was changed",
-        "routers",
-    )
 
 
 def _send_back(plan: Plan, queue: str, to: str, item: Incoming, who: str | None) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, Final
+from itertools import repeat
+from typing import Final
 
 import msgspec
 
@@ -31,6 +32,8 @@ from remuda.model.results import Differences, Receipt
 from remuda.model.state import State
 from remuda.model.topics import check_topic, root
 
+Routes = Sequence[tuple[str, ...]]
+"""The queues of each message of a batch."""
 ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH, Status.NOT_INITIALIZED})
 _AT_ONCE: Final = 5_000
 """Microseconds within which a time has come."""
@@ -100,7 +103,7 @@ class Publishing:
             or not all(map(self.topology.knows, self.needed(command)))
         )
 
-    def prepare(self, command: Publish) -> None:
+    def prepare(self, command: Publish, routes: Routes | None = None) -> None:
         """Make what the messages need beside their queues: places to wait, and to be parked when they expire."""
         messages, now = command.messages, self.clock()
         if messages.due is not None:
@@ -108,16 +111,20 @@ class Publishing:
                 if due is not None and due - now > _AT_ONCE:
                     self.topology.make_level(level_for(due - now))
         if messages.expires is not None:
-            for queue in {name for row in range(len(messages)) for name in self.queues_of(command, row)}:
+            rows = [self.queues_of(command, row) for row in range(len(messages))] if routes is None else routes
+            for queue in {name for names in rows for name in names}:
                 definition = self.definitions.queues.get(queue)
                 if definition is not None:
                     self.topology.make_parking(queue, definition)
 
-    def submit(self, command: Publish, differs: dict[str, Differences] | None = None) -> Future[Receipt]:
-        """Send. It never waits; `prepare` must have gone before."""
+    def submit(
+        self, command: Publish, differs: dict[str, Differences] | None = None, routes: Routes | None = None
+    ) -> Future[Receipt]:
+        """Send; with `routes`, each message to the queues that are named for it. It never waits; `prepare` must have
+        gone before."""
         now = self.clock()
-        messages = self._stamped(command.messages, now)
-        publication = Publication(self, command, messages, now, differs or {})
+        messages = self.stamped(command.messages, now)
+        publication = Publication(self, command, messages, now, differs or {}, routes)
         self._open.add(publication.future)
         publication.future.add_done_callback(self._open.discard)
         publication.start()
@@ -192,9 +199,7 @@ class Publishing:
     def outgoing(self, command: Publish, row: int, properties: bytes, body: bytes, now: int) -> list[Outgoing]:
         """What is sent for one message."""
         messages = command.messages
-        due = cell(messages.due, row)
-        if due is not None and due - now > _AT_ONCE:
-            exchange = exchange_of(self.topology.level_made(due - now))
+        if (exchange := self.waiting_place(messages, row, now)) is not None:
             return [Outgoing(exchange, queue, properties, body) for queue in self.queues_of(command, row)]
         if command.queue is not None:
             return [Outgoing("", command.queue, properties, body)]
@@ -210,7 +215,31 @@ class Publishing:
             out.append(Outgoing(TOPICS, by_topic[0], _with_more(properties, tuple(by_topic)), body))
         return out
 
-    def _stamped(self, messages: Messages, now: int) -> Messages:
+    def waiting_place(self, messages: Messages, row: int, now: int) -> str | None:
+        """The exchange behind which a message waits whose time has not come."""
+        due = cell(messages.due, row)
+        return exchange_of(self.topology.level_made(due - now)) if due is not None and due - now > _AT_ONCE else None
+
+    def tell(self, messages: Messages, queues: Column[tuple[str, ...]], now: int) -> None:
+        """Count messages that were taken in, keep them in the log, and announce them."""
+        for names in queues if isinstance(queues, list) else [queues]:
+            for name in names:
+                counts = self.counts.setdefault(name, {})
+                counts[State.QUEUED] = counts.get(State.QUEUED, 0) + (1 if isinstance(queues, list) else len(messages))
+        if not isinstance(self.records, NoRecords):
+            self.records.append([Appended(number_of(messages.id(0)), now, messages, queues)])
+        if self.notices.wanted:
+            by_queue: dict[str, list[int]] = {}
+            for row in range(len(messages)):
+                for name in cell(queues, row):
+                    by_queue.setdefault(name, []).append(number_of(messages.id(row)))
+            self.notices.post(
+                Notice(NoticeKind.PRODUCED, name, now, first, count)
+                for name, numbers in by_queue.items()
+                for first, count in runs_of(numbers)
+            )
+
+    def stamped(self, messages: Messages, now: int) -> Messages:
         """With ids for those that bring none, and the time."""
         ids: range | list[str] | None = messages.ids
         if ids is None:
@@ -235,8 +264,9 @@ class Publication:
     """One batch on its way."""
 
     def __init__(
-        self, parent: Publishing, command: Publish, messages: Messages, now: int, differs: dict[str, Differences]
-    ) -> None:
+        self, parent: Publishing, command: Publish, messages: Messages, now: int, differs: dict[str, Differences],
+        routes: Routes | None,
+    ) -> None:  # fmt: skip
         self.future: Future[Receipt] = Future()
         self._parent = parent
         self._command = msgspec.structs.replace(command, messages=messages)
@@ -244,14 +274,19 @@ class Publication:
         self._now = now
         self._differs = differs
         self._refusals: dict[int, Refused] = {}
+        self._partly: dict[int, Refused] = {}
         self._unroutable: set[int] = set()
-        self._rows: list[int] = []
+        self._rows: Sequence[int] = []
+        self._routes = None if routes is None else list(routes)
+        """The queues of each row. One that refuses it is taken out."""
 
     def start(self) -> None:
         if not self._messages.bodies:
             self.future.set_result(Receipt(0, [], {}))
             return
         out = self._first_round()
+        if self._routes is not None:
+            self._unroutable.update(row for row, names in enumerate(self._routes) if not names)
         self._send(out, self._answered)
 
     def _first_round(self) -> list[Outgoing]:
@@ -259,13 +294,15 @@ class Publication:
         properties = codec.encode(messages, self._now)
         bodies = messages.bodies
         topics, name = messages.topics, messages.name
-        plain = command.queue is None and command.unbound is not None and not topics and type(name) is str
+        by_topic = self._routes is None and command.unbound is not None
+        plain = by_topic and command.queue is None and not topics and type(name) is str
         if messages.due is None and not parent.watchful and (plain or command.queue is not None):
             exchange, key = ("", command.queue) if command.queue is not None else (CHANNELS, name)
             if max(map(len, bodies)) <= codec.MAX_BODY:
-                self._rows = list(range(len(bodies)))
-                return [Outgoing(exchange, key, *pair) for pair in zip(properties, bodies, strict=True)]  # type: ignore[arg-type]
+                self._rows = range(len(bodies))
+                return list(map(Outgoing._make, zip(repeat(exchange), repeat(key), properties, bodies)))
         out: list[Outgoing] = []
+        rows: list[int] = []
         for row, body in enumerate(bodies):
             refused: Refused | None = None
             if len(body) > codec.MAX_BODY:
@@ -274,14 +311,24 @@ class Publication:
                     "not stored. Store it elsewhere and publish where it is"
                 )
             elif parent.watchful:
-                refused = parent.objection(parent.queues_of(command, row), len(body))
+                refused = parent.objection(self._queues_of(row), len(body))
             if refused is not None:
                 self._refusals[row] = refused
                 continue
-            sent = parent.outgoing(command, row, properties[row], body, self._now)
+            sent = self._outgoing(row, properties[row], body)
             out += sent
-            self._rows += [row] * len(sent)
+            rows += [row] * len(sent)
+        self._rows = rows
         return out
+
+    def _queues_of(self, row: int) -> tuple[str, ...]:
+        return self._parent.queues_of(self._command, row) if self._routes is None else self._routes[row]
+
+    def _outgoing(self, row: int, properties: bytes, body: bytes) -> list[Outgoing]:
+        if self._routes is None:
+            return self._parent.outgoing(self._command, row, properties, body, self._now)
+        exchange = self._parent.waiting_place(self._messages, row, self._now) or ""
+        return [Outgoing(exchange, queue, properties, body) for queue in self._routes[row]]
 
     def _send(self, out: list[Outgoing], then: Callable[[Sent], None]) -> None:
         def done(sent: Future[Sent]) -> None:
@@ -294,8 +341,7 @@ class Publication:
         self._parent.sender.submit(out).add_done_callback(done)
 
     def _answered(self, sent: Sent) -> None:
-        for place in sent.nacked:
-            self._refusals[self._rows[place]] = self._full(self._rows[place])
+        self._refuse(sent)
         if not sent.returned:
             self._finish()
             return
@@ -321,8 +367,8 @@ class Publication:
         parent, command = self._parent, self._command
         try:
             parent.topology.forget_levels()
-            parent.prepare(command)
-            for name in parent.needed(command):
+            parent.prepare(command, self._routes)
+            for name in self._needed(rows):
                 parent.topology.remake(name)
             self._rows = rows
             self._send(out, self._second_answer)
@@ -330,14 +376,38 @@ class Publication:
             with contextlib.suppress(InvalidStateError):
                 self.future.set_exception(error)
 
+    def _needed(self, rows: Sequence[int]) -> Iterable[str]:
+        if self._routes is None:
+            return self._parent.needed(self._command)
+        return {name for row in rows for name in self._routes[row]}
+
     def _second_answer(self, sent: Sent) -> None:
-        for place in sent.nacked:
-            self._refusals[self._rows[place]] = self._full(self._rows[place])
-        self._unroutable.update(self._rows[place] for place in sent.returned)
+        self._refuse(sent)
+        for place in sent.returned:
+            row = self._rows[place]
+            if not self._without(row, sent.messages[place].routing_key):
+                self._unroutable.add(row)
         self._finish()
 
+    def _without(self, row: int, queue: str) -> bool:
+        """Whether other queues are left for a message that one of them did not take."""
+        if self._routes is None:
+            return False
+        self._routes[row] = tuple(name for name in self._routes[row] if name != queue)
+        return bool(self._routes[row])
+
+    def _refuse(self, sent: Sent) -> None:
+        for place in sent.nacked:
+            row = self._rows[place]
+            refused = self._full(row)
+            if self._without(row, sent.messages[place].routing_key):
+                self._partly[row] = refused
+            else:
+                self._partly.pop(row, None)
+                self._refusals[row] = refused
+
     def _full(self, row: int) -> Refused:
-        queues = self._parent.queues_of(self._command, row)
+        queues = self._queues_of(row)
         limited = [
             name
             for name in queues
@@ -372,34 +442,19 @@ class Publication:
                 refusals,
                 differs=self._differs,
                 unroutable=tuple(sorted(places[row] for row in self._unroutable if row in places)),
+                partly_refused=self._partly,
             )
         )
 
-    def _tell(self, taken: Any) -> None:
+    def _tell(self, taken: Sequence[int]) -> None:
         parent, messages = self._parent, self._messages
         if not taken:
             return
-        recording = not isinstance(parent.records, NoRecords)
-        if not recording and not parent.notices.wanted:
-            return
         kept = messages if len(taken) == len(messages) else messages.take(taken)
+        if self._routes is not None:
+            parent.tell(kept, fold([self._routes[row] for row in taken]), self._now)
+            return
         command = msgspec.structs.replace(self._command, messages=kept)
         alike = type(kept.name) is not list and type(kept.topics) is not list
         rows = range(1 if alike else len(kept))
-        queues: Column[tuple[str, ...]] = fold([parent.queues_of(command, row) for row in rows])
-        for names in queues if isinstance(queues, list) else [queues]:
-            for name in names:
-                counts = parent.counts.setdefault(name, {})
-                counts[State.QUEUED] = counts.get(State.QUEUED, 0) + (1 if isinstance(queues, list) else len(kept))
-        if recording:
-            parent.records.append([Appended(number_of(kept.id(0)), self._now, kept, queues)])
-        if parent.notices.wanted:
-            by_queue: dict[str, list[int]] = {}
-            for row in range(len(kept)):
-                for name in cell(queues, row):
-                    by_queue.setdefault(name, []).append(number_of(kept.id(row)))
-            parent.notices.post(
-                Notice(NoticeKind.PRODUCED, name, self._now, first, count)
-                for name, numbers in by_queue.items()
-                for first, count in runs_of(numbers)
-            )
+        parent.tell(kept, fold([parent.queues_of(command, row) for row in rows]), self._now)

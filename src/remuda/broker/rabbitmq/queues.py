@@ -51,7 +51,7 @@ class Queues:
         known = self._definitions.queues.get(name)
         created = False
         if known is None:
-            _check_name(name)
+            check_name(name)
             options = self._with_defaults(command.options)
             refuse(options)
             kept = None if status is Status.RUNNING else status
@@ -164,7 +164,8 @@ def differences(named: NamedOptions, standing: QueueOptions) -> Differences:
     return {name: (value, getattr(standing, name)) for name, value in named.items() if value != getattr(standing, name)}
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise for a name that no queue can have on RabbitMQ."""
     if name.startswith("amq."):
         raise InvalidOption(f"queue {name!r} cannot be made: RabbitMQ keeps names that begin with amq. for itself")
     if len((name + DEAD).encode()) > 255:

@@ -22,5 +22,9 @@ class ScheduleRuns:
     def plan(self, schedule: str, due: int) -> None:
         self._definitions.propose(change(PLANNED, schedule, self._clock(), due=due))
 
+    def planned(self) -> dict[str, int]:
+        planned = self._definitions.catalog.planned
+        return {schedule: max(dues) for schedule, dues in sorted(planned.items()) if dues}
+
     def begin(self, schedule: str, due: int, copy: str) -> bool:
         return self._definitions.propose(change(BEGAN, schedule, self._clock(), due=due, copy=copy))

@@ -30,6 +30,7 @@ from remuda.broker.rabbitmq.numbers import Ids
 from remuda.broker.rabbitmq.publishing import Publishing
 from remuda.broker.rabbitmq.queues import Queues
 from remuda.broker.rabbitmq.records import NoRecords, RecordSink, StreamRecords
+from remuda.broker.rabbitmq.routers import Routers
 from remuda.broker.rabbitmq.sender import Sender
 from remuda.broker.rabbitmq.settings import RabbitSettings
 from remuda.broker.rabbitmq.settling import Settler
@@ -91,6 +92,7 @@ class Runtime:
             self.sender, self.topology, self.definitions, self.ids, options, self.clock, self.records, self.notices,
             self.background,
         )  # fmt: skip
+        self.routers = Routers(self.publishing, self.queues, self.definitions, self.clock)
         self.consuming = Consuming(
             self.definitions, self.settler, self.clock, self.records, self.notices, self.background
         )
@@ -296,6 +298,10 @@ class Runtime:
     def _follow_again(self) -> None:
         """Definitions were lost sight of with the connection."""
         while not self._closing.is_set():
+            if not self.consuming_connection.await_up(_AGAIN):
+                if self.consuming_connection.failure is not None:
+                    return
+                continue
             try:
                 self.definitions.follow()
                 return

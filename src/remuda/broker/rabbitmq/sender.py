@@ -1,5 +1,5 @@
-"""Publishing with confirms: whoever sends at the same time shares one write, and what a lost connection left unanswered
-is sent again."""
+"""Publishing with confirms: messages go out in their publisher's own thread where nothing has to be waited for, and
+what a lost connection left unanswered is sent again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Call:
 
 
 class Sender:
-    """One channel with confirms, and a thread that fills it."""
+    """One channel with confirms, and a thread that fills it with whatever has to wait."""
 
     def __init__(self, connection: Connection, name: str = "remuda-sender") -> None:
         self._connection = connection
@@ -75,6 +75,8 @@ class Sender:
         self._pending: list[_Work] = []
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
+        self._busy = False
+        """Whether the thread has work that may have to wait: whatever comes then stands behind it."""
         self._under_way = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -88,12 +90,20 @@ class Sender:
         if not messages:
             call.future.set_result(call.sent)
             return call.future
+        work = _Work(call, range(len(messages)))
         with self._changed:
             if self._closed:
                 raise BrokerClosed(CLOSED)
-            self._pending.append(_Work(call, range(len(messages))))
             self._under_way += 1
-            self._changed.notify_all()
+            waits = self._busy or bool(self._pending)
+        if waits or not self._send_now(work):
+            with self._changed:
+                closed = self._closed
+                if not closed:
+                    self._pending.append(work)
+                    self._changed.notify_all()
+            if closed:
+                self._give_up(work, BrokerClosed(CLOSED))
         return call.future
 
     def close(self, timeout: float) -> None:
@@ -112,13 +122,28 @@ class Sender:
         for work in left:
             self._give_up(work, BrokerClosed("the broker was closed before the messages were confirmed"))
 
+    def _send_now(self, work: _Work) -> bool:
+        """Send in the caller's own thread, where nothing has to be waited for; False if something has."""
+        assert self._channel is not None
+        try:
+            receipt = self._channel.publish_now(work.call.messages, mandatory=True)
+        except BaseException:
+            self._ended()
+            raise
+        if receipt is None:
+            return False
+        receipt.when_settled(_then(self._settled, [work], receipt))
+        return True
+
     def _run(self) -> None:
         while True:
             with self._changed:
+                self._busy = False
                 self._changed.wait_for(lambda: self._pending or self._closed)
                 if not self._pending:
                     return
                 taken, self._pending = self._pending, []
+                self._busy = True
             for group in _groups(taken):
                 self._send(group)
 

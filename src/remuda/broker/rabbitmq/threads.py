@@ -13,7 +13,7 @@ from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs
 from remuda.broker.rabbitmq.fetcher import GATHER, LINGER, Arrival, Fetcher
-from remuda.broker.rabbitmq.operating import Operating, no_routers
+from remuda.broker.rabbitmq.operating import Operating
 from remuda.broker.rabbitmq.runs import ScheduleRuns
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.verbs import Verbs
@@ -25,7 +25,7 @@ from remuda.model.notices import NoticeKind
 from remuda.model.options import Status
 from remuda.model.results import Differences, Receipt
 from remuda.model.settlement import Settlement
-from remuda.model.texts import read_count, read_flag
+from remuda.model.texts import read_count, read_flag, read_name
 
 if TYPE_CHECKING:
     from remuda.broker.rabbitmq.coroutines import AsyncRabbitBroker
@@ -78,7 +78,9 @@ class RabbitBroker(Verbs):
         return receipt
 
     def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        raise no_routers()
+        return self.runtime.routers.route(
+            checks.publish(messages, None, None, read_name("router", router), None, timeout)
+        )
 
     # Consuming
 

@@ -70,7 +70,7 @@ class Schedule(msgspec.Struct, frozen=True):
         return topic_of(self.name)
 
     def run_id(self, due: int) -> str:
-        return f"schedule:{self.name}:{due}"
+        return run_id(self.name, due)
 
     def next_after(self, due: int, now: int) -> int:
         """When the run after the one that was due then comes."""
@@ -90,3 +90,8 @@ class Schedule(msgspec.Struct, frozen=True):
 def topic_of(name: str) -> str:
     """The topic of a schedule's runs."""
     return TOPIC + name
+
+
+def run_id(name: str, due: int) -> str:
+    """The id of the message that is a schedule's run at a time."""
+    return f"schedule:{name}:{due}"

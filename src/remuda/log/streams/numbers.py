@@ -50,10 +50,10 @@ def reference(id: str) -> int:
 def references(ids: Sequence[str]) -> list[int]:
     """The numbers that stand for ids, which cost less where all are snowflakes of one length."""
     length = len(ids[0]) if ids else 0
-    joined = "".join(ids)
-    alike = 0 < length < _DIGITS and len(joined) == length * len(ids) and joined.isascii() and joined.isdigit()
-    if alike and all(len(id) == length and id[0] != "0" for id in ids):
-        return list(map(int, ids))
+    if 0 < length < _DIGITS and set(map(len, ids)) == {length}:
+        joined = "".join(ids)
+        if joined.isascii() and joined.isdigit() and "0" not in joined[::length]:
+            return list(map(int, ids))
     return list(map(reference, ids))
 
 
