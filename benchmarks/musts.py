@@ -44,6 +44,14 @@ def _within(most: float) -> Callable[[Result], tuple[bool, str]]:
     return lambda result: (result.remuda < most, f"{result.remuda:,.0f} ms")
 
 
+def _cheap(most: float) -> Callable[[Result], tuple[bool, str]]:
+    def check(result: Result) -> tuple[bool, str]:
+        cost = float(str(result.settings["cpu_us_per_message"]))
+        return cost < most, f"{cost:.1f} µs"
+
+    return check
+
+
 def _of_limit(least: float) -> Callable[[Result], tuple[bool, str]]:
     return lambda result: ((result.ratio_to_limit or 0) >= least, f"{result.ratio_to_limit or 0:.2f}")
 
@@ -195,6 +203,7 @@ MUSTS: Final = (
     Must("index/lag: < 2 s behind at 10,000 messages/s", LAG, _below(2)),
     Must("search/words, 10 M bodies: p50 ≤ 50 ms", WORDS, _at_most(50)),
     Must("HTTP batches: ≥ 100,000 messages/s", "http/publish/batch", _rate(100_000)),
+    Must("HTTP batches: < 8 µs of the server's CPU per message", "http/publish/batch", _cheap(8)),
     *(Must(f"dashboard/{name}, 10 M messages: p95 ≤ 150 ms", f"dashboard/{name}", _at_most(150)) for name in PAGES),
     *(Must(f"{row}: ≥ 0.8 of Spark's own Parquet scan", row, _share(0.8)) for row in READ),
     Must(f"{SOURCE[0]}: ≥ 0.4 of Spark's own Parquet scan", SOURCE[0], _share(0.4)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import http.client
-import os
 import random
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.effort import Effort
 from benchmarks.http import filled
+from benchmarks.processes import cpu_seconds
 from benchmarks.results import Result, latency_result, rate_result
 from benchmarks.scratch import scratch
 from remuda.broker.opening import open_broker
@@ -27,7 +27,6 @@ from remuda.model.messages import Messages
 _BATCH: Final = 5_000
 _WARM: Final = 5
 _ASKED: Final = 60
-_TICK: Final = os.sysconf("SC_CLK_TCK")
 PAGES: Final = {
     "overview": "/",
     "queue": "/queues/queue.{queue}",
@@ -63,8 +62,7 @@ class Served:
 
     def cpu(self) -> float:
         """Seconds of processor time that the server has used."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICK
+        return cpu_seconds(self._process.pid)
 
 
 @contextmanager

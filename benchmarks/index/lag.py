@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from benchmarks.processes import cpu_seconds
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
 from remuda.index import Follower, LogSource, open_index
@@ -18,13 +20,20 @@ from remuda.model.messages import Messages
 PER_SECOND: Final = 10_000
 _BATCH: Final = 100
 _LOOK: Final = 0.02
+_PATIENCE: Final = 60.0
 _QUEUE: Final = "orders"
 _ROOT: Final = Path(__file__).parents[2]
 
 
-def behind(directory: Path, seconds: float) -> list[float]:
-    """Publish and handle for so long, and tell at every look how long ago the first message was published that is not
-    in the index yet."""
+class Lag(NamedTuple):
+    """How long ago the first message that is not in the index was published, at every look; what following costs."""
+
+    looks: list[float]
+    cpu_us_per_message: float
+
+
+def behind(directory: Path, seconds: float) -> Lag:
+    """Publish and handle for so long, beside a process that follows and has taken a first batch in."""
     with open_broker(directory, sync="os") as broker:
         broker.create_queue(_QUEUE, type="pull")
         command = [sys.executable, "-m", "benchmarks.index.lag", str(directory)]
@@ -32,31 +41,47 @@ def behind(directory: Path, seconds: float) -> list[float]:
             try:
                 assert follower.stdout is not None
                 follower.stdout.readline()
-                return _watch(broker, directory, seconds)
+                return _watch(broker, directory, seconds, follower.pid)
             finally:
                 follower.terminate()
 
 
-def _watch(broker: Broker, directory: Path, seconds: float) -> list[float]:
+def _watch(broker: Broker, directory: Path, seconds: float, follower: int) -> Lag:
     index = open_index(directory / "index")
+
+    def reached() -> int:
+        found = index.reached()
+        return 0 if found is None else found.offset // _BATCH
+
     published: list[float] = []
     """When each batch was."""
-    found: list[float] = []
-    began = look_at = time.monotonic()
+    looks: list[float] = []
     try:
+        _publish(broker, 0)  # with the first, what reads them is imported
+        _until(lambda: reached() > 0)
+        before, spent = reached(), cpu_seconds(follower)
+        began = look_at = time.monotonic()
         while (now := time.monotonic()) - began < seconds:
             while len(published) * _BATCH < (now - began) * PER_SECOND:
                 published.append(time.monotonic())
                 _publish(broker, len(published))
             if now >= look_at:
-                reached = index.reached()
-                at = (0 if reached is None else reached.offset) // _BATCH
-                found.append(time.monotonic() - published[at] if at < len(published) else 0.0)
+                at = reached() - before
+                looks.append(time.monotonic() - published[at] if at < len(published) else 0.0)
                 look_at = now + _LOOK
             time.sleep(0.002)
+        taken = max((reached() - before) * _BATCH, 1)
+        return Lag(looks, (cpu_seconds(follower) - spent) / taken * 1e6)
     finally:
         index.close()
-    return found
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the follower took nothing in within {_PATIENCE:g} s")
+        time.sleep(_LOOK)
 
 
 def _publish(broker: Broker, number: int) -> None:

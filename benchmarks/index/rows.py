@@ -70,11 +70,13 @@ def lag(effort: Effort) -> Result:
     """How old what the index has not taken in yet becomes, while 10,000 messages a second are published and handled."""
     seconds = max(effort.seconds * 30, 1.5)
     with scratch() as folder:
-        found = sorted(behind(folder / "data", seconds))
+        measured = behind(folder / "data", seconds)
+    found = sorted(measured.looks)
     settings = {
         "per_second": PER_SECOND,
         "seconds": round(seconds, 1),
         "p50_s": round(statistics.median(found), 3),
+        "cpu_us_per_message": round(measured.cpu_us_per_message, 1),
         "remuda": "the 99th percentile of looks every 20 ms; publisher, consumer and follower share the machine",
     }
     return Result(name=LAG, unit="s", remuda=round(found[int(0.99 * (len(found) - 1))], 3), settings=settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import typer.main
 
 import remuda as package
-from remuda import Bus
+from remuda import Bus, open_broker
 from remuda.cli.app import app
 from tests.cli.kit import Remuda
 
@@ -70,6 +71,50 @@ def test_exit_codes(remuda: Remuda, data: str) -> None:
         told = remuda(*wrong, code=2)
         assert told.out == ""
         assert told.err
+
+
+@pytest.mark.parametrize("target", ["a" * 5000, "a" * 300 + ":b", "", "app.py", "no\0name"])
+def test_what_cannot_be_a_directory_is_one_line(remuda: Remuda, folder: Path, target: str) -> None:
+    told = remuda("queues", target, "--json", code=1)
+    assert (told.out, told.err[:7], told.err.count("\n"), len(told.err) < 2500) == ("", "error: ", 1, True)
+
+
+def test_many_queues_do_not_flood_the_terminal(remuda: Remuda, folder: Path) -> None:
+    with open_broker("many", sync="os") as broker:
+        for number in range(300):
+            broker.create_queue(f"q{number:03}")
+    assert remuda("messages", "many", "x", code=1).err.endswith(", q019 and 280 more\n")
+    assert "100 more queues" in remuda("top", "many", "-n", "1").out
+
+
+def test_questions_are_asked_on_stderr_and_silence_is_no(
+    remuda: Remuda, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remuda("index", "build", data)
+    for words in (["index", "drop", data], ["queues", data, "--remove", "ship"], ["clear", data, "ship"]):
+        for stdin in (io.StringIO(""), io.StringIO("what?\n"), None):
+            monkeypatch.setattr(sys, "stdin", stdin)
+            told = remuda(*words, "--json", code=1)
+            assert told.out == ""
+            assert "? [y/N]: " in told.err
+            assert told.err.endswith("nothing was changed\n")
+    assert remuda("queues", data, "--remove", "ship", "--yes", "--json").value == {"queue": "ship", "removed": True}
+    assert remuda("index", "drop", data, "-y", "--json").value == {"dropped": f"{data}/index"}
+
+
+def test_an_index_cannot_begin_behind_the_end(remuda: Remuda, data: str) -> None:
+    for start in ("99", "99999999999999999999999"):
+        assert "the log ends at offset 5" in remuda("index", "build", data, "--from", start, code=1).err
+    assert not Path(data, "index").exists()
+
+
+@pytest.mark.parametrize("command", ["init", "status", "messages", "retry"])
+def test_a_database_that_cannot_be_used_is_one_line(remuda: Remuda, folder: Path, command: str) -> None:
+    for url in ("sqlite:///app.py", "postgresql://nobody:x@127.0.0.1:1/none"):
+        told = remuda("db", command, url, "--json", code=1)
+        assert (told.out, told.err.count("\n")) == ("", 1)
+        assert told.err.startswith("error: the database cannot be used: ")
+    remuda("db", "messages", "sqlite:///outbox.db", "--limit", "9" * 23, code=2)
 
 
 def test_a_reader_that_leaves_is_no_error(data: str, folder: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -30,7 +32,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_broker(folder, sync="os") as broker:
         broker.create_queue("a", type="pull")
         broker.create_queue("b", type="pull")
-        for number in range(30):
+        for number in range(14):
             broker.publish([Message("a.x", b'["word"]', mime_type="application/json", key=str(number))] * 20)
             for _ in range(8):
                 if delivery := broker.pull("a", chance.randint(1, 4)):
@@ -42,12 +44,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "opensearch"])
-def test_a_killed_follower_goes_on(kind: str, log: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_killed_follower_goes_on(
+    kind: str, log: Path, tmp_path: Path, victims: Victims, request: pytest.FixtureRequest
+) -> None:
     """T4"""
     place = str(tmp_path / "index")
     if kind == "opensearch":
         place = f"{request.getfixturevalue('opensearch').replace('http', 'opensearch')}/kill-{uuid4().hex[:8]}"
-    ends = [_run_until_killed(log, place, "follow", steps) for steps in (1, 4, 2)]
+    ends = [victims.run_until_killed(log, place, "follow", steps) for steps in (1, 4, 2)]
     assert ends == sorted(set(ends)), "each goes on where the one before it was killed"
     truth = Naive(log)
     index = caught_up(open_index(place), log)
@@ -62,18 +66,18 @@ def test_a_killed_follower_goes_on(kind: str, log: Path, tmp_path: Path, request
 
 @pytest.mark.parametrize("kind", ["sqlite", "opensearch"])
 def test_a_killed_rebuild_leaves_the_old_index(
-    kind: str, log: Path, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, log: Path, tmp_path: Path, victims: Victims, request: pytest.FixtureRequest
 ) -> None:
     place = str(tmp_path / "index")
     if kind == "opensearch":
         place = f"{request.getfixturevalue('opensearch').replace('http', 'opensearch')}/kill-{uuid4().hex[:8]}"
     expected = Naive(log).search(Query())
     caught_up(open_index(place), log)
-    _run_until_killed(log, place, "rebuild", 2)
+    victims.run_until_killed(log, place, "rebuild", 2)
     index = open_index(place)
     try:
         assert every(index, Query(), 500) == expected
-        assert _run(log, place, "rebuild", 0)[-1] == "done"
+        assert victims.run(log, place, "rebuild", 0)[-1] == "done"
         index.refresh()
         assert every(index, Query(), 500) == expected
     finally:
@@ -81,35 +85,55 @@ def test_a_killed_rebuild_leaves_the_old_index(
         index.close()
 
 
-def _run_until_killed(log: Path, place: str, task: str, steps: int) -> int:
-    """Kill the victim in the middle of its work, after some steps. Gives the last offset that it told."""
-    told = _run(log, place, task, steps)
-    assert len(told) == steps, "it was done before it could be killed"
-    return int(told[-1])
+class Victims:
+    """Runs the work in processes that can be killed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run_until_killed(self, log: Path, place: str, task: str, steps: int) -> int:
+        """Kill a victim in the middle of its work, after some steps. Gives the last offset that it told."""
+        told = self.run(log, place, task, steps)
+        assert len(told) == steps, "it was done before it could be killed"
+        return int(told[-1])
+
+    def run(self, log: Path, place: str, task: str, steps: int) -> list[str]:
+        """The lines that a victim told until it waited to be killed, or was done."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{log} {place} {task} {steps}\n")
+        self._process.stdin.flush()
+        victim = int(self._line())
+        told: list[str] = []
+        while (line := self._line()) != "ended":
+            told.append(line)
+            if len(told) == steps:
+                os.kill(victim, signal.SIGKILL)
+        return told
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the process that starts victims has ended"
+        return line.strip()
 
 
-def _run(log: Path, place: str, task: str, steps: int) -> list[str]:
-    """The lines that the victim told until it waited to be killed, or was done."""
+@pytest.fixture(scope="module")
+def victims() -> Iterator[Victims]:
     source = str(Path(remuda.__file__).parent.parent)
-    victim = subprocess.Popen(
-        [sys.executable, "-m", "tests.index.victim", str(log), place, task, str(steps)],
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.index.victim"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": source},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert victim.stdout is not None
-    guard = threading.Timer(120, victim.kill)
+    guard = threading.Timer(240, process.kill)
+    guard.daemon = True
     guard.start()
     try:
-        told: list[str] = []
-        for line in victim.stdout:
-            told.append(line.strip())
-            if len(told) == steps:
-                break
-        return told
+        yield Victims(process)
     finally:
         guard.cancel()
-        victim.kill()
-        victim.communicate()
+        process.kill()
+        process.communicate()

@@ -484,6 +484,29 @@ def test_methods_types_and_addresses_that_are_not_there(site: Site) -> None:
     assert site.client.get("/api/v1/nothing").headers["content-type"] == "application/problem+json"
 
 
+def test_a_body_that_would_not_be_read_is_refused(site: Site) -> None:
+    """U2: whoever sends a filter with a clear must not lose everything."""
+    site.publish("order.placed")
+    for verb in ("clear", "pause", "resume"):
+        told = site.client.post(f"/api/v1/queues/orders/{verb}", json={"reason": "no stock"})
+        assert (told.status_code, "takes no body" in told.json()["detail"]) == (400, True)
+    assert site.client.request("DELETE", "/api/v1/queues/orders", json={"force": True}).status_code == 400
+    assert (site.queue("orders")["waiting"], site.queue("orders")["status"]) == (1, "running")
+    assert site.client.post("/api/v1/queues/orders/clear", json={}).json() == {"count": 1}
+
+
+def test_a_callback_is_a_topic_to_publish_to(site: Site) -> None:
+    for wrong in ("*", "order.#", "a\nb"):
+        told = site.client.post("/api/v1/messages", json={"topic": "order.placed", "callback": wrong})
+        assert (told.status_code, "callback" in told.json()["detail"]) == (400, True)
+    assert site.queue("orders")["waiting"] == 0
+
+
+def test_a_name_in_the_address_is_utf_8(site: Site) -> None:
+    assert site.client.put("/api/v1/queues/%ff", json={"type": "pull"}).status_code == 400
+    assert site.client.put("/api/v1/queues/%EF%BF%BD", json={"type": "pull"}).json()["summary"]["name"] == "\ufffd"
+
+
 def test_http_client_errors_do_not_disturb_others(site: Site) -> None:
     """A client that leaves in the middle of a pull gives its messages back."""
     with pytest.raises(httpx.ReadTimeout):

@@ -202,10 +202,11 @@ def test_live_tail_follows_with_filters_in_the_address(shop: Site, watched: Watc
     expect(row).to_contain_text("<script>")
     page.get_by_role("button", name="Pause").click()
     shop.bus.publish("idle.later", 1)
-    page.wait_for_timeout(800)
+    shop.bus.publish("idle.last", 2)
+    page.wait_for_timeout(400)
     expect(row).to_have_count(1)
     page.get_by_role("button", name="Go on").click()
-    expect(row).to_have_count(2)
+    expect(row).to_have_count(3)
     page.get_by_label("Show").select_option("events")
     page.get_by_label("Queue").fill("reserve")
     page.get_by_role("button", name="Follow").click()
@@ -226,8 +227,10 @@ def test_a_test_message_is_published(shop: Site, watched: Watched) -> None:
     expect(page.locator("pre.body")).to_contain_text("12345678901234567890123")
     expect(page.locator("body")).not_to_contain_text("s3cret")
     expect(page.get_by_text("x-kind")).to_be_visible()
-    page.get_by_role("button", name="Copy id").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.get_by_role("button", name="Copy id").evaluate(
+        "button => { button.click(); return button.innerText }"
+    )
+    assert copied == "Copied"  # which it says for four seconds
 
 
 def test_hostile_content_is_shown_and_never_runs(shop: Site, watched: Watched) -> None:
@@ -294,19 +297,20 @@ def test_the_theme_is_switched_and_kept(shop: Site, watched: Watched) -> None:
     assert background() == dark
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_are_accessible(shop: Site, watched: Watched, axe: str, theme: str) -> None:
-    """U1: axe-core finds nothing."""
+def test_pages_are_accessible(shop: Site, watched: Watched, axe: str) -> None:
+    """U1: axe-core finds nothing. The theme changes colours alone: in the dark only their contrast is checked."""
     page = watched.page
-    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     id = shop.bus.publish("order.placed", {"n": 3})
     until(lambda: shop.client.get(f"/api/v1/messages/{id}").json()["document"]["state"] == "E")
     for path in (*PAGES, f"/messages/{id}", f"/messages/{id}/edit?queue=reserve", "/nothing"):
+        page.emulate_media(color_scheme="light", reduced_motion="reduce")  # a colour on its way has no contrast yet
         page.goto(shop.address + path)
-        page.wait_for_timeout(200)
-        found = page.evaluate(f"(async () => {{ {axe}; return (await axe.run()).violations; }})()")
-        told = [(one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in found]
-        assert told == [], path
+        page.evaluate(f"() => {{ {axe}; }}")
+        for theme, rules in (("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")):
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+            found = page.evaluate(f"(async () => (await axe.run({rules})).violations)()")
+            told = [(one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in found]
+            assert told == [], (path, theme)
     watched.troubles = [trouble for trouble in watched.troubles if "404" not in trouble]
 
 

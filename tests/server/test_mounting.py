@@ -17,6 +17,7 @@ from starlette.routing import Mount
 
 import remuda
 from remuda.bus.bus import Bus
+from remuda.cli import main
 from remuda.model.errors import InvalidOption
 from remuda.server.http.serving import Listen, Server
 from remuda.server.http.users import Role, User
@@ -78,6 +79,9 @@ def test_the_command_serves_a_directory_until_it_is_told_to_stop(tmp_path: Path)
     """U1 U3"""
     with Bus(tmp_path / "data") as bus:
         bus.broker.create_queue("orders", type="pull")
+    with pytest.raises(SystemExit):  # a slip does not make a directory
+        main(["dashboard", str(tmp_path / "date"), "--listen", "127.0.0.1:0"])
+    assert not (tmp_path / "date").exists()
     arguments = _command("dashboard", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, env=_environment(), text=True)
     try:
@@ -88,7 +92,7 @@ def test_the_command_serves_a_directory_until_it_is_told_to_stop(tmp_path: Path)
         assert until(lambda: httpx.get(f"{address[0]}health/ready").status_code == 200)
         assert "orders" in httpx.get(address[0]).text
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        assert process.wait(20) == 0
     finally:
         process.kill()
         process.wait()

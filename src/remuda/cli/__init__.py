@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
+_LONGEST = 2000
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The `remuda` command. Remuda's own errors are one line on stderr and exit code 1."""
+    """The `remuda` command. Remuda's own errors, and the system's, are one line on stderr and exit code 1."""
     from remuda.cli.app import app
     from remuda.model.errors import RemudaError
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started it has closed them, and wants none of it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
     try:
         app(args=None if arguments is None else list(arguments), prog_name="remuda")
     except RemudaError as error:
-        from remuda.cli.output import safe
+        _fail(str(error))
+    except OSError as error:
+        named = f"{error.filename!r}: " if error.filename is not None else ""
+        _fail(f"{named}{error.strerror or error}")
+    except UnicodeEncodeError as error:
+        _fail(f"{error.object!r} is not UTF-8; nothing was done")
 
-        print(f"error: {safe(str(error), lines=True)}", file=sys.stderr)
-        sys.exit(1)
+
+def _fail(text: str) -> None:
+    from remuda.cli.output import safe
+
+    if len(text) > _LONGEST:  # whoever gave so long a name knows it
+        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    print(f"error: {safe(text, lines=True)}", file=sys.stderr)
+    sys.exit(1)

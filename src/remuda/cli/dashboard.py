@@ -24,12 +24,13 @@ def dashboard(
     ] = None,
     lake: Annotated[str, typer.Option(help="The lake of the pipelines.")] = "lake",
     run: Annotated[bool, typer.Option("--run", help="Run the handlers of the app too.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Make the directory if it is not there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Serve the dashboard and the HTTP API until Ctrl-C."""
     from remuda.bus.bus import Bus
     from remuda.cli import output
-    from remuda.cli.target import is_app, load_bus
+    from remuda.cli.target import check_exists, is_app, load_bus
     from remuda.model.errors import InvalidOption
     from remuda.server.http.mounting import dashboard as application
     from remuda.server.http.serving import Server, check_safe, names_of, read_listen
@@ -40,6 +41,8 @@ def dashboard(
     check_safe(where, known)
     if (certificate is None) != (key is None):
         raise InvalidOption("--certificate and --key belong together; give both")
+    if not create:
+        check_exists(target, "nothing was started")
     bus = load_bus(target) if is_app(target) else Bus(target)
     app = application(bus, users=known, hosts=names_of(where, host or []), index=index, lake=lake)
     server = Server(app, where, certificate=certificate, key=key)

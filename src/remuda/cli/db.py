@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,7 +56,8 @@ def status(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_j
     from remuda.outbox.admin import describe
 
     where, names = _where(url, schema, prefix)
-    told = describe(where, names)
+    with _database_errors():
+        told = describe(where, names)
     if as_json:
         output.json(told)
         return
@@ -82,7 +86,7 @@ def sql(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_") -> None
 def messages(
     url: Url,
     status: Annotated[str, typer.Option(help="scheduled, succeeded, delayed or failed.")] = "failed",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 20,
     schema: Schema = "public",
     prefix: Prefix = "remuda_",
     as_json: AsJson = False,
@@ -131,17 +135,30 @@ def _upgrade(url: str, schema: str, prefix: str, as_json: bool) -> None:
     output.done(f"version {done[-1]} is in place" if done else "the tables are up to date", as_json, installed=done)
 
 
-def _open(url: str, schema: str, prefix: str, *, check: bool = True) -> Administration:
+@contextmanager
+def _open(url: str, schema: str, prefix: str, *, check: bool = True) -> Iterator[Administration]:
     from remuda.outbox.admin import Administration
 
-    administration = Administration.open(*_where(url, schema, prefix))
-    if check:
-        try:
+    where, names = _where(url, schema, prefix)
+    with _database_errors(), Administration.open(where, names) as administration:
+        if check:
             administration.check()
-        except BaseException:
-            administration.close()
+        yield administration
+
+
+@contextmanager
+def _database_errors() -> Iterator[None]:
+    """What the database says, in one line."""
+    from remuda.model.errors import StorageError
+
+    try:
+        yield
+    except Exception as error:
+        # Whichever library raised it is loaded by now.
+        libraries = (sys.modules.get(name) for name in ("sqlite3", "psycopg"))
+        if not isinstance(error, tuple(library.Error for library in libraries if library is not None)):
             raise
-    return administration
+        raise StorageError(f"the database cannot be used: {' '.join(str(error).split())}") from error
 
 
 def _where(url: str, schema: str, prefix: str) -> tuple[str, Names]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +24,8 @@ from remuda.model.state import State
 
 _ATTEMPTS: Final = 20
 _CHUNK: Final = 500
+_LISTED: Final = 20
+"""Names in an error; there may be a hundred thousand queues."""
 
 KINDS: Final = ("waiting", "delayed", "in-flight", "dead", "invalid", "not-interested")
 """Where in a queue a message can be."""
@@ -54,7 +58,8 @@ class DirectoryView:
     def __init__(self, path: Path) -> None:
         for attempt in range(_ATTEMPTS):
             try:
-                self._read(path)
+                with _no_collection():
+                    self._read(path)
                 return
             except FileNotFoundError as error:
                 # The writer sealed or removed a file in the meantime; a fresh listing knows where its rows are now.
@@ -108,8 +113,7 @@ class DirectoryView:
 
     def _queue(self, name: str) -> Queue:
         if name not in self._core.queues:
-            known = ", ".join(sorted(self._core.queues)) or "none"
-            raise NotFound(f"there is no queue {name!r}; the queues are: {known}")
+            raise NotFound(f"there is no queue {name!r}; {_known(sorted(self._core.queues))}")
         return self._core.queues[name]
 
     def _explained(self, queue: str, where: Placement, offset: int) -> Placement:
@@ -123,6 +127,23 @@ class DirectoryView:
         holders = self._holders.get(queue.name, {})
         held = tuple(name for name, run in holders.items() if any(True for _ in queue.flights.find(*run)))
         return msgspec.structs.replace(self._core.info(queue.name), consumers=held)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """With a hundred thousand queues, looking again and again for garbage among them is most of the work."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _known(names: list[str]) -> str:
+    listed = ", ".join(names[:_LISTED]) or "none"
+    return f"the queues are: {listed}" + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 def check_kind(kind: str | None) -> tuple[str, ...]:

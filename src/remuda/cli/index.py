@@ -67,10 +67,8 @@ def build(
         with _progress(log, quiet=as_json) as tell:
             reached = rebuild(index, log, start=first, progress=tell)
         seconds = time.monotonic() - began
-        if as_json:
-            output.json({"index": index.describe(), **_numbers(reached), "seconds": round(seconds, 3)})
-        else:
-            typer.echo(f"{index.describe()} holds the log up to message {reached.offset:,}, built in {seconds:.1f} s")
+        text = f"{index.describe()} holds the log up to message {reached.offset:,}, built in {seconds:.1f} s"
+        output.done(text, as_json, index=index.describe(), **_numbers(reached), seconds=round(seconds, 3))
 
 
 @app.command()
@@ -92,7 +90,7 @@ def follow(directory: Directory, place: Place = None, as_json: Json = False) -> 
                     typer.echo(f"at message {reached.offset:,}, event {reached.position:,}")
 
         if not as_json:
-            typer.echo(f"following into {index.describe()}; Ctrl-C ends it")
+            typer.echo(output.safe(f"following into {index.describe()}; Ctrl-C ends it"))
         follower.follow(stop, tell)
         reached = index.reached()
         if reached is not None:
@@ -106,7 +104,6 @@ def follow(directory: Directory, place: Place = None, as_json: Json = False) -> 
 def status(directory: Directory, place: Place = None, as_json: Json = False) -> None:
     """How far the index has come, how far it is behind, and what it holds by queue and state."""
     from remuda.cli import output
-    from remuda.cli.search import visible
     from remuda.model.errors import NotFound
 
     with opened(directory, place) as (index, _, follower):
@@ -118,12 +115,12 @@ def status(directory: Directory, place: Place = None, as_json: Json = False) -> 
             plain = {queue: {state.value: count for state, count in states.items()} for queue, states in counts.items()}
             output.json({"index": index.describe(), **_numbers(reached), "behind": behind, "queues": plain})
             return
-        typer.echo(f"index     {index.describe()}")
+        typer.echo(output.safe(f"index     {index.describe()}"))
         typer.echo(f"reached   message {reached.offset:,}, event {reached.position:,}")
         late = f", {behind.seconds:.1f} s" if behind.seconds else ""
         typer.echo(f"behind    {behind.messages:,} messages, {behind.events:,} events{late}")
     rows: list[list[Any]] = [
-        [visible(queue) or "(no queue)", output.STATES[state], f"{count:,}"]
+        [queue or "(no queue)", output.STATES[state], f"{count:,}"]
         for queue, states in counts.items()
         for state, count in states.items()
     ]
@@ -134,20 +131,16 @@ def status(directory: Directory, place: Place = None, as_json: Json = False) -> 
 def drop(
     directory: Directory,
     place: Place = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove the index. The log keeps everything; the index can be built anew from it."""
     from remuda.cli import output
 
     with opened(directory, place) as (index, _, _follower):
-        if not yes and not typer.confirm(f"Remove the search index {index.describe()}?"):
-            raise typer.Exit(1)
+        output.confirm(f"Remove the search index {index.describe()}?", yes)
         index.drop()
-        if as_json:
-            output.json({"dropped": index.describe()})
-        else:
-            typer.echo(f"removed {index.describe()}")
+        output.done(f"removed {index.describe()}", as_json, dropped=index.describe())
 
 
 def _numbers(reached: Reached) -> dict[str, int]:

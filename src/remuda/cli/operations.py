@@ -65,7 +65,7 @@ def clear(
         some = any((topic, reason, since, until))
         waiting = output.count(info.waiting + info.delayed, "waiting message")
         question = f"Clear those of {waiting} in {queue} that fit?" if some else f"Clear {waiting} from {queue}?"
-        _confirm(question, yes)
+        output.confirm(question, yes)
         number = bus.clear(
             queue, topic=topic, reason=reason, since=_point(since), until=_point(until), who=who or _login()
         )
@@ -88,7 +88,7 @@ def forget(
     with _bus(directory) as bus:
         info = bus.broker.queue(queue)
         dead = output.count(info.dead + info.invalid + info.not_interested, "dead letter")
-        _confirm(f"Forget up to {dead} of {queue} for good?", yes)
+        output.confirm(f"Forget up to {dead} of {queue} for good?", yes)
         number = bus.forget(queue, reason=reason, since=_point(since), until=_point(until), who=who or _login())
     output.done(f"{output.count(number, 'dead letter')} of {queue} forgotten", as_json, queue=queue, forgotten=number)
 
@@ -189,12 +189,6 @@ def _bus(target: str) -> Iterator[Bus]:
         yield bus
     finally:
         bus.close()
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if not yes and not typer.confirm(question, err=True):
-        typer.echo("nothing was changed", err=True)
-        raise typer.Exit(1)
 
 
 def _point(text: str | None) -> int | None:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from json import dumps
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,6 +17,8 @@ from remuda.model.state import State
 _WIDE: Final = 200
 _BODY: Final = 60
 _NARROWEST: Final = 14
+_MANY: Final = 1000
+"""Rows that are drawn one by one."""
 _WRAPPED: Final = frozenset({"body", "note", "value", "what happened"})
 
 STATES: Final = {
@@ -35,7 +38,8 @@ STATES: Final = {
 
 
 _UNSAFE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 """Signs that a terminal obeys, or that change how others are shown."""
 
@@ -49,7 +53,7 @@ def safe(text: str, *, lines: bool = False) -> str:
 
 def _code(sign: re.Match[str]) -> str:
     number = ord(sign[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
@@ -59,26 +63,67 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: It
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
     numbers = set(right)
+    cells = [["" if value is None else safe(str(value)) for value in row] for row in rows]
+    if len(cells) > _MANY:
+        _long_table(columns, cells, numbers, console.width)
+        return
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in numbers else "left"
         if column in _WRAPPED:
             drawn.add_column(column, justify=justify, overflow="fold", min_width=_NARROWEST)
         else:
             drawn.add_column(column, justify=justify, no_wrap=True)
-    for row in rows:
-        drawn.add_row(*(Text("" if value is None else safe(str(value))) for value in row))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
+    for row in cells:
+        drawn.add_row(*map(Text, row))
     console.print(drawn)
+
+
+def _long_table(columns: Sequence[str], rows: list[list[str]], numbers: set[str], width: int) -> None:
+    """A table of many rows, each on one line; rich would take a millisecond for each. What is long is cut."""
+    widest = max(width // 2, _NARROWEST)
+    shown = [[clipped(text, widest) for text in row] for row in (columns, *rows)]
+    widths = [max(map(cells_of, column)) for column in zip(*shown, strict=True)]
+    lines = []
+    for row in shown:
+        parts = []
+        for name, text, room in zip(columns, row, widths, strict=True):
+            blank = " " * (room - cells_of(text))
+            parts.append(blank + text if name in numbers else text + blank)
+        lines.append(clipped(" " + "  ".join(parts), width))
+    lines.insert(1, clipped(" " + "─" * (sum(widths) + 2 * len(widths) - 2), width))
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def cells_of(text: str) -> int:
+    """How wide a terminal shows a text."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def clipped(text: str, width: int) -> str:
+    """A text that can be shown, cut to so many cells."""
+    if cells_of(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text[: 4 * width], width - 1) + "…"
 
 
 def json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    text = msgspec.json.encode(value, enc_hook=str).decode()
-    sys.stdout.write(_UNSAFE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text) + "\n")
+    try:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    except UnicodeEncodeError:  # a path need not be text
+        text = dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, separators=(",", ":"))
+    sys.stdout.write(_UNSAFE.sub(lambda sign: dumps(sign[0])[1:-1], text) + "\n")
     sys.stdout.flush()
 
 
@@ -88,6 +133,17 @@ def done(text: str, as_json: bool, **values: Any) -> None:
         json(values)
     else:
         print(safe(text))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is lost. Whoever does not agree leaves with exit code 1, and nothing was changed."""
+    if yes:
+        return
+    print(f"{safe(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    if answer.strip().lower() not in ("y", "yes"):
+        print("" if answer else "\n", "nothing was changed", sep="", file=sys.stderr)
+        sys.exit(1)
 
 
 def moment(time: int) -> str:
@@ -126,7 +182,7 @@ def content(body: bytes) -> Any:
     """A body for programs: its JSON value, its text, or its bytes in base64."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return body.decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +30,7 @@ def publish(
     from remuda.model.message import Priority
 
     headers = _headers(header or [])
-    value = sys.stdin.buffer.read() if body == "-" else _value(body)
+    value = _standard_input() if body == "-" else _value(body)
     bus = _bus(target, create)
     try:
         number = bus.publish(
@@ -45,15 +44,23 @@ def publish(
 
 def _bus(target: str, create: bool) -> Bus:
     from remuda.bus.bus import Bus
-    from remuda.cli.target import is_app, load_bus
+    from remuda.cli.target import check_exists, is_app, load_bus
     from remuda.model.errors import InvalidOption
 
     bus = load_bus(target) if is_app(target) else Bus(target)
     if str(bus.url).startswith("memory:"):
         raise InvalidOption(f"{target} keeps messages in memory; one published from here would end with this command")
-    if not create and not is_app(target) and "://" not in target and not Path(target).is_dir():
-        raise InvalidOption(f"there is no directory {target!r}; nothing was published. --create makes it")
+    if not create:
+        check_exists(target, "nothing was published")
     return bus
+
+
+def _standard_input() -> bytes:
+    from remuda.model.errors import InvalidOption
+
+    if sys.stdin is None:
+        raise InvalidOption("standard input is closed; nothing was published")
+    return sys.stdin.buffer.read()
 
 
 def _headers(given: list[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ def queues(
 ) -> None:
     """List the queues. Works beside the process that has the directory open; changes nothing unless told to."""
     if remove is not None:
-        _remove(directory, remove, yes)
+        _remove(directory, remove, yes, as_json)
         return
     from remuda.cli import output
     from remuda.cli.directory_view import DirectoryView
@@ -41,15 +41,15 @@ def queues(
     output.table(columns, ([row[name] for name in columns] for row in rows), right=columns[1:-1])
 
 
-def _remove(directory: str, queue: str, yes: bool) -> None:
+def _remove(directory: str, queue: str, yes: bool, as_json: bool) -> None:
     from remuda.cli import operations, output
 
     with operations._bus(directory) as bus:
         info = bus.broker.queue(queue)
         held = output.count(info.size + info.dead + info.invalid + info.not_interested, "message")
-        operations._confirm(f"Remove {queue} and {held} in it?", yes)
+        output.confirm(f"Remove {queue} and {held} in it?", yes)
         bus.broker.remove_queue(queue, who=operations._login())
-    typer.echo(f"{queue} is removed")
+    output.done(f"{queue} is removed", as_json, queue=queue, removed=True)
 
 
 def _row(info: QueueInfo) -> dict[str, object]:

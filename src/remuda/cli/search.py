@@ -72,18 +72,12 @@ def _lines(hit: Hit, body: bytes | None) -> Iterator[str]:
     width = get_terminal_size((80, 24)).columns
     about = f" {hit.object or ''}:{hit.key or ''}" if hit.object or hit.key else ""
     what = f"{output.clock(hit.created)}  {output.STATES[hit.state]}  {hit.queue or '(no queue)'}  {hit.name}{about}"
-    yield clipped(f"#{hit.offset}  {what}", width)
+    lines = [f"#{hit.offset}  {what}"]
     if hit.reason:
-        yield clipped(f"    {hit.reason}", width)
-    yield clipped(f"    {'(no longer in the log)' if body is None else output.excerpt(body, width)}", width)
-
-
-def clipped(text: str, width: int) -> str:
-    """Text on one line of a terminal, by the cells that its characters take."""
-    from rich.cells import cell_len, set_cell_size
-
-    shown = visible(text)
-    return shown if cell_len(shown) <= width else set_cell_size(shown, width - 1) + "…"
+        lines.append(f"    {hit.reason}")
+    lines.append(f"    {'(no longer in the log)' if body is None else output.excerpt(body, width)}")
+    for line in lines:
+        yield output.clipped(output.safe(line), width)
 
 
 def _plain(hit: Hit, body: bytes | None) -> dict[str, Any]:
@@ -108,16 +102,9 @@ def _plain(hit: Hit, body: bytes | None) -> dict[str, Any]:
     }
 
 
-def visible(text: str) -> str:
-    """Text whose control characters are shown, and do nothing to the terminal."""
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
-
-
 def _quoted(text: str) -> str:
     from shlex import quote
 
-    return quote(visible(text))
+    from remuda.cli.output import safe
+
+    return quote(safe(text))

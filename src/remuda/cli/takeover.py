@@ -33,9 +33,7 @@ def takeover(
         raise RemudaError(f"{path} is open in a process that cannot be seen from here; end it where it runs")
     if not force and answers(path):
         raise RemudaError(f"process {pid} has {path} and answers; nothing was done. --force ends it all the same")
-    if not yes and not typer.confirm(f"End process {pid}, which has {path} and does not answer?", err=True):
-        typer.echo("nothing was changed", err=True)
-        raise typer.Exit(1)
+    output.confirm(f"End process {pid}, which has {path} and does not answer?", yes)
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

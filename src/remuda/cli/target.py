@@ -19,7 +19,7 @@ _APP: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 def is_app(target: str) -> bool:
     """Whether this is written like `module:variable`."""
-    return _APP.fullmatch(target) is not None and not Path(target).exists()
+    return _APP.fullmatch(target) is not None and not os.path.exists(target)
 
 
 def load_bus(app: str) -> Bus:
@@ -53,9 +53,22 @@ def directory_of(target: str) -> Path:
     if not url.is_directory:
         raise InvalidOption(f"{url} is not a directory; this command reads the directory of an embedded broker")
     path = Path(url.path)
-    if not path.is_dir():
+    try:
+        found = path.is_dir()
+    except OSError as error:
+        raise InvalidOption(f"{str(path)[:100]!r} is not a directory: {error.strerror}") from None
+    if not found:
         raise InvalidOption(f"there is no directory {str(path)!r}; nothing was created. Check the path")
     return path
+
+
+def check_exists(target: str, otherwise: str) -> None:
+    """Raise for a directory that would have to be made: its name may be a slip. `otherwise` says what was not done."""
+    if is_app(target):
+        return
+    url = parse_url(target)
+    if url.is_directory and not os.path.isdir(url.path):
+        raise InvalidOption(f"there is no directory {target!r}; {otherwise}. --create makes it")
 
 
 def log_of(target: str) -> str:

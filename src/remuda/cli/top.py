@@ -23,6 +23,9 @@ _BARS: Final = " ▁▂▃▄▅▆▇█"
 _TREND: Final = 12
 _SHARE: Final = 5
 """Reading the directory takes at most one part in so many of the time."""
+_LONGEST_PAUSE: Final = 86_400.0
+_PRINTED: Final = 200
+"""Queues that are shown where there is no screen."""
 _SORTS: Final = ("busy", "waiting", "dead", "name")
 _KEYS: Final = {"b": "busy", "w": "waiting", "d": "dead", "n": "name"}
 
@@ -57,7 +60,7 @@ def top(
 
     if sort not in _SORTS:
         raise InvalidOption(f"--sort must be one of {', '.join(_SORTS)}; not {sort!r}")
-    pause = max(micros(every) / SECOND, 0.1)
+    pause = min(max(micros(every) / SECOND, 0.1), _LONGEST_PAUSE)
     watch = Watch(directory_of(directory))
     try:
         if as_json:
@@ -151,7 +154,10 @@ def _print_once(watch: Watch, sort: str, pause: float, samples: int) -> None:
     lines: list[Line] = []
     for lines in _looks(watch, pause, samples):  # noqa: B007
         pass
-    Console(width=120).print(_table(in_order(lines, sort), None))
+    console = Console(width=120)
+    console.print(_table(in_order(lines, sort)[:_PRINTED], None))
+    if len(lines) > _PRINTED:
+        console.print(f"{len(lines) - _PRINTED:,} more queues; --json tells of all", highlight=False)
 
 
 def _looks(watch: Watch, pause: float, samples: int) -> Iterator[list[Line]]:

@@ -14,6 +14,7 @@ from remuda.log.disk import Disk
 from remuda.log.reader import Reader
 from remuda.log.sealed import MessageTable, Table
 from remuda.log.view import Lister
+from remuda.model.errors import InvalidOption
 
 _NEAR: Final = 1024
 """Bodies that lie closer together are read together."""
@@ -48,6 +49,8 @@ class LogSource:
         if offset <= 0:
             return Reached()
         end = self.end()
+        if offset > end[0]:
+            raise InvalidOption(f"the log ends at offset {end[0]}, and cannot be read from {offset} on")
         columns = ("position", "first", "count")
         for batch in self._reader.event_batches(0, end[1], columns=columns, wanted=may_reach):
             for position, first, count in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):

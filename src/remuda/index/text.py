@@ -94,17 +94,21 @@ def _values(decode: Any, body: bytes) -> str:
     except (msgspec.DecodeError, ValueError, RecursionError):
         return _decoded(body, "") if decode is msgspec.json.decode else ""
     found: list[str] = []
-    waiting = [value]
+    waiting = [iter((value,))]
     while waiting:
-        value = waiting.pop()
-        kind = type(value)
-        if kind is str:
-            found.append(value)
-        elif kind is dict:
-            waiting += reversed(value.values())
-        elif kind is list:
-            waiting += reversed(value)
-        elif kind is int or kind is float:
-            found.append(str(value))
+        for value in waiting[-1]:
+            kind = type(value)
+            if kind is str:
+                found.append(value)
+            elif kind is int or kind is float:
+                found.append(str(value))
+            elif kind is dict:
+                waiting.append(iter(value.values()))
+                break
+            elif kind is list:
+                waiting.append(iter(value))
+                break
+        else:
+            waiting.pop()
     text = " ".join(found)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -20,6 +20,8 @@ NUMBERED: Final = struct.Struct("<QB")
 MARKER_BYTES: Final = 8
 MAX_PAYLOAD: Final = (1 << 32) - 1
 WINDOW_BYTES: Final = 4 * 1024 * 1024
+_FIRST_WINDOW: Final = WINDOW_BYTES // 16
+"""Who follows a log wants the little that is new."""
 _BLOCK: Final = 64 * 1024
 _ZEROS: Final = bytes(_BLOCK)
 
@@ -103,7 +105,7 @@ def _written(data: bytes) -> int:
 
 def scan_file(read: Callable[[int, int], bytes], marker: bytes, start: int, end: int) -> Iterator[Item]:
     """As `scan`, through a window that moves over bytes `start` to `end`; `read` takes a place and a length."""
-    window = WINDOW_BYTES
+    window = min(_FIRST_WINDOW, WINDOW_BYTES)
     while start < end:
         data = read(start, min(window, end - start))
         last = len(data) < window or start + len(data) >= end
@@ -116,7 +118,7 @@ def scan_file(read: Callable[[int, int], bytes], marker: bytes, start: int, end:
         if last:
             return
         # What is left may be a frame or a hole that reaches beyond the window.
-        window = WINDOW_BYTES if done > start else 2 * window
+        window = min(2 * window, WINDOW_BYTES) if done > start else 2 * window
         start = done
 
 

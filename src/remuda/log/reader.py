@@ -346,6 +346,8 @@ def _messages(view: SegmentView, cursor: int, limit: int, look: _Look) -> Iterat
             if start < stop:
                 yield slice_appended(record, start, stop)
                 cursor = record.first + stop
+                if cursor == limit:
+                    return  # without looking for an end further on
 
 
 def _events(view: SegmentView, cursor: int, limit: int) -> Iterator[Events]:
@@ -357,6 +359,8 @@ def _events(view: SegmentView, cursor: int, limit: int) -> Iterator[Events]:
             if start < stop:
                 yield Events(record.first + start, record.time, record.rows[start:stop])
                 cursor = record.first + stop
+                if cursor == limit:
+                    return
 
 
 def _groups(records: Iterable[Events]) -> Iterator[list[Events]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
+from operator import gt
 from typing import Any, Final
 
 import pyarrow as pa
@@ -60,6 +62,26 @@ class _Columns:
         self.attempts.append(copy.attempts)
         self.reasons.append(copy.reason)
 
+    def add_copies(
+        self, queue: int, offsets: list[int], created: list[int], state: str, changes: dict[int, Change] | None
+    ) -> None:
+        """The copies of a queue, which came in a state. Changes that are used here are taken out."""
+        count = len(offsets)
+        self.copy_offsets += offsets
+        self.queues += [queue] * count
+        if not changes:
+            self.states += [state] * count
+            self.modified += created
+            self.attempts += [0] * count
+            self.reasons += [None] * count
+            return
+        take = changes.pop
+        told = [take(offset, None) for offset in offsets]
+        self.states += [state if one is None else one.state for one in told]
+        self.modified += [time if one is None else one.modified for one, time in zip(told, created, strict=True)]
+        self.attempts += [0 if one is None else one.attempts or 0 for one in told]
+        self.reasons += [None if one is None else one.reason for one in told]
+
 
 def write(database: Database, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch]) -> None:
     """Take messages and then events in; within a transaction."""
@@ -108,12 +130,27 @@ def _columns_of(database: Database, batch: pa.RecordBatch, changes: Changes) -> 
             for name, topics, about, mime_type in zip(*shared, strict=True)
         ]
     columns.texts = list(map(searchable, map(text_of, rows["body"], rows["mime_type"])))
-    for offset, created, queues in zip(columns.offsets, columns.created, rows["queues"], strict=True):
-        for queue in queues or (NO_QUEUE,):
-            pending = changes.get(queue)
-            change = pending.pop(offset, None) if pending else None
-            columns.add_copy(offset, database.queue(queue), copy_of(queue, created, change))
+    for queue, (offsets, created) in _by_queue(columns.offsets, columns.created, rows["queues"]).items():
+        columns.add_copies(database.queue(queue), offsets, created, copy_of(queue, 0, None).state, changes.get(queue))
     return columns
+
+
+def _by_queue(
+    offsets: list[int], created: list[int], queues: list[list[str] | None]
+) -> dict[str, tuple[list[int], list[int]]]:
+    """Offsets and times of the messages of each queue."""
+    first = queues[0]
+    if queues.count(first) == len(queues):
+        return dict.fromkeys(first or (NO_QUEUE,), (offsets, created))
+    found: dict[str, tuple[list[int], list[int]]] = {}
+    for offset, time, names in zip(offsets, created, queues, strict=True):
+        for queue in names or (NO_QUEUE,):
+            known = found.get(queue)
+            if known is None:
+                known = found[queue] = ([], [])
+            known[0].append(offset)
+            known[1].append(time)
+    return found
 
 
 def _insert(database: Database, columns: _Columns) -> None:
@@ -183,15 +220,19 @@ def _rows(database: Database, changes: Changes) -> Iterator[tuple[object, ...]]:
 def _widen_spans(database: Database, offsets: Sequence[int], times: Sequence[int]) -> None:
     run = database.connection.execute
     newest = run("SELECT * FROM spans ORDER BY first DESC LIMIT 1").fetchone()
-    spans: list[list[int]] = []
+    if any(map(gt, offsets, islice(offsets, 1, None))):  # those of the log are in order, those filled in need not be
+        offsets, times = zip(*sorted(zip(offsets, times, strict=True)), strict=True)
+    spans: list[tuple[int, int, int, int]] = []
+    at = 0
     if newest is not None and newest[1] < offsets[0] < newest[0] + _SPAN:
-        spans.append(list(newest))
-    for offset, time in zip(offsets, times, strict=True):
-        if spans and spans[-1][0] <= offset < spans[-1][0] + _SPAN:
-            last = spans[-1]
-            last[1], last[2], last[3] = max(last[1], offset), min(last[2], time), max(last[3], time)
-        else:
-            spans.append([offset, offset, time, time])
+        first, _, oldest, latest = newest
+        at = bisect_left(offsets, first + _SPAN)
+        own = times[:at]
+        spans.append((first, offsets[at - 1], min(oldest, *own), max(latest, *own)))
+    while at < len(offsets):
+        start, at = at, bisect_left(offsets, offsets[at] + _SPAN, at)
+        own = times[start:at]
+        spans.append((offsets[start], offsets[at - 1], min(own), max(own)))
     database.connection.executemany("INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?)", spans)
 
 

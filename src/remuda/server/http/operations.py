@@ -71,6 +71,8 @@ class Call:
 
     def path(self, name: str) -> str:
         value: str = self.request.path_params[name]
+        if "\ufffd" in value and b"%EF%BF%BD" not in self.request.scope.get("raw_path", b"").upper():
+            raise InvalidOption(f"{name} is not UTF-8 in the address")
         return value
 
     async def run(self, function: Callable[..., T], *arguments: Any, **more: Any) -> T:
@@ -173,6 +175,8 @@ class _endpoint:  # noqa: N801 - a function in all but its methods=None, which S
                 raise Problem(403, "Forbidden", f"{user.name} is a viewer; this takes an operator")
             if operation.request is not None:
                 _check_type(request, operation)
+            elif method != "GET":
+                await _check_no_body(request, self._limit)
             call = Call(request, operation, self._service, self._limit)
             call.check_parameters()
             value = await operation.handler(call)
@@ -187,6 +191,12 @@ class _endpoint:  # noqa: N801 - a function in all but its methods=None, which S
         if value is None:
             return Response(status_code=204)
         return Response(msgspec.json.encode(value, enc_hook=str), operation.status, media_type=JSON)
+
+
+async def _check_no_body(request: Request, limit: int) -> None:
+    """What is not read must not be believed to count: a filter sent with a clear would have everything cleared."""
+    if (await read_body(request, limit)).strip() not in (b"", b"{}"):
+        raise Problem(400, "Invalid request", "this takes no body; nothing was done")
 
 
 def _check_type(request: Request, operation: Operation) -> None:

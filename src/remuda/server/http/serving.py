@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from remuda.model.errors import InvalidOption, RemudaError
@@ -75,11 +77,29 @@ class Server:
         self.address = f"{scheme}://{shown}:{port}/"
 
     def run(self) -> None:
-        """Serve until Ctrl-C or SIGTERM."""
+        """Serve until Ctrl-C or SIGTERM, which is how it ends: whoever called goes on."""
         try:
-            self._server.run([self._socket])
+            with self._ended_by_signals():
+                self._server.run([self._socket])
         finally:
             self._socket.close()
+
+    @contextmanager
+    def _ended_by_signals(self) -> Iterator[None]:
+        """The server raises a signal again once it has ended; it would end the process before its bus is closed."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def end(*_: object) -> None:
+            self._server.should_exit = True
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def start(self) -> None:
         """Serve in the background; returns when requests are answered."""

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from remuda.bus.publishing import headers as names
+from remuda.bus.publishing.checks import check_target
 from remuda.model.durations import micros
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.message import Priority
@@ -249,9 +250,17 @@ def _headers(own: list[dict[str, str] | None], callbacks: list[str | None], who:
             continue
         headers = {**shared, **(given or {})}
         if callback is not None:
-            headers[names.CALLBACK] = callback
+            headers[names.CALLBACK] = _callback(callback)
         made.append(headers)
     return fold(made)
+
+
+def _callback(topic: str) -> str:
+    try:
+        check_target("callback", topic)
+    except (InvalidMessage, InvalidOption) as error:
+        raise InvalidMessage(f"callback: {error}") from None
+    return topic
 
 
 def _moments(name: str, spans: list[Span | None], now: int) -> list[int | None] | None:

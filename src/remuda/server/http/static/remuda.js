@@ -32,9 +32,9 @@ function copy(button) {
   document.execCommand("copy");
   field.remove();
   button.focus();
-  const before = button.textContent;
+  button.dataset.label ??= button.textContent; // a second click finds what the first one wrote
   button.textContent = "Copied";
-  setTimeout(() => (button.textContent = before), 4000);
+  setTimeout(() => (button.textContent = button.dataset.label), 4000);
 }
 
 document.addEventListener("keydown", (event) => {
