@@ -227,10 +227,10 @@ def test_a_test_message_is_published(shop: Site, watched: Watched) -> None:
     expect(page.locator("pre.body")).to_contain_text("12345678901234567890123")
     expect(page.locator("body")).not_to_contain_text("s3cret")
     expect(page.get_by_text("x-kind")).to_be_visible()
-    copied = page.get_by_role("button", name="Copy id").evaluate(
-        "button => { button.click(); return button.innerText }"
-    )
-    assert copied == "Copied"  # which it says for four seconds
+    button = page.get_by_role("button", name="Copy id")
+    expect(button).to_be_enabled()
+    copied = button.evaluate("button => { button.click(); return button.innerText }")
+    assert copied == "Copied"  # which it says for four seconds, too few to be found in for certain
 
 
 def test_hostile_content_is_shown_and_never_runs(shop: Site, watched: Watched) -> None:
