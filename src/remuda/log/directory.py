@@ -321,9 +321,9 @@ class DirectoryDisk:
             return
         try:
             version = json.loads(marker)["remuda"]
-            if not isinstance(version, int):
+            if type(version) is not int or version < 1:
                 raise TypeError
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise ForeignDirectory(
                 f"{str(self._root / MARKER)!r} is not a marker of Remuda; nothing was changed. If the directory is "
                 f'Remuda\'s and only this file was damaged, write {{"remuda": {FORMAT}}} into it'

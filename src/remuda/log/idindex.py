@@ -41,7 +41,7 @@ def entry(id: str, row: int) -> int:
 
 
 def write(disk: Disk, file: SealedFile, entries: Iterable[int]) -> None:
-    ordered = sorted(entries)
+    ordered = sorted(entries) or [0]  # one that says nothing: an empty file is one that lost what it held
     pages = []
     for start in range(0, len(ordered), _PER_PAGE):
         part = ordered[start : start + _PER_PAGE]
@@ -58,7 +58,7 @@ def offsets(disk: Disk, file: SealedFile, id: str) -> list[int]:
     wanted = entry(id, 0)
     pages = -(-disk.size(name) // _PAGE)
     if not pages:
-        return []
+        raise DamagedIndex(name)
     low, high = _bracket(disk, name, wanted, pages)
     while low < high:
         middle = (low + high + 1) // 2
@@ -99,7 +99,10 @@ def whole(disk: Disk, file: SealedFile) -> bool:
 
 
 def _pages(disk: Disk, name: str) -> Iterator[tuple[int, ...]]:
-    for page in range(-(-disk.size(name) // _PAGE)):
+    size = disk.size(name)
+    if not size:
+        raise DamagedIndex(name)
+    for page in range(-(-size // _PAGE)):
         yield _read(disk, name, page)
 
 

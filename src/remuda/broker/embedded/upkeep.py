@@ -177,6 +177,7 @@ class Upkeep:
         # Whoever took over in a storm of kills may be the next to fall: what it had to play is played only once.
         self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
+            self._try_if_due("note of the newest segment", self._note_newest)
             self._try_if_due("intake", self._take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)
             if "sealing" in self.troubles:
@@ -214,11 +215,11 @@ class Upkeep:
         if self._scrubbing.done:
             return
         report = self._runtime.engine.report
-        known = {damage.file for damage in report.damages}
-        found = [damage for damage in self._scrubbing.run(budget) if damage.file not in known]
+        known = set(report.damages)
+        found = [damage for damage in self._scrubbing.run(budget) if damage not in known]
         report.damages = (*report.damages, *found)
         for damage in found:
-            _log.error("a sealed file is damaged: %s. Restore it from a copy", damage.describe())
+            _log.error("a file of the log is damaged: %s. Restore it from a copy", damage.describe())
 
     def _publish_tables(self) -> None:
         """Bring the lakehouse tables up to the files that are sealed now."""
@@ -248,6 +249,18 @@ class Upkeep:
 
             self._intake = Intake(self._runtime)
         self._intake.run(self._stop.is_set)
+
+    def _note_newest(self) -> None:
+        log = self._runtime.engine.log
+        segment = None if self._volatile else log.unnoted
+        if segment is None:
+            return
+        try:
+            self._runtime.sync()  # else a power loss could take the segment and leave the note
+            log.note_newest(segment)
+        except StorageError as error:
+            if not error.passing:  # nothing depends on it: it waits until there is room
+                raise
 
     def _checkpoint_when_due(self) -> None:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
