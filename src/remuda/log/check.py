@@ -149,7 +149,7 @@ class _Check:
     def _foreign(self, names: list[str]) -> None:
         """What is in the place of the log's files and is none."""
         for name in names:
-            if name in _FOLDERS:
+            if name in (*_FOLDERS, "spool"):
                 self._note(name, "this should be a folder")
             elif name.startswith(("tail/", "checkpoint/")) and not _is_known(name):
                 self._note(name, "this is not called as a file of the log is, and is not read")

@@ -14,6 +14,7 @@ import google_crc32c
 
 from remuda.log.disk import Disk
 from remuda.log.segments import SealedFile
+from remuda.model.errors import StorageError
 
 FOLDER: Final = "index/"
 """Not among the sealed files, which any Parquet reader shall be able to read as one table."""
@@ -94,6 +95,10 @@ def whole(disk: Disk, file: SealedFile) -> bool:
     except FileNotFoundError:
         return True
     except DamagedIndex:
+        return False
+    except StorageError as error:
+        if error.passing:
+            raise
         return False
     return True
 

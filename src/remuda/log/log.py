@@ -322,6 +322,20 @@ class Log:
         segment = self._active.sequence if self._active else self._upcoming.sequence
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
 
+    def check_there(self) -> None:
+        """Raise if the segment that is written to was removed: what is written to it would go with it."""
+        segment = self._active
+        if segment is None or not segment.written:
+            return
+        try:
+            self.disk.size(segment.name)
+        except FileNotFoundError:
+            if segment in self.catalog.files().tail:
+                raise StorageError(
+                    f"{segment.name} was removed while it was written to; nothing more is written. Restore it from a "
+                    "copy, then open again"
+                ) from None
+
     @property
     def unnoted(self) -> TailSegment | None:
         """The segment that is written to, until it is noted as the newest."""

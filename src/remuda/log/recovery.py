@@ -73,7 +73,7 @@ class RecoveryReport:
         if self.cut_off is not None:
             lines.append(self.cut_off.describe())
         lines += [
-            f"{name} begins where another segment of the tail does, and was set aside; what it alone holds is in no queue"
+            f"{name} begins where another segment does, and was set aside; what it alone holds is in no queue"
             for name in self.copies
         ]
         lines += [

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remuda.core.snapshot import FrozenCore
+from remuda.log.disk import DirectoryDisk
 from remuda.log.dropping import Collected, drop_settled
 from remuda.log.scrub import Scrub
 from remuda.model.commands import Forget
@@ -177,6 +178,7 @@ class Upkeep:
         # Whoever took over in a storm of kills may be the next to fall: what it had to play is played only once.
         self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
+            self._look_for_directory()
             self._try_if_due("note of the newest segment", self._note_newest)
             self._try_if_due("intake", self._take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)
@@ -185,6 +187,20 @@ class Upkeep:
             self._try_if_due("retention", self._collect_when_due)
             self._try_if_due("lakehouse tables", self._publish_tables)
             self._try_if_due("checksums", self._look_for_damage)
+
+    def _look_for_directory(self) -> None:
+        """Files stay open when their directory is removed: nobody would notice before it is opened again."""
+        log = self._runtime.engine.log
+        if not isinstance(log.disk, DirectoryDisk) or self._runtime.failure is not None:
+            return
+        try:
+            log.disk.check_there()
+            log.check_there()
+        except StorageError as error:
+            if not error.passing:
+                self._runtime.abandon(error)
+        except OSError as error:  # not to be looked at now
+            _log.warning("the directory cannot be looked at: %s", error)
 
     def _try_if_due(self, name: str, duty: Callable[[], None]) -> None:
         if name not in self._postponed or time.monotonic() >= self._postponed[name][0]:
@@ -252,12 +268,14 @@ class Upkeep:
 
     def _note_newest(self) -> None:
         log = self._runtime.engine.log
-        segment = None if self._volatile else log.unnoted
-        if segment is None:
+        if self._volatile or log.unnoted is None or self._runtime.failure is not None:
             return
         try:
-            self._runtime.sync()  # else a power loss could take the segment and leave the note
-            log.note_newest(segment)
+            with self._turn:
+                segment = log.unnoted
+                if segment is not None:
+                    self._runtime.sync()  # else a power loss could take the segment and leave the note
+                    log.note_newest(segment)
         except StorageError as error:
             if not error.passing:  # nothing depends on it: it waits until there is room
                 raise
