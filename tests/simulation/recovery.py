@@ -11,6 +11,7 @@ from remuda.core.core import Core
 from remuda.core.extensions import MessageFacts
 from remuda.log.log import Log
 from remuda.log.reader import Reader
+from remuda.log.segments import list_files
 from remuda.log.tail import LogOptions
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Message
@@ -206,6 +207,9 @@ def check_rebuilding(sim: Simulation) -> None:
     names = twin.list()
     if not any(name.startswith("checkpoint/") for name in names) or any(name.startswith("sealed/") for name in names):
         return
+    tail = list_files(names).tail
+    if not tail or tail[0].sequence > 1:
+        return  # a segment that told of queues alone was collected: what it told lives on in the checkpoint
     if sim.scenario.features.clock_jumps_back:
         return  # a scheduled message may have been due by one clock and not by the next
     short = rebuilt(sim, twin)
