@@ -30,8 +30,8 @@ class Life(NamedTuple):
     dead: frozenset[bytes]
 
 
-def opened(path: Path, **options: object) -> EmbeddedBroker:
-    return open_broker(path, sync="os", shared=False, worker=3, segment_bytes=1 << 16, **options)
+def opened(path: Path) -> EmbeddedBroker:
+    return open_broker(path, sync="os", shared=False, worker=3, segment_bytes=1 << 16)
 
 
 def number_of(body: bytes) -> int:
