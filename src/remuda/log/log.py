@@ -171,6 +171,7 @@ class Log:
         report.torn_bytes = sum(hole.end - hole.start for hole in replay.torn)
         report.damages = (*unreadable, *replay.damages)
         report.next_offset, report.next_position = self.next_offset, self.next_position
+        report.uncovered = tuple(self.uncovered()) if report.state_lost else ()
         self._recovered = True
         self._usable = self._failure is None and not self._closed
 

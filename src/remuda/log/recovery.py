@@ -33,6 +33,8 @@ class RecoveryReport:
     """Segments that began where another one does, and were set aside."""
     cut_off: Newest | None = None
     """A segment that was begun and is not there, nor anything after it: what it held, nobody can say."""
+    uncovered: tuple[range, ...] = ()
+    """Where the state was lost: offsets that no file holds. They were collected, or their files are gone."""
     found: dict[str, int] = field(default_factory=dict)
     """Queues of which the log has lost the creation, and how many messages were found for each: they are kept."""
     next_offset: int = 0
@@ -86,6 +88,10 @@ class RecoveryReport:
                 f"{len(self.sealed)} sealed files and the tail. Options of queues, routers and what was removed or "
                 "forgotten before the tail are not in them; check the queues"
             )
+        lines += [
+            f"no file holds offsets {gap.start} to {gap.stop - 1}: they were collected, or their files were removed"
+            for gap in self.uncovered
+        ]
         lines += [
             f"the creation of queue {name!r} is missing; {count} messages were found for it and are kept. It was made "
             "again with default options; declare it again with its own"
