@@ -102,6 +102,7 @@ class Publishing:
             self._compacter.remember(kept, digest)
             self.note_producer(record)
             watch = self._enter(record)
+        registry.settle_down()  # also where nothing came in: a queue that runs from now on may have held messages
         assert messages.ids is not None
         repeats = tuple(row for row, same in enumerate(unchanged) if same) if unchanged else ()
         nowhere: tuple[int, ...] = ()
@@ -323,7 +324,6 @@ class Publishing:
             if name in registry.queues:
                 registry.evict(registry.queues[name], record.first)
                 registry.touch(name)
-        registry.settle_down()
         return watch
 
     def _take_from_spool(
@@ -396,6 +396,7 @@ class Publishing:
                 refused = self._copy_to(binding, originals)
                 accepted |= {row for row in range(len(originals)) if row not in refused}
                 refusals = {**refused, **refusals}
+        self._registry.settle_down()
         nobody = {row: error for row, error in refusals.items() if row not in accepted}
         return nobody, {row: error for row, error in refusals.items() if row in accepted}
 

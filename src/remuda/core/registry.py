@@ -183,6 +183,7 @@ class Registry:
         self.recorder.change(QueueChange(CONFIGURED, queue.name, self.recorder.now, options))
         self.apply_options(queue, options)
         self._set_status(queue, Status.RUNNING, None)
+        self.touch(queue.name)
 
     def drop(self, name: str) -> None:
         self.queues.pop(name, None)
@@ -300,8 +301,8 @@ class Registry:
             live, parked = whereabouts(queue, offset, 1), queue.parked.find(offset, 1)
             if (live or parked) and offset not in queue.id_of and (facts := self._facts(offset)) is not None:
                 queue.id_of[offset] = facts.id
-                if live:
-                    queue.offset_of.setdefault(facts.id, offset)
+                if live and not _is_held(queue, queue.offset_of.get(facts.id)):
+                    queue.offset_of[facts.id] = offset
 
     def _facts(self, offset: int) -> MessageFacts | None:
         fresh = self.recorder.fresh(offset)
@@ -465,6 +466,12 @@ class Registry:
                 return not kept and not queue.consumers and (queue.had_messages or queue.had_consumers)
             case _:
                 return False
+
+
+def _is_held(queue: Queue, offset: int | None) -> bool:
+    """Whether an id is still that of a message that has it. One that was confirmed, and whose id another got, is gone
+    since: that too few confirmed it is told by no event."""
+    return offset is not None and all(piece.state is not State.SUCCESS for piece in queue.flights.find(offset, 1))
 
 
 def whereabouts(queue: Queue, first: int = 0, count: int = NEVER) -> list[tuple[State, int, int, int]]:
