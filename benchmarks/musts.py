@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from benchmarks.big import BACKLOG, BATCHES, DELAYED, RESTART
+from benchmarks.bus.failing import FAILING
 from benchmarks.bus.rows import BUS_ROWS, LATENCY
 from benchmarks.grow import GROW_ROWS, LONGEST_MS, MOST
 from benchmarks.http.rows import PAGES
@@ -163,6 +164,10 @@ MUSTS: Final = (
         _of_best_peer(5),
     ),
     Must("one at a time, 1 publisher, always: ≥ 1 times best peer", "embedded/one/1p/always/200B", _of_best_peer(1)),
+    Must("one at a time, 1 publisher, os: ≥ 1.8 times huey", "embedded/one/1p/os/200B", _of_peer("huey", 1.8)),
+    Must("one at a time, 8 publishers, os: ≥ 3.5 times huey", "embedded/one/8p/os/200B", _of_peer("huey", 3.5)),
+    Must("one at a time, 1 publisher, always: ≥ 0.8 of the loop", "embedded/one/1p/always/200B", _of_limit(0.8)),
+    Must("memory, one at a time: ≥ 3 times litequeue", "embedded/one/1p/memory/200B", _of_peer("litequeue", 3)),
     Must("memory, batches of 1000: ≥ 1,000,000 messages/s", "embedded/batch1000/1p/memory/200B", _rate(1_000_000)),
     Must("10 M waiting: < 500 MB resident", BACKLOG, _below(500)),
     Must("10 M waiting: the head comes as with 1,000", BACKLOG, _steady_head),
@@ -180,11 +185,12 @@ MUSTS: Final = (
     *(
         Must(f"{row}, durable: ≥ 5 times {whom}", row, check)
         for row in BUS_ROWS
-        if row != LATENCY
+        if row not in (LATENCY, FAILING)
         for whom, check in (("best durable peer", _of_durable_peers(5)), ("best peer, in memory too", _of_best_peer(5)))
     ),
     Must("bus/latency, durable: p50 no worse than best durable peer's", LATENCY, _no_later_than_durable),
     Must("bus/latency, durable: p50 no worse than best peer's, in memory too", LATENCY, _no_later),
+    Must("bus/failing, the log shown: ≤ 80 µs of CPU from fetch to retry", FAILING, _at_most(80)),
     Must("index/sqlite: ≥ 25,000 messages and events/s on one core", SQLITE, _rate(25_000)),
     Must("index/lag: < 2 s behind at 10,000 messages/s", LAG, _below(2)),
     Must("search/words, 10 M bodies: p50 ≤ 50 ms", WORDS, _at_most(50)),

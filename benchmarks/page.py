@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.big import BIG_ROWS
+from benchmarks.bus.failing import FAILING
 from benchmarks.bus.rows import LATENCY
 from benchmarks.grow import GROW_ROWS
 from benchmarks.http.rows import HTTP_ROWS
@@ -14,7 +15,7 @@ from benchmarks.index.rows import INDEX_ROWS
 from benchmarks.lake.rows import LAKE_ROWS
 from benchmarks.musts import findings
 from benchmarks.outbox.rows import is_outbox
-from benchmarks.results import BUSY, Result
+from benchmarks.results import BUSY, RATE, Result
 from benchmarks.server.rows import is_server
 from benchmarks.spark.rows import is_measured, is_spark
 from benchmarks.table import (
@@ -128,8 +129,9 @@ PAGES: Final[dict[Path, Callable[[list[Result]], str]]] = {
 
 
 def _bus_tables(results: list[Result]) -> list[str]:
-    rates = [result for result in results if is_bus(result) and result.name != LATENCY]
+    rates = [result for result in results if is_bus(result) and result.unit == RATE]
     times = [result for result in results if result.name == LATENCY]
+    failures = [result for result in results if result.name == FAILING]
     tables = []
     if rates:
         tables += [
@@ -141,6 +143,12 @@ def _bus_tables(results: list[Result]) -> list[str]:
             "The bus, in milliseconds from publish to the start of the handler:",
             _table(["row", *BUS_HEADINGS], [line for result in times for line in _latency_rows(result)], left={0}),
         ]
+    tables += [
+        f"A message that fails takes {result.remuda:.0f} µs of CPU from the fetch to the retry that is scheduled, with "
+        f"a log that shows it, {result.settings['µs_without_log']:.0f} without; one that succeeds "
+        f"{result.settings['µs_of_success']:.0f} (`{result.name}`)."
+        for result in failures
+    ]
     return tables
 
 

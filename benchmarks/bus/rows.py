@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.bus.failing import FAILING, failing
 from benchmarks.bus.player import Player, Refused
 from benchmarks.bus.side import Executor, Sync
 from benchmarks.bus.stage import Request
@@ -133,6 +134,7 @@ def latency(effort: Effort) -> Result:
 BUS_ROWS: Final[dict[str, Callable[[Effort], Result]]] = {
     **{f"bus/{executor}/{size}": partial(throughput, executor, size) for executor, size in product(EXECUTORS, SIZES)},
     LATENCY: latency,
+    FAILING: failing,
 }
 
 

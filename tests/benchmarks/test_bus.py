@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import musts, page
-from benchmarks.bus import player, rows
+from benchmarks.bus import failing, player, rows
 from benchmarks.bus.player import Player, Refused
 from benchmarks.bus.stage import Request
 from benchmarks.bus.tally import FileTally, Stuck, Tally, ThreadTally
@@ -112,3 +112,11 @@ def test_the_pages_show_the_bus() -> None:
     assert "| `bus/latency` p99 |  |  | 8.00 |" in text
     assert "| bus/threads/one, durable: ≥ 5 times best durable peer | 10.0 times huey | yes |" in text
     assert "must" not in page.comparison([rate, late])
+
+
+def test_a_failing_message_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failing, "_PER_SECOND", 1000)
+    found = rows.BUS_ROWS[failing.FAILING](SHORT)
+    assert found.remuda > found.settings["µs_of_success"] > 0
+    assert "(`bus/failing`)" in page.everything([found])
+    assert [finding.row for finding in musts.findings({found.name: found})] == [failing.FAILING]

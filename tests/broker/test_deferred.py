@@ -17,6 +17,7 @@ from remuda.log.reader import Reader
 from remuda.model.commands import Publish
 from remuda.model.messages import Messages
 from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import State
 
 
 @pytest.fixture
@@ -109,3 +110,49 @@ def test_an_answer_that_lets_others_have_messages_needs_no_sync_of_its_own(
         assert len(syncs) == 1
         runtime.tick()
         assert len(syncs) == 1
+
+
+@pytest.fixture
+def fleeting() -> Iterator[EmbeddedBroker]:
+    """A broker in memory, which encodes later, and whose timer does not remind it."""
+    with open_broker("memory://") as made:
+        made.create_queue("orders", type="pull", queue_size=1)
+        assert isinstance(made, EmbeddedBroker)
+        yield made
+
+
+def test_in_memory_whoever_asks_is_told_all(fleeting: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L8: nothing is encoded when it happens, and everything is found at once."""
+    runtime: Any = fleeting.runtime
+    monkeypatch.setattr(runtime._timer, "nudge", lambda wake: None)
+    answer(fleeting, wait=True)
+    answer(fleeting, wait=False)
+    log = runtime.engine.log
+    assert len(log._gathered) >= 3
+    assert fleeting.message(0).queues[0].state is State.COMPLETED
+    assert not log._gathered
+    answer(fleeting, wait=True)
+    assert sum(len(record.messages.bodies) for record in fleeting.spectate().messages()) == 3
+
+
+def test_in_memory_whoever_follows_is_told_soon(fleeting: EmbeddedBroker) -> None:
+    """L8"""
+    reader = fleeting.spectate()
+    answer(fleeting, wait=True)
+    deadline = time.monotonic() + 30
+    while not list(reader.events()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [event.state.value for record in reader.events() for event in record.rows] == ["F", "S", "X"]
+
+
+def test_in_memory_what_is_held_nowhere_else_is_read_from_what_was_gathered(
+    fleeting: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q21"""
+    runtime: Any = fleeting.runtime
+    monkeypatch.setattr(runtime._timer, "nudge", lambda wake: None)
+    monkeypatch.setattr(runtime.engine._recent, "_limit", 0)
+    for number in range(3):
+        fleeting.publish(Message("orders", b"%d" % number))
+    found = [fleeting.pull("orders") for _ in range(3)]
+    assert [delivery.bodies for delivery in found if delivery is not None] == [[b"0"], [b"1"], [b"2"]]

@@ -164,3 +164,12 @@ def test_an_inbox_nobody_comes_to_is_diverted() -> None:
     inbox.put(sending(1))
     assert [one.lease for one in elsewhere] == [0, 1]
     assert inbox.get(0) is None
+
+
+def test_what_is_offered_to_an_inbox_that_nobody_looks_into_is_not_taken() -> None:
+    inbox, given = Inbox(), list[int | None]()
+    assert inbox.offer(sending(1))
+    inbox.divert(lambda dispatch: given.append(dispatch.lease))
+    assert not inbox.offer(sending(2))
+    inbox.put(sending(3))
+    assert given == [1, 3]

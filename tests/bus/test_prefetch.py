@@ -34,17 +34,17 @@ def delivery(*created: int, remaining: int = 0) -> Delivery:
     return Delivery(sending, messages, lambda *_: 0)
 
 
-def worked(worker: AdaptivePrefetch, given: Delivery, watch: Watch, seconds: float, *, failed: bool = False) -> float:
+def worked(worker: AdaptivePrefetch, given: Delivery, watch: Watch, seconds: float, *, lost: bool = False) -> float:
     worker.begin()
     watch.now += seconds
-    return worker.end(given, failed=failed)
+    return worker.end(given, lost=lost)
 
 
 def test_more_at_once_while_they_are_quick_and_fewer_when_they_are_not(watch: Watch) -> None:
     worker = AdaptivePrefetch(None, ArrivalRate())
     counts = []
-    for seconds, failed in [(0.001, False)] * 3 + [(0.02, False), (0.1, False), (0.001, False), (0.001, True)]:
-        worked(worker, delivery(0, remaining=1), watch, seconds, failed=failed)
+    for seconds, lost in [(0.001, False)] * 3 + [(0.02, False), (0.1, False), (0.001, False), (0.001, True)]:
+        worked(worker, delivery(0, remaining=1), watch, seconds, lost=lost)
         counts.append(worker.count)
     assert counts == [2, 4, 8, 8, 2, 4, 1]
 
@@ -61,6 +61,15 @@ def test_messages_gather_where_they_come_thick_and_fast(watch: Watch) -> None:
     assert worked(worker, delivery(1_000_050, 1_000_100), watch, 0.0001) > 0
     assert worked(worker, delivery(1_000_150, remaining=1), watch, 0.0001) == 0, "not while some wait"
     assert worked(worker, delivery(1_001_150), watch, 0.0001) == 0, "a message each ms is worth a turn each"
+
+
+def test_workers_that_let_messages_gather_take_turns(watch: Watch) -> None:
+    """However many they are, one asks every 2 ms, and nobody stays away for long."""
+    arrivals = ArrivalRate()
+    pauses = [arrivals.turn(watch.now) for _ in range(20)]
+    assert pauses[:3] == pytest.approx([0.002, 0.004, 0.006])
+    assert max(pauses) == pytest.approx(0.02)
+    assert arrivals.turn(watch.now + 1) == pytest.approx(0.002)
 
 
 def test_workers_of_a_queue_know_together_how_fast_messages_come(watch: Watch) -> None:

@@ -68,3 +68,22 @@ def test_neighbours_that_ended_alike_within_a_minute_are_one_piece() -> None:
         (100, 1, "y"),
         (101, 1, "y"),
     ]
+
+
+def test_part_of_a_range_is_taken_only_by_its_own_lease() -> None:
+    """Q3: what is settled leaves the rest in flight, also where a checkpoint holds on to how it was."""
+    ranges = RangeMap()
+    for first in (0, 10, 20):
+        ranges.add(MessageRange(first, 10, State.FETCHED, lease=first))
+    frozen = ranges.freeze()
+    assert ranges.take_whole(10, 3, 20) is None, "another delivery"
+    assert ranges.take_whole(8, 4, 0) is None, "more than the one range"
+    assert ranges.take_whole(10, 0, 10) is None
+    assert ranges.take_whole(10, 3, 10) == MessageRange(10, 3, State.FETCHED, lease=10)
+    assert ranges.take_whole(15, 1, 10) == MessageRange(15, 1, State.FETCHED, lease=10)
+    assert ranges.take_whole(10, 1, 10) is None, "it is gone"
+    assert [(piece.first, piece.count) for piece in ranges] == [(0, 10), (13, 2), (16, 4), (20, 10)]
+    assert ranges.take_whole(20, 10, 20) == MessageRange(20, 10, State.FETCHED, lease=20)
+    assert ranges.size == 16
+    assert [(piece.first, piece.count) for block in frozen for piece in block] == [(0, 10), (10, 10), (20, 10)]
+    ranges.thaw()

@@ -365,7 +365,7 @@ class Actors:
             sim.hands.remove(held)
         if held.lease is None or not held.offsets:
             return
-        outcome = random.choice((Outcome.ACK,) * 6 + tuple(Outcome))
+        outcome = random.choice((Outcome.ACK,) * 6 + (Outcome.RETRY,) * 2 + tuple(Outcome))
         offsets = list(held.offsets)
         runs = None
         if random.random() < 0.3:

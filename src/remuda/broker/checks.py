@@ -231,8 +231,7 @@ def pull(
 ) -> Pull:
     if type(count) is not int or count < 1:
         count = read_count("count", count, 1)
-    if type(queue) is not str or not queue.isascii() or not queue.isprintable() or not 0 < len(queue) < 256:
-        queue = read_name("queue", queue)
+    queue = read_name("queue", queue)
     if newest is not False:
         newest = read_flag("newest", newest)
     if type(clear_after) is not str or clear_after != "none":

@@ -30,24 +30,20 @@ class BaseDelivery(Generic[R]):
     """
 
     __slots__ = (
-        "_arrivals", "_attempts", "_begin", "_redelivered", "_settle", "_track", "consumer", "deadline", "lease",
-        "messages", "queue", "remaining", "runs",
+        "_begin", "_dispatch", "_offsets", "_settle", "_track", "consumer", "lease", "messages", "queue", "runs",
     )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch, messages: Messages, settle: Settle[R], track: Track | None = None) -> None:
+        self._dispatch = dispatch
         self.queue = dispatch.queue
         self.consumer = dispatch.consumer
         self.lease = dispatch.lease
-        self.deadline = dispatch.deadline
-        self.remaining = dispatch.remaining
         self.messages = messages
         self.runs: Runs = dispatch.runs
-        self._attempts = dispatch.attempts
-        self._redelivered = dispatch.redelivered
-        self._arrivals = dispatch.arrivals
         self._settle = settle
         self._track = track
         self._begin: Callable[[int], None] | None = None
+        self._offsets: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.messages.bodies)
@@ -59,46 +55,66 @@ class BaseDelivery(Generic[R]):
         return self.messages[row]
 
     @property
+    def deadline(self) -> int:
+        """When the answer is due, in microseconds since the epoch, unless the delivery is renewed."""
+        return self._dispatch.deadline
+
+    @property
+    def remaining(self) -> tuple[int, int]:
+        """Messages that still waited, with a priority above 0 and without, for a pull that asked."""
+        return self._dispatch.remaining
+
+    @property
     def bodies(self) -> list[bytes]:
         return self.messages.bodies
 
     @property
     def offsets(self) -> list[int]:
         """The offset of each message in the log."""
-        return [offset for first, count in self.runs for offset in range(first, first + count)]
+        return list(self._known_offsets())
+
+    def _known_offsets(self) -> list[int]:
+        # Made once, since workers answer for the messages of a delivery one by one.
+        if self._offsets is None:
+            self._offsets = [offset for first, count in self.runs for offset in range(first, first + count)]
+        return self._offsets
 
     @property
     def attempts(self) -> list[int]:
         """How often each message has been attempted, this time included."""
+        attempts = self._dispatch.attempts
         if len(self.runs) == 1:
-            return self._attempts * self.runs[0][1]
-        return [attempt for attempt, (_, count) in zip(self._attempts, self.runs, strict=True) for _ in range(count)]
+            return attempts * self.runs[0][1]
+        return [attempt for attempt, (_, count) in zip(attempts, self.runs, strict=True) for _ in range(count)]
 
     @property
     def redelivered(self) -> list[bool]:
         """Whether each message was delivered before, also where that did not count as an attempt."""
-        if not self._redelivered:
+        redelivered = self._dispatch.redelivered
+        if not redelivered:
             return [False] * len(self)
-        return [again for again, (_, count) in zip(self._redelivered, self.runs, strict=True) for _ in range(count)]
+        return [again for again, (_, count) in zip(redelivered, self.runs, strict=True) for _ in range(count)]
 
     @property
     def arrivals(self) -> list[str | None]:
         """Why each message came here from another queue, such as `expired in orders`; None for one that did not."""
-        if not self._arrivals:
+        arrivals = self._dispatch.arrivals
+        if not arrivals:
             return [None] * len(self)
-        return [self._arrivals.get(offset) for offset in self.offsets]
+        return [arrivals.get(offset) for offset in self.offsets]
 
     def begin(self, rows: Iterable[int]) -> None:
         """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,
         with attempts of those alone; one that says nothing, with all of the delivery."""
-        rows = self._checked(rows)
+        if type(rows) is not list or len(rows) != 1 or type(rows[0]) is not int or not 0 <= rows[0] < len(self):
+            rows = self._checked(rows)
         if self._begin is None:
             if self._track is None or self.lease is None or len(self.messages.bodies) == 1:
                 return
             self._begin = self._track(self.lease, len(self.runs))
-        first, count = self.runs[0]
+        begin, (first, count) = self._begin, self.runs[0]
         for row in rows:
-            self._begin(first + row if row < count else self.offsets[row])
+            begin(first + row if row < count else self._known_offsets()[row])
 
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Done."""
@@ -183,9 +199,12 @@ class BaseDelivery(Generic[R]):
         return self._settle(self, settlement, None if rows is None else self._runs_of(rows), True)
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
+        if type(rows) is list and len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < len(self.messages.bodies):
+            row, (first, count) = rows[0], self.runs[0]
+            return [(first + row if row < count else self._known_offsets()[row], 1)]
         if type(rows) is range and rows.step == 1 and 0 <= rows.start < rows.stop <= len(self.messages.bodies):
             return _cut(self.runs, rows.start, rows.stop)
-        offsets = self.offsets
+        offsets = self._known_offsets()
         chosen = sorted({offsets[row] for row in self._checked(rows)})
         runs: Runs = []
         for _, block in groupby(enumerate(chosen), key=lambda item: item[1] - item[0]):

@@ -41,6 +41,8 @@ _RETRY: Final = State.RETRY
 _ACK: Final = Outcome.ACK
 _ASKED_AGAIN: Final = Outcome.RETRY
 
+Runs = list[tuple[int, int]]
+
 
 class Consuming:
     """Consumers' verbs."""
@@ -162,11 +164,10 @@ class Consuming:
             self._recorder.late_answers += 1
             return 0
         settlement = command.settlement
-        if command.runs is None:
-            record = self.settle_plainly(queue, command.lease, settlement, self._recorder.now)
-            if record is not None:
-                self._recorder.keep(record, queue.persistent)
-                return record.rows[0].count
+        record = self.settle_plainly(queue, command.lease, settlement, command.runs, self._recorder.now)
+        if record is not None:
+            self._recorder.keep(record, queue.persistent)
+            return record.rows[0].count
         settled = delivering.settle(self._registry, queue, command.lease, settlement, command.runs)
         self._registry.after(queue)
         return settled
@@ -252,18 +253,21 @@ class Consuming:
             self._registry.plan(queue)
         return dispatch, Events(token, now, [Event(name, _FETCHED, first, count, consumer, 1)])
 
-    def settle_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
-        """The answer to a whole delivery, if it is one of the two that most are."""
+    def settle_plainly(
+        self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
+    ) -> Events | None:
+        """The answer to one run of messages, if it is one of the two that most are."""
         if settlement.outcome is _ACK:
-            return self.complete_plainly(queue, token, settlement.consumer, now)
+            return self.complete_plainly(queue, token, settlement.consumer, runs, now)
         if settlement.outcome is _ASKED_AGAIN:
-            return self.retry_plainly(queue, token, settlement, now)
+            return self.retry_plainly(queue, token, settlement, runs, now)
         return None
 
-    def complete_plainly(self, queue: Queue, token: int, consumer: str | None, now: int) -> Events | None:
-        """The acknowledgement of a whole delivery of one run."""
+    def complete_plainly(
+        self, queue: Queue, token: int, consumer: str | None, runs: Runs | None, now: int
+    ) -> Events | None:
         recorder = self._recorder
-        piece = self._land(queue, token, consumer, now)
+        piece = self._land(queue, token, consumer, runs, now)
         if piece is None:
             return None
         first, count, now = piece.first, piece.count, recorder.now
@@ -283,12 +287,14 @@ class Consuming:
         rows = [Event(name, _SUCCESS, first, count, consumer), Event(name, _COMPLETED, first, count)]
         return Events(at, now, rows)
 
-    def retry_plainly(self, queue: Queue, token: int, settlement: Settlement, now: int) -> Events | None:
-        """The answer to a whole delivery of one run that it failed and is to come again after a while."""
+    def retry_plainly(
+        self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
+    ) -> Events | None:
+        """They failed, and are to come again after a while."""
         delay = settlement.delay
         if not delay or settlement.counted is False or queue.options.delivery_limit:
             return None
-        piece = self._land(queue, token, settlement.consumer, now)
+        piece = self._land(queue, token, settlement.consumer, runs, now)
         if piece is None:
             return None
         recorder, counts = self._recorder, queue.counts
@@ -311,8 +317,9 @@ class Consuming:
         )  # fmt: skip
         return Events(at, now, [failed])
 
-    def _land(self, queue: Queue, token: int, consumer: str | None, now: int) -> MessageRange | None:
-        """Take a whole delivery of one run out of the air, and let its time be now; None if it is not so plain."""
+    def _land(self, queue: Queue, token: int, consumer: str | None, runs: Runs | None, now: int) -> MessageRange | None:
+        """Take one run of a delivery, which may be all of it, out of the air, and let its time be now; None if it is
+        not so plain."""
         recorder = self._recorder
         lease = queue.leases.get(token)
         if (
@@ -320,14 +327,14 @@ class Consuming:
             or not queue.plain_out
             or consumer is None
             or lease.consumers[0] != consumer
-            or len(lease.runs) != 1
+            or len(lease.runs if runs is None else runs) != 1
             or queue.watched
             or queue.consumers
             or recorder.wants_notices
         ):
             return None
-        first, count = lease.runs[0]
-        piece = queue.flights.take_exactly(first, count, token)
+        first, count = (lease.runs if runs is None else runs)[0]
+        piece = queue.flights.take_whole(first, count, token)
         if piece is None:
             return None
         if now < recorder.now:
@@ -336,7 +343,9 @@ class Consuming:
             recorder.at(now)
         else:
             recorder.now = now
-        del queue.leases[token]
         if not lease.pulled:
             queue.answered(lease)
+        lease.open -= count
+        if lease.open <= 0:
+            del queue.leases[token]
         return piece

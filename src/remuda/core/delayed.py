@@ -23,6 +23,7 @@ from remuda.model.state import State
 BEHIND: Final = 1 << 62
 """Orders from here on stand behind every message whose delay ends at the same time."""
 _FRESH: Final = 2048
+_QUEUED: Final = State.QUEUED
 _NUMBERS: Final = ("firsts", "counts", "dues", "fates", "deadlines", "times", "orders")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
@@ -91,9 +92,14 @@ class Columns(MutableSequence[MessageRange]):
         self.counts.insert(at, piece.count)
         self.dues.insert(at, piece.due)
         self.fates.insert(at, fate)
-        self.deadlines = _inserted(self.deadlines, at, piece.deadline, NEVER, size)
-        self.times = _inserted(self.times, at, piece.time, 0, size)
-        self.orders = _inserted(self.orders, at, piece.order, 0, size)
+        if self.deadlines is not None or piece.deadline != NEVER:
+            self.deadlines = _inserted(self.deadlines, at, piece.deadline, NEVER, size)
+        if self.times is not None:
+            self.times.insert(at, piece.time)
+        elif piece.time:
+            self.times = _inserted(None, at, piece.time, 0, size)
+        if self.orders is not None or piece.order:
+            self.orders = _inserted(self.orders, at, piece.order, 0, size)
         if piece.reason is not None and self.reasons is None:
             self.reasons = [None] * size
         if self.reasons is not None:
@@ -137,10 +143,8 @@ class Columns(MutableSequence[MessageRange]):
         return copy
 
 
-def _inserted(column: array[int] | None, at: int, value: int, usual: int, size: int) -> array[int] | None:
+def _inserted(column: array[int] | None, at: int, value: int, usual: int, size: int) -> array[int]:
     if column is None:
-        if value == usual:
-            return None
         column = array("q", [usual]) * size
     column.insert(at, value)
     return column
@@ -152,12 +156,11 @@ class ColumnMap(RangeMap):
     __slots__ = ()
 
     def _put(self, piece: MessageRange) -> None:
-        blocks = self._blocks
-        if blocks and len(blocks[-1]) < LOAD:
-            last = blocks[-1]
-            assert isinstance(last, Columns)
-            if last.firsts[-1] < piece.first:
-                (self._own(-1) if self._shared else last).append(piece)
+        last = self._blocks[-1] if self._blocks else None
+        if type(last) is Columns:
+            size = len(last.firsts)
+            if size < LOAD and last.firsts[-1] < piece.first:
+                (self._own(-1) if self._shared else last).insert(size, piece)
                 return
         super()._put(piece)
 
@@ -295,7 +298,8 @@ class DelayedMessages(ColumnMap):
         """Nothing here is due before this; 0 while messages stand behind others whose delay is over."""
 
     def add(self, piece: MessageRange) -> None:
-        super().add(piece)
+        self.size += piece.count
+        self._put(piece)
         self._plan(piece)
 
     def next_order(self) -> int:
@@ -305,15 +309,17 @@ class DelayedMessages(ColumnMap):
 
     def _plan(self, piece: MessageRange) -> None:
         due, deadline, first = piece.due, piece.deadline, piece.first
-        if piece.state is not State.QUEUED or (deadline < due and not piece.order):
-            self._alarms.push((min(due, deadline), first, first))
-        if piece.state is State.QUEUED:
+        sooner = due if due < deadline else deadline
+        queued = piece.state is _QUEUED
+        if not queued or (deadline < due and not piece.order):
+            self._alarms.push((sooner, first, first))
+        if queued:
             line = self._line((piece.priority, piece.front))
             line.push((due, piece.order or first, first))
             if piece.order:
                 line.arrived = max(line.arrived, due)
                 self._orders = max(self._orders, piece.order - BEHIND)
-        soonest = 0 if piece.order else min(due, deadline)
+        soonest = 0 if piece.order else sooner
         if soonest < self.soonest:
             self.soonest = soonest
         self._sweeps -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from remuda.core import admission
 from remuda.core.compacter import Compacter
@@ -164,7 +164,7 @@ class Publishing:
             recorder.now = now
         first = recorder.next_offset
         recorder.next_offset = first + 1
-        identified = msgspec.structs.replace(messages, ids=self._snowflakes.take_one(now), created=now)
+        identified = replace(messages, ids=self._snowflakes.take_one(now), created=now)
         record = Appended(first, now, identified, names, None, producer, command.sequence)
         if producer is not None:
             self.note_producer(record)
@@ -216,7 +216,7 @@ class Publishing:
         for at in range(len(records) - 1, -1, -1):
             record = records[at]
             if isinstance(record, Appended):
-                records[at] = marked = msgspec.structs.replace(record, producer=producer, sequence=sequence)
+                records[at] = marked = replace(record, producer=producer, sequence=sequence)
                 self.note_producer(marked)
                 return
 
@@ -251,7 +251,7 @@ class Publishing:
             ids = [own or str(next(fresh)) for own in messages.ids]
         else:
             ids = messages.ids
-        return msgspec.structs.replace(messages, ids=ids, created=self._recorder.now)
+        return replace(messages, ids=ids, created=self._recorder.now)
 
     def _routes(self, messages: Messages, command: Publish) -> list[tuple[str, ...]]:
         """The queues of each row, or of all rows when they share what decides it."""
@@ -331,7 +331,7 @@ class Publishing:
     ) -> None:
         before = spooled.rows - count
         refused = {before + row: str(error) for row, error in refusals.items()}
-        record = msgspec.structs.replace(spooled, time=self._recorder.now, first=first, refused=refused)
+        record = replace(spooled, time=self._recorder.now, first=first, refused=refused)
         self._recorder.change(record)
         self._spool.note(record)
 
@@ -404,9 +404,9 @@ class Publishing:
         """Publish copies to one binding; what it refused."""
         copies = originals
         if binding.topic is not None:
-            copies = msgspec.structs.replace(originals, name=binding.topic, topics=(), ids=None)
+            copies = replace(originals, name=binding.topic, topics=(), ids=None)
         elif binding.exchange is not None:
-            copies = msgspec.structs.replace(originals, ids=None)
+            copies = replace(originals, ids=None)
         command = Publish(copies, queue=binding.queue, exchange=binding.exchange)
         try:
             return self._publish(command, self._identified(copies)).refusals
@@ -429,7 +429,7 @@ def _correlated(messages: Messages) -> Messages:
     headers: list[Mapping[str, str]] = [
         {**_headers(messages, row), CORRELATION: messages.id(row)} for row in range(len(messages))
     ]
-    return msgspec.structs.replace(messages, headers=headers[0] if len(headers) == 1 else headers)
+    return replace(messages, headers=headers[0] if len(headers) == 1 else headers)
 
 
 def _column(routes: list[tuple[str, ...]], unchanged: list[bool] | None) -> Column[tuple[str, ...]]:

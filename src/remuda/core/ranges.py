@@ -147,16 +147,23 @@ class RangeMap:
         piece = self._blocks[at][within]
         return piece if piece.first <= offset < piece.end else None
 
-    def take_exactly(self, first: int, count: int, lease: int) -> MessageRange | None:
-        """Take out the range of exactly these offsets under this lease; None if there is none."""
+    def take_whole(self, first: int, count: int, lease: int) -> MessageRange | None:
+        """Take these offsets out of the one range under this lease that has them all; None if there is none."""
         blocks = self._blocks
         if not blocks:
             return None
         alone = len(blocks) == 1 and len(blocks[0]) == 1
         at, within = (0, 0) if alone else self._locate(first)
         piece = blocks[at][within]
-        if piece.first != first or piece.count != count or piece.lease != lease:
+        if piece.lease != lease or count < 1 or piece.first > first or piece.first + piece.count < first + count:
             return None
+        if piece.count != count:
+            if piece.first != first:
+                return self.remove(first, count)[0]
+            rest = msgspec.structs.replace(piece, first=first + count, count=piece.count - count)
+            (self._own(at) if self._shared else blocks[at])[within] = rest
+            self.size -= count
+            return msgspec.structs.replace(piece, count=count)
         self.size -= count
         if alone:
             del blocks[0], self._firsts[0]

@@ -395,14 +395,14 @@ class DirectoryFile:
         self._name_synced = False
 
     def write(self, data: bytes) -> None:
-        position = self._position
+        position, size = self._position, len(data)
         try:
             written = quick_write(self._handle, data, position)
-            if written < len(data):
+            if written < size:
                 write_all(self._handle, data[written:], position + written)
         except OSError as error:
             raise _storage_error(self._path.name, error) from error
-        self._position = position + len(data)
+        self._position = position + size
 
     def sync(self) -> None:
         try:

@@ -16,7 +16,7 @@ from remuda.log.checkpoint import KEPT, Checkpoint, Mark
 from remuda.log.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
-from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, new_marker
+from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
 from remuda.log.history import Finder
 from remuda.log.index import SegmentIndex
 from remuda.log.newest import Newest
@@ -30,8 +30,10 @@ from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
 
 _SMALL: Final = 32 * 1024
+_GUESS: Final = 256
+"""About what a record of one message takes in memory and in the log, beside the body."""
+_MOST_GATHERED: Final = 256 * 1024
 _crc: Any = google_crc32c.value
-_extend_crc: Any = google_crc32c.extend
 _UNKNOWN: Final = Counters(1 << 62, 1 << 62, 1 << 62)
 """Where a segment begins that cannot be read and has none after it, until the log was read."""
 
@@ -70,6 +72,9 @@ class Log:
         self._begun = 0
         """The time of the first record in the active segment."""
         self._pending: list[Part] = []
+        self._gathered: list[Appended | Events] = []
+        """Records that are not encoded yet, behind everything that is pending."""
+        self._gathered_bytes = 0
         self._finished: list[TailSegment] = []
         self._total = 0
         self._checkpoint_total = 0
@@ -177,40 +182,76 @@ class Log:
 
     def append(self, record: Record) -> int:
         """Add a record to what is pending; gives how many bytes it takes. Nothing is written yet."""
+        if self._gathered:
+            self._append_gathered()
+        return self._append((record,))
+
+    def gather(self, record: Appended | Events) -> int:
+        """As `append`, for a log that need not outlive the process: a small record is encoded later, with others, when
+        somebody asks for what is pending. Gives about how many bytes it will take; 0, and nothing is done, if it is
+        not small."""
+        size = _GUESS
+        if type(record) is Appended:
+            messages = record.messages
+            size += len(messages.bodies[0])
+            if size > _SMALL or len(messages.bodies) != 1:
+                return 0
+        self._gathered.append(record)
+        self._gathered_bytes += size
+        if self._gathered_bytes > _MOST_GATHERED:
+            self._append_gathered()
+        return size
+
+    def _append_gathered(self) -> None:
+        records, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        self._append(records)
+
+    def _append(self, records: Sequence[Record]) -> int:
         if not self._usable:
             self._check()
-        kind, payload, offset, position = self._encoded(record)
-        size = len(payload) + FRAME_BYTES
-        if len(payload) > MAX_PAYLOAD:
-            raise StorageError(f"a batch of {size} bytes is too large for one frame; nothing was stored")
-        segment = self._active
-        if segment is None or self._byte >= self.options.segment_bytes:
-            segment = self._segment()
-        if not self._pending or self._pending[-1].segment is not segment:
-            self._pending.append(Part(segment))
-        chunks = self._pending[-1].chunks
-        if self._byte == 0:
-            begin = self._begin(segment)
-            chunks.append(begin)
-            self._grow(len(begin))
-            self._begun = time_of(record)
-        if segment.index is not None:
-            segment.index.note(record, self._byte)
-        chunks.append(self._header(segment, kind, payload))
-        chunks.append(payload)
-        self.next_offset, self.next_position = offset, position
-        self._number += 1
-        self._grow(size)
+        size = 0
+        for record in records:
+            kind, payload, offset, position = self._encoded(record)
+            length = len(payload)
+            if length > MAX_PAYLOAD:
+                raise StorageError(f"a batch of {length} bytes is too large for one frame; nothing was stored")
+            segment, byte = self._active, self._byte
+            if segment is None or byte >= self.options.segment_bytes:
+                segment, byte = self._segment(), 0
+            if not self._pending or self._pending[-1].segment is not segment:
+                self._pending.append(Part(segment))
+            chunks = self._pending[-1].chunks
+            if byte == 0:
+                begin = self._begin(segment)
+                chunks.append(begin)
+                self._grow(len(begin))
+                self._begun = time_of(record)
+            if segment.index is not None:
+                segment.index.note(record, self._byte)
+            number = self._number
+            crc = _crc(NUMBERED.pack(number, kind) + payload) if length < _SMALL else checksum(number, kind, payload)
+            chunks.append(HEADER.pack(segment.marker, number, length, crc, kind))
+            chunks.append(payload)
+            self.next_offset, self.next_position = offset, position
+            self._number = number + 1
+            self._grow(length + FRAME_BYTES)
+            size += length + FRAME_BYTES
         return size
 
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
         does not hold. After an error that is `passing` it is appended, and pending."""
-        segment = self._active
-        byte = self._byte
+        if self._gathered:
+            self._append_gathered()
+        segment, byte = self._active, self._byte
         if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
             return 0
-        kind, payload, offset, position = self._encoded(record)
+        offset, position = self.next_offset, self.next_position
+        if type(record) is Events and record.first == position:
+            kind, payload = EVENTS, encode_events(record, offset)
+            position += len(record.rows)
+        else:
+            kind, payload, offset, position = self._encoded(record)
         length = len(payload)
         size = length + FRAME_BYTES
         if size > _SMALL:
@@ -238,6 +279,8 @@ class Log:
         """Write what is pending at once, under the caller's lock; False, and nothing is done, where it is more than a
         small write to one segment. No batch that was taken may still have to be written. After an error that is
         `passing` all is still pending."""
+        if self._gathered:
+            self._append_gathered()
         if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
             return False
         part = self._pending[0]
@@ -267,11 +310,6 @@ class Log:
             return MESSAGES, encode_appended(record, position), offset + len(record.messages.bodies), position
         return *encode(record, offset, position), offset, position
 
-    def _header(self, segment: TailSegment, kind: int, payload: bytes) -> bytes:
-        number = self._number
-        crc = _extend_crc(_crc(NUMBERED.pack(number, kind)), payload)
-        return HEADER.pack(segment.marker, number, len(payload), crc, kind)
-
     def reserve(self, extra_bytes: int, *, use_spare: bool = False) -> None:
         """Make room for what is pending and `extra_bytes` more, or raise `DiskFull` and change nothing.
 
@@ -279,6 +317,8 @@ class Log:
         """
         if not self._usable:
             self._check()
+        if self._gathered:
+            self._append_gathered()
         segment = self._active
         if segment is None or self._byte >= self.options.segment_bytes:
             segment = self._segment()
@@ -292,6 +332,8 @@ class Log:
     def take(self) -> Batch:
         """Hand over what is pending. One batch at a time is written, while others append."""
         self._check()
+        if self._gathered:
+            self._append_gathered()
         parts, self._pending = self._pending, []
         finished, self._finished = self._finished, []
         half_full = self._byte >= self.options.segment_bytes // 2
@@ -308,6 +350,8 @@ class Log:
         Where little is written a segment would never be full, and what is in it never collected.
         """
         self._check()
+        if self._gathered:
+            self._append_gathered()
         segment = self._active
         if segment is None or self._byte == 0 or self._begun >= before:
             return False
@@ -320,6 +364,8 @@ class Log:
 
     def mark(self) -> Mark:
         """The place after everything appended so far."""
+        if self._gathered:
+            self._append_gathered()
         segment = self._active.sequence if self._active else self._upcoming.sequence
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
 

@@ -42,8 +42,9 @@ class TailWriter:
         self._guard = threading.Lock()
         self._files: dict[int, AppendFile] = {}
         self._unsynced: list[int] = []
-        self._current: tuple[TailSegment, AppendFile] | None = None
-        """What was written to last, unless it was synced since."""
+        self._current: TailSegment | None = None
+        """What was written to last, unless it was synced since; and how."""
+        self._write: Callable[[bytes], None]
         self._finished: set[int] = set()
 
     def reserve(self, segment: TailSegment, needed: int) -> None:
@@ -68,16 +69,15 @@ class TailWriter:
                 # It is made when it is needed.
 
     def write(self, segment: TailSegment, data: bytes) -> None:
-        current = self._current
-        if current is not None and current[0] is segment:
-            current[1].write(data)
+        if self._current is segment:
+            self._write(data)
         else:
             sequence = segment.sequence
             file = self._files.get(sequence) or self._file(segment)
             file.write(data)
             if sequence not in self._unsynced:
                 self._unsynced.append(sequence)
-            self._current = segment, file
+            self._current, self._write = segment, file.write
         segment.written += len(data)
 
     def finish(self, segment: TailSegment) -> None:

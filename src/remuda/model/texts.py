@@ -45,6 +45,8 @@ def read_optional_text(name: str, value: Any) -> str | None:
 
 def read_name(what: str, value: Any) -> str:
     """The name of a queue, a consumer or an exchange: 1 to 255 bytes of printable text."""
+    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= MAX_NAME_BYTES:
+        return value
     if not isinstance(value, str) or not value or not value.isprintable() or not is_storable(value):
         raise InvalidOption(f"{what} must be 1 to {MAX_NAME_BYTES} bytes of printable text, not {shown(value)}")
     if len(value.encode()) > MAX_NAME_BYTES:

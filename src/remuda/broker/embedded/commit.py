@@ -15,10 +15,11 @@ class _Place:
 
     __slots__ = ("gate", "leads", "ticket", "trouble")
 
+    gate: threading.Lock
+    """Closed until it is done, or ours to lead; only who has to wait has one."""
+
     def __init__(self, ticket: int) -> None:
         self.ticket = ticket
-        self.gate = threading.Lock()
-        self.gate.acquire()
         self.leads = False
         self.trouble: StorageError | None = None
 
@@ -110,6 +111,8 @@ class GroupCommit:
             if not self.busy:
                 self.busy = place.leads = True
                 return
+            place.gate = threading.Lock()
+            place.gate.acquire()
             self._places.append(place)
         place.gate.acquire()
         if place.trouble is not None:
@@ -120,6 +123,9 @@ class GroupCommit:
         if self.failure is not None:
             self.busy = False
             self._wake_all()
+            return
+        if not self._places:
+            self.busy = self._company = False
             return
         left: deque[_Place] = deque()
         next_leader = None

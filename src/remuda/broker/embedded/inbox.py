@@ -26,14 +26,19 @@ class Inbox:
         self.closed = False
 
     def put(self, dispatch: Dispatch) -> None:
+        if not self.offer(dispatch):
+            assert self._elsewhere is not None
+            self._elsewhere(dispatch)
+
+    def offer(self, dispatch: Dispatch) -> bool:
+        """As `put`; False, and nothing is done, if nobody will come for it."""
         with self._guard:
-            elsewhere = self._elsewhere
-            if elsewhere is None:
-                self._items.append(dispatch)
-                if self._wakes:
-                    self._wakes.popleft()()
-        if elsewhere is not None:
-            elsewhere(dispatch)
+            if self._elsewhere is not None:
+                return False
+            self._items.append(dispatch)
+            if self._wakes:
+                self._wakes.popleft()()
+            return True
 
     def close(self, failure: Exception | None = None) -> None:
         with self._guard:

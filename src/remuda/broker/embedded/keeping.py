@@ -28,6 +28,7 @@ from remuda.core.core import Core
 from remuda.core.effects import Dispatch, Effects
 from remuda.core.ready import NEVER
 from remuda.log.disk import Disk
+from remuda.log.log import time_of
 from remuda.log.tail import passes
 from remuda.model.durations import MILLISECOND
 from remuda.model.errors import BrokerClosed, RemudaError, StorageError
@@ -75,6 +76,8 @@ class Keeping:
         self._ticket = 0
         self._must_sync = False
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
+        self._gathers = volatile and self.extensions.synchronizer is None
+        """Whether records need not be encoded before somebody asks for them."""
         self._deferred = 0
         """The ticket of answers that go with whatever is written next."""
         self._sync_by = NEVER
@@ -93,6 +96,7 @@ class Keeping:
         self._stalled: StorageError | None = None
         """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
         self._group = GroupCommit(self._write)
+        self._wakes = self.engine.core.registry.wakes
 
     @property
     def closed(self) -> bool:
@@ -236,46 +240,62 @@ class Keeping:
         self._group.fail(error)
         self._recipients.release_all(self._group.stopped())
 
+    def check_fence(self) -> None:
+        """Stop if the directory is not ours any more, also where every write goes past `_write`."""
+        if self.fence is not None and not self._closed:
+            try:
+                self.fence()
+            except BaseException as error:
+                self._fail(error)
+                raise
+
     # Writing
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
         """As `_record`, for one record that concerns nobody but who caused it."""
-        engine, group = self.engine, self._group
-        log = engine.log
-        ticket = self._ticket = self._ticket + 1
-        syncs = durable and self._syncs
-        alone = not (syncs or self._must_sync or self._outbox or self._replicates or group.busy)
-        size, kept = 0, False
+        log, ticket = self.engine.log, self._ticket + 1
+        self._ticket = ticket
+        size = 0
         try:
-            size = log.append_now(record) if alone else 0
-            kept = size > 0
+            if self._gathers:
+                size = log.gather(record)
+                if size:
+                    if not self._deferred:
+                        self._timer.nudge(time_of(record) + DEFERMENT)
+                    self._deferred, ticket = ticket, 0
+            elif not (self._outbox or self._must_sync or self._group.busy or (durable and self._syncs)):
+                size = 0 if self._replicates else log.append_now(record)
+                if size:
+                    self._deferred = 0
+                    self._group.note(ticket)
+                    ticket = 0
             if not size:
                 size = log.append(record)
-                kept = alone and log.write_now()
+                ticket = self._keep_with_others(record, durable, ticket)
         except BaseException as error:
-            if not passes(error):
-                self._fail(error)
-                raise
+            self._pass_or_fail(error)
             size = size or log.pending_bytes  # whoever waits for it tries again
-        if kept:
-            self._deferred = 0
-            group.note(ticket)
-            ticket = 0
-        else:
-            self._must_sync = self._must_sync or syncs
-            if self._replicates:
-                self._unreplicated.append(record)
         if type(record) is Appended:
-            engine.store(record, size)
-        wakes = engine.core.registry.wakes
+            self.engine.store(record, size)
+        wakes = self._wakes
         if wakes and wakes[0][0] < self._timer.planned:
-            self._timer.nudge(engine.core.next_wake())
+            self._timer.nudge(self.engine.core.next_wake())
+        return ticket
+
+    def _keep_with_others(self, record: Appended | Events, durable: bool, ticket: int) -> int:
+        if self._try_alone(durable):
+            return 0
+        self._must_sync = self._must_sync or (durable and self._syncs)
+        if self._replicates:
+            self._unreplicated.append(record)
         return ticket
 
     def _keep_later(self, record: Events, durable: bool) -> None:
         """As `_keep`, with whatever is written next."""
         self._ticket += 1
-        self.engine.log.append(record)
+        log = self.engine.log
+        if not (self._gathers and log.gather(record)):
+            log.append(record)
         if durable and self._syncs:
             self._sync_soon()
         if self._replicates:
@@ -288,19 +308,28 @@ class Keeping:
             self._sync_by = self.clock() + DEFERMENT
 
     def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
-        """Keep a message and its deliveries to those who waited for it."""
-        engine = self.engine
-        records: list[Record] = [record, *(fetched for _, fetched in served)]
-        engine.store(record, engine.log.append(record))
+        """Keep a message and its deliveries, and give these to those who waited for it."""
+        log = self.engine.log
+        self._ticket += 1
+        self.engine.store(record, log.append(record))
         for _, fetched in served:
-            engine.log.append(fetched)
-        ticket = self._ticket = self._ticket + 1
-        self._must_sync = self._must_sync or (durable and self._syncs)
-        self._outbox.append(Effects([], [dispatch for dispatch, _ in served], [], [], []))
-        if self._replicates:
-            self._unreplicated += records
-        self._timer.nudge(engine.core.next_wake())
-        return ticket
+            log.append(fetched)
+        dispatches = [dispatch for dispatch, _ in served]
+        if self._try_alone(durable):
+            dispatches = [dispatch for dispatch in dispatches if not self._recipients.hand_out(dispatch)]
+            if dispatches:
+                self._ticket += 1
+        else:
+            self._must_sync = self._must_sync or (durable and self._syncs)
+            if self._replicates:
+                self._unreplicated += [record, *(fetched for _, fetched in served)]
+        wakes = self._wakes
+        if wakes and wakes[0][0] < self._timer.planned:
+            self._timer.nudge(self.engine.core.next_wake())
+        if not dispatches:
+            return 0
+        self._outbox.append(Effects([], dispatches, [], [], []))
+        return self._ticket
 
     def _record(self, *, defer: bool = False) -> int:
         """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is.
@@ -311,7 +340,8 @@ class Keeping:
         if not effects.records and not effects.concerns_others:
             return 0
         self._ticket += 1
-        if not defer and self._write_alone(effects):
+        if not (defer or effects.concerns_others) and self._try_alone(effects.durable):
+            self._timer.nudge(self.engine.core.next_wake())
             return 0
         if effects.durable and self._syncs:
             if defer and not effects.confirmations:
@@ -324,12 +354,11 @@ class Keeping:
         self._timer.nudge(self.engine.core.next_wake())
         return self._ticket
 
-    def _write_alone(self, effects: Effects) -> bool:
-        """Write at once, if nobody else writes, nothing is to be synced, and nobody else is to be told."""
+    def _try_alone(self, durable: bool) -> bool:
+        """Write what is pending at once, if nobody else writes, nothing is to be synced, and nobody is to be told."""
         if (
             self._must_sync
-            or (effects.durable and self._syncs)
-            or effects.concerns_others
+            or (durable and self._syncs)
             or self._outbox
             or self._group.busy
             or self._group.failure is not None
@@ -340,14 +369,17 @@ class Keeping:
             if not self.engine.log.write_now():
                 return False
         except BaseException as error:
-            if passes(error):
-                return False  # whoever waits for it tries again
-            self._fail(error)
-            raise
+            self._pass_or_fail(error)
+            return False  # whoever waits for it tries again
         self._deferred = 0
         self._group.note(self._ticket)
-        self._timer.nudge(self.engine.core.next_wake())
         return True
+
+    def _pass_or_fail(self, error: BaseException) -> None:
+        """Raise what is the end; what may succeed later is tried again."""
+        if not passes(error):
+            self._fail(error)
+            raise error
 
     def _write(self) -> int:
         """Keep everything recorded so far, then let its effects out, in order. One thread at a time gets here."""

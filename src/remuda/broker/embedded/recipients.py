@@ -7,7 +7,7 @@ from concurrent.futures import Future, InvalidStateError
 
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.notices import NoticeBoard
-from remuda.core.effects import Confirmation, Effects
+from remuda.core.effects import Confirmation, Dispatch, Effects
 from remuda.model.errors import BrokerClosed, DeliveryFailed
 
 
@@ -22,6 +22,12 @@ class Recipients:
     def watch(self, number: int) -> Future[None]:
         """What tells the fate of the messages under this watch."""
         return self._confirmations.setdefault(number, Future())
+
+    def hand_out(self, dispatch: Dispatch) -> bool:
+        """Put a delivery that is kept into its inbox, under the broker's lock; False, and nothing is done, if it has to
+        go elsewhere, or to an inbox of another kind, like a guest's, which does more than keep it."""
+        inbox = self.inboxes.get(dispatch.tag)
+        return inbox is None or (type(inbox) is Inbox and inbox.offer(dispatch))
 
     def let_out(self, effects: Effects) -> None:
         """Tell everyone concerned. What they are told is kept by now."""

@@ -50,7 +50,9 @@ from remuda.model.settlement import Outcome, Settlement
 
 _log = logging.getLogger("remuda.broker")
 _PLAIN_ANSWER: Final = 4096 + 2 * (64 + 8 * 255)
-"""More than an answer without a reason can take, for each run: names have at most 255 bytes."""
+"""More than the answer to one run can take without its reason: names have at most 255 bytes."""
+_PER_LETTER: Final = 8
+"""And for each letter of that: two rows, in UTF-8."""
 _FORKED: Final = (
     "this broker belongs to the process that opened it, and a fork of that process cannot use it; nothing was changed. "
     "Open a broker in the new process, or start the process by spawning"
@@ -154,13 +156,13 @@ class Runtime(Questions):
         core, log = self.engine.core, self.engine.log
         settlement = command.settlement
         queue = core.queues.get(command.queue)
-        if command.runs is None and queue is not None:
-            if settlement.reason is None and settlement.detail is None:
-                if log.room < _PLAIN_ANSWER:
-                    log.reserve(_PLAIN_ANSWER, use_spare=True)
-            else:
-                self.engine.make_room_for_answer(command)
-            record = core.consuming.settle_plainly(queue, command.lease, settlement, now)
+        if queue is not None:
+            needed = _PLAIN_ANSWER
+            if settlement.reason is not None or settlement.detail is not None:
+                needed += _PER_LETTER * (len(settlement.reason or "") + len(settlement.detail or ""))
+            if log.room < needed:
+                log.reserve(needed, use_spare=True)
+            record = core.consuming.settle_plainly(queue, command.lease, settlement, command.runs, now)
             if record is not None:
                 count = record.rows[0].count
                 if wait:
@@ -386,6 +388,8 @@ class Runtime(Questions):
         messages = self.held(dispatch)
         if messages is not None:
             return dispatch, messages
+        if self._gathers:
+            self.flush()
         fetched = self.engine.log.fetch(dispatch.runs)
         if fetched.missing:
             _log.error("queue %s: messages at %s cannot be read from the log", dispatch.queue, fetched.missing)

@@ -178,6 +178,7 @@ class Upkeep:
         # Whoever took over in a storm of kills may be the next to fall: what it had to play is played only once.
         self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
+            self._try_if_due("ownership", self._runtime.check_fence)
             self._look_for_directory()
             self._try_if_due("note of the newest segment", self._note_newest)
             self._try_if_due("intake", self._take_in)

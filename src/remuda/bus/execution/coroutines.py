@@ -81,7 +81,7 @@ class AsyncWorkers:
                 delivery = await processor.broker.aio.pull(processor.queue, prefetch.count, timeout=POLL)
                 if delivery is not None:
                     prefetch.begin()
-                    if pause := prefetch.end(delivery, failed=not await self._handle(delivery)):
+                    if pause := prefetch.end(delivery, lost=not await self._handle(delivery)):
                         await asyncio.sleep(pause)
             except BrokerClosed:
                 return
@@ -90,7 +90,7 @@ class AsyncWorkers:
                 await asyncio.sleep(PAUSE)
 
     async def _handle(self, delivery: AsyncDelivery) -> bool:
-        """Run the handlers for a delivery and settle it; whether all went well."""
+        """Run the handlers for a delivery and settle it; False if somebody else answered for it."""
         active = ActiveDelivery(delivery)
         self.deliveries.add(active)
         keeper = asyncio.get_running_loop().call_later(LINGER, self._give_back, active) if len(delivery) > 1 else None
@@ -104,7 +104,7 @@ class AsyncWorkers:
             if state is None:
                 return False
             await self._settle(active, state.finished, state.waiting)
-            return all(result.outcome is Outcome.ACK for _, result in state.finished)
+            return True
         finally:
             if keeper is not None:
                 keeper.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from remuda.bus.broker_api import Clock, Outcome, Settlement, outcome_of, settlement
@@ -17,6 +18,7 @@ from remuda.bus.settings.settings import QueueSettings
 from remuda.model.durations import text
 
 _log = logging.getLogger("remuda.bus")
+_text = lru_cache(256)(text)
 
 Threshold = Callable[[str, str, str], None]
 """Told the queue, the message's id and the reason."""
@@ -60,7 +62,7 @@ class FailurePolicy:
             log_error(
                 _log, level, "%s: attempt %d of %d of message %s %s: %s; next attempt %s",
                 self._queue, attempt, self._retry.max_retries + 1, message_id,
-                "asks for another" if requested else "failed", reason, f"in {text(delay)}" if delay else "now",
+                "asks for another" if requested else "failed", reason, f"in {_text(delay)}" if delay else "now",
                 error=result.error, traceback=result.traceback, extra=self._fields(message_id, attempt),
             )  # fmt: skip
         return settlement(Outcome.RETRY, reason, delay, consumer, detail), None

@@ -14,10 +14,11 @@ _MOST: Final = 256
 _DENSE: Final = 0.0002
 _DENSE_AT_MOST: Final = 0.002
 _GATHERING: Final = 0.002
+_LONGEST: Final = 0.02
 
 
 class AdaptivePrefetch:
-    """More messages at once while they are quick, one while they are slow or a crash lies behind.
+    """More messages at once while they are quick, also to fail; one while they are slow or a crash lies behind.
 
     If the power fails, everything taken counts as attempted once; where there is no second attempt, a worker therefore
     takes one message at a time (`fixed`).
@@ -32,20 +33,22 @@ class AdaptivePrefetch:
     def begin(self) -> None:
         self._began = time.monotonic()
 
-    def end(self, delivery: BaseDelivery[Any], *, failed: bool) -> float:
-        """A delivery was worked through. Gives how many seconds to wait before asking for the next.
+    def end(self, delivery: BaseDelivery[Any], *, lost: bool) -> float:
+        """A delivery was worked through, or `lost` with who did. Gives how many seconds to wait before asking again.
 
         Where messages come faster than they are worth a turn each, and none is left, a moment in which more can come
         costs everyone less.
         """
         took = time.monotonic() - self._began
         if self._fixed is None:
-            if failed or took > _SLOW:
+            if lost or took > _SLOW:
                 self.count = max(1, self.count // 4)
             elif took < _QUICK:
                 self.count = min(self.count * 2, _MOST)
         dense = self._arrival_rate.seconds_apart(delivery) < min(max(2 * took / len(delivery), _DENSE), _DENSE_AT_MOST)
-        return _GATHERING if dense and self.count > 1 and not any(delivery.remaining) else 0.0
+        if not dense or self.count < 2 or any(delivery.remaining):
+            return 0.0
+        return self._arrival_rate.turn(time.monotonic())
 
 
 class ArrivalRate:
@@ -53,6 +56,7 @@ class ArrivalRate:
 
     def __init__(self) -> None:
         self._newest = 0
+        self._turn = 0.0
 
     def seconds_apart(self, delivery: BaseDelivery[Any]) -> float:
         """How many seconds lie between messages since the delivery before this one, on average."""
@@ -60,3 +64,8 @@ class ArrivalRate:
         newest = created[-1] if isinstance(created, list) else created
         since, self._newest = newest - self._newest, newest
         return since / SECOND / len(delivery)
+
+    def turn(self, now: float) -> float:
+        """How many seconds a worker waits so that messages can gather. Several take turns: one asks every 2 ms."""
+        self._turn = min(max(self._turn, now) + _GATHERING, now + _LONGEST)
+        return self._turn - now

@@ -85,12 +85,12 @@ class ThreadWorker:
         delivery = self._processor.broker.pull(self._processor.queue, self._prefetch.count, timeout=POLL)
         if delivery is not None:
             self._prefetch.begin()
-            if pause := self._prefetch.end(delivery, failed=not self._handle(delivery)):
+            if pause := self._prefetch.end(delivery, lost=not self._handle(delivery)):
                 time.sleep(pause)
         return not self._watched.abandoned
 
     def _handle(self, delivery: Delivery) -> bool:
-        """Run the handlers for a delivery and settle it; whether all went well."""
+        """Run the handlers for a delivery and settle it; False if somebody else answered for it."""
         active = self._active = ActiveDelivery(delivery)
         try:
             for rows, call in self._processor.dispatcher.calls(delivery):
@@ -102,7 +102,7 @@ class ThreadWorker:
             if state is None:
                 return False
             self._processor.settle(delivery, state.finished, state.waiting, self._pool.stopping)
-            return all(result.outcome is Outcome.ACK for _, result in state.finished)
+            return True
         finally:
             self._active = None
 

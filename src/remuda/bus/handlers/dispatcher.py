@@ -40,18 +40,18 @@ class Dispatcher:
         most = self.settings.retry.max_retries + 1
         only = self.handlers[0] if len(self.handlers) == 1 and not self.takes_lists else None
         queue, stop, environment = self.queue, self.stop, self.environment
-        for row, attempt in enumerate(delivery.attempts):
+        for row, (attempt, message) in enumerate(zip(delivery.attempts, delivery, strict=True)):
             if attempt > most:
                 yield [row], CallResult(Outcome.NACK, "its last attempt was lost together with its worker")
-            elif self.gate is not None and not self.gate(delivery[row]):
+            elif self.gate is not None and not self.gate(message):
                 yield [row], DONE
             elif only is not None:
-                context = Context(delivery[row], queue, only.id, attempt, stop)
+                context = Context(message, queue, only.id, attempt, stop)
                 yield [row], HandlerCall(only, (context,), environment)
             elif self.takes_lists and attempt == 1:
                 together.append(row)
             else:
-                yield [row], self._call_one(Context(delivery[row], queue, "", attempt, stop))
+                yield [row], self._call_one(Context(message, queue, "", attempt, stop))
         if together:
             yield from self._calls_many(delivery, together)
 

@@ -17,6 +17,7 @@ from remuda.bus.settings.retry import RetryPolicy
 _REASON_LIMIT: Final = 500
 _DETAIL_LIMIT: Final = 8_000
 _STACKS_KEPT: Final = 256
+_SPEECHLESS: Final = "its text is unknown, since its __str__ fails"
 
 
 class CallResult(msgspec.Struct, frozen=True):
@@ -46,15 +47,18 @@ DONE: Final = CallResult(Outcome.ACK)
 
 def of_error(error: BaseException, retry: RetryPolicy | None = None) -> CallResult:
     """The result of a call that raised."""
-    text = _text(error)
+    said = _said(error)
+    full = storable(_SPEECHLESS if said is None else said)
+    text = full[:_REASON_LIMIT]
     name = type(error).__name__
     if isinstance(error, _TOLD):
         return _told(error, text, name)
     error.__traceback__ = _from_handler(error.__traceback__)
     final = retry is not None and not retry.retries(error)
     # A log may be a file or a terminal that cannot hold such a text either.
-    logged = error if _speaks(error) and _is_storable(_full_text(error)) else None
-    return CallResult(Outcome.NACK, f"{name}: {text}", _traceback(error), final=final, error=logged, error_type=name)
+    logged = error if said == full else None
+    reason = f"{name}: {text}"
+    return CallResult(Outcome.NACK, reason, _traceback(error, full), final=final, error=logged, error_type=name)
 
 
 _TOLD: Final = (HandlerDecision, Undecodable, HandlerTimeout)
@@ -81,14 +85,12 @@ def _told(error: BaseException, text: str, name: str) -> CallResult:
 
 def unstorable_reply(error: Exception) -> CallResult:
     """The handler ended well, but what it wants to send cannot be stored: running it again would not change that."""
-    return CallResult(
-        Outcome.DEAD,
-        f"the reply cannot be stored: {type(error).__name__}: {_text(error)}",
-        error_type=type(error).__name__,
-    )
+    name, said = type(error).__name__, _said(error)
+    text = storable(_SPEECHLESS if said is None else said)[:_REASON_LIMIT]
+    return CallResult(Outcome.DEAD, f"the reply cannot be stored: {name}: {text}", error_type=name)
 
 
-def _traceback(error: BaseException) -> str:
+def _traceback(error: BaseException, text: str) -> str:
     trace = error.__traceback__
     if (
         error.__cause__ is None
@@ -100,7 +102,6 @@ def _traceback(error: BaseException) -> str:
             name = type(error).__qualname__
             if type(error).__module__ not in ("builtins", "__main__"):
                 name = f"{type(error).__module__}.{name}"
-            text = _full_text(error)
             return storable(f"{lines}{name}: {text}\n" if text else f"{lines}{name}\n")[-_DETAIL_LIMIT:]
     return storable("".join(tracebacks.format_exception(type(error), error, trace)))[-_DETAIL_LIMIT:]
 
@@ -133,30 +134,14 @@ def _stack(trace: TracebackType | None) -> str:
     return known
 
 
-def _text(error: BaseException) -> str:
-    return storable(_full_text(error))[:_REASON_LIMIT]
-
-
-def _speaks(error: BaseException) -> bool:
-    """Whether a log handler that asks for its text gets one."""
-    try:
-        str(error)
-    except Exception:
-        return False
-    return True
-
-
-def _full_text(error: BaseException) -> str:
+def _said(error: BaseException) -> str | None:
+    """Its text; None where a log handler that asks for it would get none."""
     try:
         return str(error)
     except Exception:
-        return "its text is unknown, since its __str__ fails"
+        return None
 
 
 def storable(text: str) -> str:
     """The text without what UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _is_storable(text: str) -> bool:
-    return storable(text) == text

@@ -49,9 +49,12 @@ def log_error(
     Every handler takes that text; making it anew, which looks at the source files, would cost more than all else that
     a failure does.
     """
-    path, line, function, _ = logger.findCaller(stacklevel=2)
+    caller = sys._getframe(1)
+    code = caller.f_code
     raised = None if error is None else (type(error), error, error.__traceback__)
-    record = logger.makeRecord(logger.name, level, path, line, message, args, raised, function, extra)
+    record = logger.makeRecord(
+        logger.name, level, code.co_filename, caller.f_lineno, message, args, raised, code.co_name, extra
+    )
     if raised is not None and traceback is not None:
         record.exc_text = traceback.removesuffix("\n")
     logger.handle(record)

@@ -7,6 +7,7 @@ from typing import Any, Final, TypedDict
 
 import msgspec
 
+from remuda.bus.broker_api import Clock
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import Moment, check_headers, check_storable, check_target, moment
@@ -108,15 +109,15 @@ class PublishOptions(msgspec.Struct, frozen=True):
             key=self.key,
             mime_type=self.mime_type or fold(mime_types),
             headers=fold(typed),
-            priority=read_priority(self.priority),
+            priority=int(read_priority(self.priority)),
             expires=expires,
             due=due,
         )
 
-    def message(self, topic: str, value: Any, inherited: Mapping[str, str], encoding: str, now: int) -> Messages:
+    def message(self, topic: str, value: Any, inherited: Mapping[str, str], encoding: str, clock: Clock) -> Messages:
         """As `messages`, for one value."""
         if self.delay is not None or self.at is not None or self.expires is not None:
-            return self.messages(topic, (value,), inherited, encoding, now)
+            return self.messages(topic, (value,), inherited, encoding, clock())
         headers = self._headers(topic, inherited)
         body, mime_type = bodies.encode(value, encoding)
         kind = type(value)
@@ -130,16 +131,19 @@ class PublishOptions(msgspec.Struct, frozen=True):
             key=self.key,
             mime_type=self.mime_type or mime_type,
             headers=headers,
-            priority=read_priority(self.priority),
+            priority=int(read_priority(self.priority)),
         )
 
     def _headers(self, topic: str, inherited: Mapping[str, str]) -> dict[str, str]:
         check_target("topic", topic)
         if self.id != "":
             check_storable("id", self.id)
-        for name, text in (("object", self.object), ("key", self.key), ("mime_type", self.mime_type)):
-            if text is not None:
-                check_storable(name, text)
+        if self.object is not None:
+            check_storable("object", self.object)
+        if self.key is not None:
+            check_storable("key", self.key)
+        if self.mime_type is not None:
+            check_storable("mime_type", self.mime_type)
         headers = {**inherited, **check_headers(self.headers)} if self.headers else dict(inherited)
         if self.callback is not None:
             check_target("callback", self.callback)

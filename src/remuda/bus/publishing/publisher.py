@@ -39,7 +39,7 @@ class Publisher:
         inherited = child_headers(context.message.headers, context.message.id) if context is not None else {}
         if bus.user is not None:
             inherited.setdefault(names.USER, bus.user)
-        return options.message(topic, body, inherited, bus.encoding, bus.now())
+        return options.message(topic, body, inherited, bus.encoding, bus.now)
 
     def messages(self, topic: str, values: Iterable[Any], options: PublishOptions) -> Messages:
         bus = self._bus

@@ -93,7 +93,7 @@ class ProcessWorker:
         delivery = self._processor.broker.pull(self._processor.queue, count, timeout=POLL)
         if delivery is not None:
             self._prefetch.begin()
-            if pause := self._prefetch.end(delivery, failed=not self._handle(child, delivery)):
+            if pause := self._prefetch.end(delivery, lost=not self._handle(child, delivery)):
                 time.sleep(pause)
         return True
 
@@ -121,7 +121,7 @@ class ProcessWorker:
             child.close()
 
     def _handle(self, child: ChildProcess, delivery: Delivery) -> bool:
-        """Have the process work through a delivery, and settle it; whether all went well."""
+        """Have the process work through a delivery, and settle it; False if the process did not get through."""
         gate = self._processor.dispatcher.gate
         if gate is not None and not gate(delivery[0]):
             self._settle(delivery, DeliveryState([(list(range(len(delivery))), DONE)], [], []))
@@ -139,7 +139,8 @@ class ProcessWorker:
                 # The process is at work, and nobody would hear of it.
                 self._end_child()
                 raise
-        return self._settle(delivery, tracker.take() if state is None else state)
+        self._settle(delivery, tracker.take() if state is None else state)
+        return state is None
 
     def _await(self, child: ChildProcess, delivery: Delivery, tracker: BatchTracker, limit: CallDeadline) -> None:
         """Until the batch is over. If it takes long, calls that have not begun come back; what finished is settled."""
@@ -177,10 +178,9 @@ class ProcessWorker:
         finished = [*state.finished, (lost, result)] if lost else state.finished
         return DeliveryState(finished, [], [row for row in state.waiting if row not in lost])
 
-    def _settle(self, delivery: Delivery, state: DeliveryState) -> bool:
+    def _settle(self, delivery: Delivery, state: DeliveryState) -> None:
         if state.finished or state.waiting:
             self._processor.settle(delivery, state.finished, state.waiting, self._pool.stopping)
-        return all(result.outcome is Outcome.ACK for _, result in state.finished)
 
     def _renew(self, delivery: Delivery) -> None:
         try:
