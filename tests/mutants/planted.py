@@ -21,6 +21,7 @@ class Mutant(NamedTuple):
 REAL_DISK: Final = "tests/log/test_real_disk.py::test_l2_l5_a_power_loss_at_every_system_call_loses_nothing"
 SIMULATION: Final = "tests/simulation/test_simulation.py::test_no_seed_breaks_the_contract"
 STALLS: Final = "tests/faults/test_stalls.py"
+DISPLACED: Final = "tests/faults/test_displaced.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -183,6 +184,48 @@ MUTANTS: Final = (
         "            if all(self._path(number).exists() for number in builds):\n",
         "            if True:\n",
         "tests/index/test_sqlite.py::test_a_build_that_is_replaced_while_it_is_opened_gives_way_to_the_newer",
+    ),
+    Mutant(
+        "a copy of a segment that hides what the segment itself holds",
+        "log/arranging.py",
+        "        if first is not None and first <= reached:\n",
+        "        if False:\n",
+        f"{DISPLACED}::test_l9_segments_are_known_by_what_they_hold",
+    ),
+    Mutant(
+        "a segment whose name is believed rather than its content",
+        "log/arranging.py",
+        "        segment.file, segment.sequence, segment.marker = segment.name, sequence, marker\n",
+        "        pass\n",
+        f"{DISPLACED}::test_l9_segments_are_known_by_what_they_hold",
+    ),
+    Mutant(
+        "a newest segment that nobody misses",
+        "log/newest.py",
+        "    return not any(\n",
+        "    return False and not any(\n",
+        f"{DISPLACED}::test_l9_a_newest_segment_that_went_away_is_missed",
+    ),
+    Mutant(
+        "a tail that is not looked through before the checkpoint",
+        "log/scrub.py",
+        "deque([*reversed(log.unread), *sealed])",
+        "deque(sealed)",
+        f"{DISPLACED}::test_l3_damage_before_the_newest_checkpoint_is_reported_too",
+    ),
+    Mutant(
+        "a sealed file that passes for another",
+        "log/sealed.py",
+        "            if not self._is_own():\n",
+        "            if False:\n",
+        f"{DISPLACED}::test_l9_a_sealed_file_in_the_place_of_another_is_not_read_as_that",
+    ),
+    Mutant(
+        "a directory that goes away unnoticed",
+        "broker/embedded/upkeep.py",
+        "            self._look_for_directory()\n",
+        "            pass\n",
+        f"{DISPLACED}::test_l7_a_directory_that_goes_away_under_its_broker_stops_it_and_everyone_knows",
     ),
 )
 

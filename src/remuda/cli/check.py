@@ -29,6 +29,9 @@ def check(
         )
     if look.report.state_lost:
         report.findings.append(Finding("checkpoint", "none can be read; queues are made again from sealed files"))
+    for gap in look.report.uncovered:
+        text = f"no file holds offsets {gap.start} to {gap.stop - 1}: they were collected, or their files were removed"
+        report.findings.append(Finding("sealed", text, (gap.start, gap.stop - 1)))
     for queue, first, last in look.unreadable():
         text = f"queue {queue!r} holds messages {first} to {last}, which cannot be read"
         report.findings.append(Finding("sealed", text, (first, last)))

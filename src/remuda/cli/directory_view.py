@@ -184,6 +184,9 @@ class _ReadOnlyDisk(DirectoryDisk):
     def remove(self, name: str) -> None:
         pass
 
+    def rename(self, source: str, target: str) -> None:
+        pass
+
     def open_append(self, name: str, position: int = 0) -> AppendFile:  # type: ignore[override]
         return _NoFile()
 

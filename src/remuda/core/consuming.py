@@ -62,7 +62,8 @@ class Consuming:
             queue.named = frozenset(named or ())
         elif command.consumer in queue.consumers:
             raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
-        elif queue.status is Status.NOT_INITIALIZED and named is not None and "type" in named:
+        elif queue.status is Status.NOT_INITIALIZED and (queue.size or (named is not None and "type" in named)):
+            # One that holds messages was found after damage: they come out, whoever asks.
             registry.initialize(queue, named)
         limit = queue.options.client_limit
         if limit and len(queue.consumers) >= limit:
@@ -125,6 +126,8 @@ class Consuming:
         if queue is None:
             registry.check_creation(command.queue)
             queue = registry.create(command.queue, registry.options(None), Status.NOT_INITIALIZED)
+        elif queue.status is Status.NOT_INITIALIZED and queue.size:
+            registry.initialize(queue, None)
         elif not command.newest and command.clear_after == "none":
             done = self.pull_plainly(queue, command.consumer, recorder.now, command.count, command.tag)
             if done is not None:

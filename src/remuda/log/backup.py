@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from remuda.log import checkpoint as checkpoints
+from remuda.log import newest
 from remuda.log.check import CheckReport, check
 from remuda.log.directory import MARKER, DirectoryDisk
 from remuda.log.recovery import closed_and_last
@@ -79,6 +80,8 @@ class _Copy:
             name = checkpoints.name_of(sequence)
             with contextlib.suppress(FileNotFoundError):  # an old one, replaced meanwhile
                 self._write(target, name, self._disk.read(name))
+        with contextlib.suppress(FileNotFoundError):
+            self._write(target, newest.NAME, self._disk.read(newest.NAME))
         tail = list_files(self._disk.list()).tail
         for segment in closed_and_last(self._disk, tail):
             self._copy_segment(segment)

@@ -12,8 +12,12 @@ import msgspec
 
 from remuda.log import checkpoint as checkpoints
 from remuda.log import idindex
+from remuda.log import newest as newest_segment
+from remuda.log.arranging import arrange
+from remuda.log.directory import LOCK, MARKER
 from remuda.log.disk import Disk
 from remuda.log.log import read_starts, sealed_end
+from remuda.log.newest import Newest, is_missing
 from remuda.log.recovery import closed_and_last, missing_before
 from remuda.log.segments import (
     HEADER_BYTES,
@@ -24,12 +28,16 @@ from remuda.log.segments import (
     TailSegment,
     list_files,
     parse_header,
+    parse_sealed,
+    parse_tail,
 )
 from remuda.log.walk import Damage, Walk
 from remuda.model.errors import StorageError
 from remuda.model.records import Appended, Events
 
 _ATTEMPTS: Final = 20
+_FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
+_ROOT_FILES: Final = (MARKER, LOCK, "begun.map")
 _AGAIN: Final = 0.2
 """Seconds after which the end is looked at again: a writer may have been caught in the middle of a frame."""
 
@@ -93,8 +101,17 @@ class _Check:
         report = self._report
         # Checkpoints first: all that lies before their marks is in the files by the time those are listed.
         found = checkpoints.read_all(self._disk, self._readable)
+        newest = self._newest()
         names = self._disk.list()
         files = list_files(names)
+        arranged = arrange(self._disk, files.tail)
+        files = files._replace(tail=tuple(arranged.segments))
+        for copy in arranged.copies:
+            self._note(copy.name, "this segment begins where another one does; opening the directory sets it aside")
+        for segment in arranged.segments:
+            if segment.file is not None:
+                self._note(segment.file, f"this file was renamed: it is segment {segment.sequence:016x}")
+        self._foreign(names)
         report.checkpoints = len(found.valid) + len(found.damaged)
         for name in found.damaged:
             self._note(name, "this checkpoint cannot be read; an older one and the log after it take its place")
@@ -107,6 +124,10 @@ class _Check:
                 self._damage(damage)
             report.next_offset = max(report.next_offset, checkpoint.mark.next_offset)
             report.next_position = max(report.next_position, checkpoint.mark.next_position)
+        mark = found.valid[0].mark if found.valid else None
+        if newest is not None and is_missing(self._disk, newest, segments, mark, sealed_end(files)):
+            self._note(newest.name, newest.describe().partition(": ")[2])
+            end = max(end[0], newest.first.offset), max(end[1], newest.first.position)
         report.next_offset = max(report.next_offset, end[0])
         report.next_position = max(report.next_position, end[1])
         for name in names:
@@ -117,6 +138,32 @@ class _Check:
                 )  # fmt: skip
         self._spool()
         return report
+
+    def _newest(self) -> Newest | None:
+        try:
+            return newest_segment.read(self._disk)
+        except StorageError as error:
+            self._note(newest_segment.NAME, str(error))
+            return None
+
+    def _foreign(self, names: list[str]) -> None:
+        """What is in the place of the log's files and is none."""
+        for name in names:
+            if name in (*_FOLDERS, "spool"):
+                self._note(name, "this should be a folder")
+            elif name.startswith(("tail/", "checkpoint/")) and not _is_known(name):
+                self._note(name, "this is not called as a file of the log is, and is not read")
+        for folder in ("", *_FOLDERS):
+            place = self._disk.path(folder)
+            if place is None or not os.path.isdir(place):
+                continue
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    name = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.is_dir(follow_symlinks=False) and (name in _ROOT_FILES or _is_known(name)):
+                        self._note(name, "this is a folder, where a file should be")
+                    elif folder and not entry.is_dir() and not entry.is_file(follow_symlinks=False):
+                        self._note(name, "this is a link or a pipe, which Remuda did not put there; it is not opened")
 
     def _sealed(self, file: SealedFile) -> None:
         from remuda.log.rebuild import readable_batches  # which loads Arrow
@@ -130,6 +177,8 @@ class _Check:
             self._report.messages += rows
         else:
             self._report.events += rows
+        if table.sealed_as is not None:
+            self._note(file.name, f"this is the file that was sealed as {table.sealed_as}; give it back its name")
         for damage in damages:
             numbers = damage.messages or damage.events or range(0)
             self._damage(damage, f"rows {numbers.start} to {numbers.stop - 1} cannot be read; restore it from a copy")
@@ -202,6 +251,10 @@ class _Check:
 
     def _note(self, file: str, text: str) -> None:
         self._report.findings.append(Finding(file, text))
+
+
+def _is_known(name: str) -> bool:
+    return name == newest_segment.NAME or checkpoints.is_name(name) or bool(parse_tail(name) or parse_sealed(name))
 
 
 def _ends(numbers: range | None) -> tuple[int, int] | None:

@@ -59,6 +59,10 @@ def name_of(sequence: int) -> str:
     return f"checkpoint/{sequence:016x}.ckpt"
 
 
+def is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def sequences(disk: Disk) -> list[int]:
     """All checkpoints there are, oldest first."""
     return sorted(int(match[1], 16) for match in map(_NAME.fullmatch, disk.list()) if match)

@@ -18,6 +18,8 @@ _MAGIC: Final = b"RMDS"
 _END: Final = struct.Struct("<II4s")
 """The checksum over the list of groups and the footer, the length of the list, the magic."""
 _FOOTER_END: Final = struct.Struct("<I4s")
+NAME_KEY: Final = b"remuda.file"
+"""Under which a footer keeps the name that its file was sealed under: another file's rows must not pass for its own."""
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +56,7 @@ def read_seal(read_at: Callable[[int, int], bytes], size: int) -> list[Group]:
 
 
 def is_whole(disk: Disk, name: str) -> bool:
-    """Whether all of a file matches its checksums."""
+    """Whether all of a file matches its checksums, and it is the one that was sealed under this name."""
 
     def read_at(length: int, start: int) -> bytes:
         if start < 0 or length < 0:
@@ -62,7 +64,17 @@ def is_whole(disk: Disk, name: str) -> bool:
         return disk.read(name, start, length)
 
     try:
-        groups = read_seal(read_at, disk.size(name))
-        return all(google_crc32c.value(read_at(group.end - group.start, group.start)) == group.crc for group in groups)
+        size = disk.size(name)
+        groups = read_seal(read_at, size)
+        return _bears(read_at, size, name.rpartition("/")[2].encode()) and all(
+            google_crc32c.value(read_at(group.end - group.start, group.start)) == group.crc for group in groups
+        )
     except ValueError:
         return False
+
+
+def _bears(read_at: Callable[[int, int], bytes], size: int, name: bytes) -> bool:
+    """Whether a footer that is whole bears this name, or none: keys and values stand in it as they are."""
+    length, _ = _FOOTER_END.unpack(read_at(_FOOTER_END.size, size - _FOOTER_END.size))
+    footer = read_at(length, size - _FOOTER_END.size - length)
+    return NAME_KEY not in footer or name in footer

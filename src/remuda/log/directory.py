@@ -226,6 +226,21 @@ class DirectoryDisk:
                 "nothing more is written by this one"
             )
 
+    def check_there(self) -> None:
+        """Raise if the directory is not where it was when it was locked: what is written would go with it."""
+        if self._locks and not self._is_there():
+            raise StorageError(
+                f"directory {str(self._root)!r} was removed, renamed or emptied while it was open; nothing more is "
+                "written. Put it back, then open it again"
+            )
+
+    def _is_there(self) -> bool:
+        try:
+            same = os.path.samestat(os.fstat(self._locks[0]), os.stat(self._root))
+            return same and os.path.exists(self._root / MARKER)
+        except FileNotFoundError:
+            return False
+
     def _lock_root(self, wait: bool) -> int:
         while True:
             handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -278,6 +293,11 @@ class DirectoryDisk:
             if folder == str(self._root):
                 folders[:] = [name for name in folders if name not in _UNLISTED]
                 files = [name for name in files if name != SOCKET or not _is_socket(os.path.join(folder, name))]
+                for name in sorted({*_FOLDERS, "spool"}.intersection(files)):
+                    raise ForeignDirectory(
+                        f"{os.path.join(folder, name)!r} is a file, where Remuda has a folder; nothing was changed. "
+                        "Find out who put it there, then remove it or put the folder in its place"
+                    )
             for name in (*folders, *files):
                 with contextlib.suppress(FileNotFoundError):
                     self._inspect_one(Path(folder) / name, owners)
@@ -326,9 +346,9 @@ class DirectoryDisk:
             return
         try:
             version = json.loads(marker)["remuda"]
-            if not isinstance(version, int):
+            if type(version) is not int or version < 1:
                 raise TypeError
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise ForeignDirectory(
                 f"{str(self._root / MARKER)!r} is not a marker of Remuda; nothing was changed. If the directory is "
                 f'Remuda\'s and only this file was damaged, write {{"remuda": {FORMAT}}} into it'
@@ -351,6 +371,7 @@ class DirectoryDisk:
         """Make a folder, and those above it, and their names last."""
         if folder.is_dir():
             return
+        self.check_there()
         try:
             if not folder.parent.is_dir():
                 self._make_folder(folder.parent)

@@ -14,6 +14,7 @@ import google_crc32c
 
 from remuda.log.disk import Disk
 from remuda.log.segments import SealedFile
+from remuda.model.errors import StorageError
 
 FOLDER: Final = "index/"
 """Not among the sealed files, which any Parquet reader shall be able to read as one table."""
@@ -41,7 +42,7 @@ def entry(id: str, row: int) -> int:
 
 
 def write(disk: Disk, file: SealedFile, entries: Iterable[int]) -> None:
-    ordered = sorted(entries)
+    ordered = sorted(entries) or [0]  # one that says nothing: an empty file is one that lost what it held
     pages = []
     for start in range(0, len(ordered), _PER_PAGE):
         part = ordered[start : start + _PER_PAGE]
@@ -58,7 +59,7 @@ def offsets(disk: Disk, file: SealedFile, id: str) -> list[int]:
     wanted = entry(id, 0)
     pages = -(-disk.size(name) // _PAGE)
     if not pages:
-        return []
+        raise DamagedIndex(name)
     low, high = _bracket(disk, name, wanted, pages)
     while low < high:
         middle = (low + high + 1) // 2
@@ -95,11 +96,18 @@ def whole(disk: Disk, file: SealedFile) -> bool:
         return True
     except DamagedIndex:
         return False
+    except StorageError as error:
+        if error.passing:
+            raise
+        return False
     return True
 
 
 def _pages(disk: Disk, name: str) -> Iterator[tuple[int, ...]]:
-    for page in range(-(-disk.size(name) // _PAGE)):
+    size = disk.size(name)
+    if not size:
+        raise DamagedIndex(name)
+    for page in range(-(-size // _PAGE)):
         yield _read(disk, name, page)
 
 

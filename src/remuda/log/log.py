@@ -10,6 +10,8 @@ from typing import Any, Final
 import google_crc32c
 
 from remuda.log import checkpoint as checkpoints
+from remuda.log import newest as newest_segment
+from remuda.log.arranging import arrange
 from remuda.log.checkpoint import KEPT, Checkpoint, Mark
 from remuda.log.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
 from remuda.log.disk import Disk
@@ -17,8 +19,9 @@ from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
 from remuda.log.history import Finder
 from remuda.log.index import SegmentIndex
-from remuda.log.recovery import Recovery, RecoveryReport, Replay, read_first
-from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files
+from remuda.log.newest import Newest
+from remuda.log.recovery import Passage, Recovery, RecoveryReport, Replay, passages, read_first
+from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files, set_aside_name
 from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.log.walk import Damage
@@ -47,6 +50,8 @@ class Log:
         self.catalog = Catalog(files)
         self.next_offset = 0
         self.next_position = 0
+        self.unread: list[Passage] = []
+        """Parts of the tail that were not read when the log was opened."""
         self.maintenance = threading.Lock()
         """Held by whoever seals or collects."""
         self._number = 0
@@ -75,6 +80,7 @@ class Log:
         self._checkpoint_total = 0
         self._kept = [(kept.sequence, kept.mark) for kept in reversed(kept)]
         self._last_checkpoint = 0
+        self._noted = 0
 
     @classmethod
     def open(
@@ -100,21 +106,31 @@ class Log:
             if name.startswith("sealed/") and name.endswith(".tmp"):
                 disk.remove(name)  # what a crash left half written
         files = list_files(names)
+        arranged = arrange(disk, files.tail)
+        for copy in arranged.copies:
+            disk.rename(copy.name, set_aside_name(copy))
+        files = files._replace(tail=tuple(arranged.segments))
         segments = read_starts(disk, files)
+        begun = _newest(disk)
+        gone = begun is not None and newest_segment.is_missing(
+            disk, begun, segments, newest.mark if newest else None, sealed_end(files)
+        )
         segments = _drop_sealed(disk, files, segments)
         log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)
+        log.unread = passages(segments, newest.mark if newest else None)
         log._last_checkpoint = max(checkpoints.sequences(disk), default=0)
         log._upcoming.sequence = max(
             [
                 1,
                 *(_after_mark(checkpoint.mark) for checkpoint in found.valid),
                 *(segment.sequence + 1 for segment in files.tail),
+                begun.segment + 1 if begun else 1,
             ]
         )
         begins_in_tail = (
             segments[0].sequence == 1 or segments[0].first.number == 0 or segments[0].first is _UNKNOWN
             if segments
-            else not found.damaged
+            else not found.damaged and (begun is None or begun.first.number == 0)
         )
         state_lost = newest is None and bool(files.messages or files.events or not begins_in_tail)
         expected = newest.mark.counters if newest else _before_tail(files, segments, state_lost)
@@ -122,8 +138,10 @@ class Log:
             damaged_checkpoints=tuple(found.damaged),
             state_lost=state_lost,
             sealed=files.messages + files.events if state_lost else (),
+            copies=tuple(set_aside_name(copy) for copy in arranged.copies),
+            cut_off=begun if gone else None,
         )
-        replay = Replay(disk, segments, newest.mark if newest else None, expected, sealed_end(files))
+        replay = Replay(disk, segments, newest.mark if newest else None, expected, sealed_end(files), report.cut_off)
         records = log._recover(replay, report, files, expected if state_lost else None)
         return log, Recovery(newest.snapshot if newest else None, records, report)
 
@@ -158,6 +176,7 @@ class Log:
         report.torn_bytes = sum(hole.end - hole.start for hole in replay.torn)
         report.damages = (*unreadable, *replay.damages)
         report.next_offset, report.next_position = self.next_offset, self.next_position
+        report.uncovered = tuple(self.uncovered()) if report.state_lost else ()
         self._recovered = True
         self._usable = self._failure is None and not self._closed
 
@@ -350,6 +369,31 @@ class Log:
         segment = self._active.sequence if self._active else self._upcoming.sequence
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
 
+    def check_there(self) -> None:
+        """Raise if the segment that is written to was removed: what is written to it would go with it."""
+        segment = self._active
+        if segment is None or not segment.written:
+            return
+        try:
+            self.disk.size(segment.name)
+        except FileNotFoundError:
+            if segment in self.catalog.files().tail:
+                raise StorageError(
+                    f"{segment.name} was removed while it was written to; nothing more is written. Restore it from a "
+                    "copy, then open again"
+                ) from None
+
+    @property
+    def unnoted(self) -> TailSegment | None:
+        """The segment that is written to, until it is noted as the newest."""
+        segment = self._active
+        return segment if segment is not None and segment.written and segment.sequence > self._noted else None
+
+    def note_newest(self, segment: TailSegment) -> None:
+        """Have it missed if it goes away. Its beginning must be synced."""
+        newest_segment.write(self.disk, Newest(segment.sequence, segment.first))
+        self._noted = segment.sequence
+
     def write_checkpoint(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
         """Keep `snapshot`, whole or in parts, as the state at `mark`; gives its size.
 
@@ -388,6 +432,24 @@ class Log:
     def fetch(self, runs: Sequence[tuple[int, int]]) -> Fetched:
         """The whole messages at these runs of `(first offset, count)`, in this order."""
         return self._fetcher.fetch(runs)
+
+    def uncovered(self) -> list[range]:
+        """The offsets of which no file says that it holds them."""
+        files = self.catalog.files()
+        covered = sorted(
+            [
+                *((file.first, file.last + 1) for file in files.messages),
+                *((one.first.offset, self.next_offset if one.end is None else one.end.offset) for one in files.tail),
+            ]
+        )
+        gaps, reached = [], 0
+        for first, stop in covered:
+            if first > reached:
+                gaps.append(range(reached, first))
+            reached = max(reached, stop)
+        if reached < self.next_offset:
+            gaps.append(range(reached, self.next_offset))
+        return gaps
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in order."""
@@ -478,6 +540,13 @@ def read_starts(disk: Disk, files: Files) -> list[TailSegment]:
         following = segment.first = read_first(disk, segment) or following
         segment.written = disk.size(segment.name)
     return list(files.tail)
+
+
+def _newest(disk: Disk) -> Newest | None:
+    try:
+        return newest_segment.read(disk)
+    except StorageError:
+        return None  # `remuda check` tells; nothing is lost with it
 
 
 def _after_mark(mark: Mark) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import stat
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ import google_crc32c
 import pyarrow.parquet as pq
 
 from remuda.log.arrow import pa
-from remuda.log.checksums import Group, encode_seal, read_seal
+from remuda.log.checksums import NAME_KEY, Group, encode_seal, read_seal
 from remuda.log.disk import AppendFile, Disk
 from remuda.log.schemas import with_ids, without_ids
 from remuda.model.errors import RemudaError, StorageError
@@ -42,7 +44,8 @@ def write_sealed(
     file = disk.open_append(temporary)
     try:
         try:
-            rows, size = _write(file, batches, schema, table)
+            sealed_as = with_ids(schema).with_metadata({NAME_KEY: name.rpartition("/")[2].encode()})
+            rows, size = _write(file, batches, sealed_as, table)
             file.sync()
         finally:
             file.close()
@@ -60,7 +63,7 @@ def _write(file: AppendFile, batches: Iterable[pa.RecordBatch], schema: pa.Schem
     rows = 0
     with pq.ParquetWriter(
         pa.PythonFile(sink, mode="w"),
-        with_ids(schema),
+        schema,
         compression="zstd",
         compression_level=1,
         use_dictionary=_LOW_CARDINALITY[table],
@@ -126,6 +129,8 @@ class SealedParquet:
         self._name = name
         path = disk.path(name)
         try:
+            if path is not None and not stat.S_ISREG(os.lstat(path).st_mode):
+                raise ValueError("it is not a plain file")  # to open a pipe would wait for its other end
             # An open file keeps its rows while collecting puts another in its stead. It is not mapped to memory, where
             # a failing disk would end the process.
             self._source = pa.BufferReader(disk.read(name)) if path is None else pa.OSFile(path)
@@ -134,6 +139,8 @@ class SealedParquet:
             self.metadata: Any = self._file.metadata
             self._schema: pa.Schema = without_ids(self._file.schema_arrow)
             self._places = self._flat_columns()
+            self.sealed_as: str | None = ((self.metadata.metadata or {}).get(NAME_KEY) or b"").decode() or None
+            """The name it was sealed under, where it is of a version that notes it."""
         except UNREADABLE as error:
             raise self._damage(error) from error
         if len(self._groups) != self.metadata.num_row_groups:

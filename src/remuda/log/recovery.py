@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import NamedTuple
 
 from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
 from remuda.log.index import SegmentIndex
+from remuda.log.newest import Newest
 from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, TailSegment, parse_header
 from remuda.log.walk import Damage, Hole, Walk
 from remuda.model.records import Record
@@ -26,6 +29,12 @@ class RecoveryReport:
     """No checkpoint could be read although the log does not begin in the tail."""
     sealed: tuple[SealedFile, ...] = ()
     """The messages and events before the tail, which were read again when the state was lost."""
+    copies: tuple[str, ...] = ()
+    """Segments that began where another one does, and were set aside."""
+    cut_off: Newest | None = None
+    """A segment that was begun and is not there, nor anything after it: what it held, nobody can say."""
+    uncovered: tuple[range, ...] = ()
+    """Where the state was lost: offsets that no file holds. They were collected, or their files are gone."""
     found: dict[str, int] = field(default_factory=dict)
     """Queues of which the log has lost the creation, and how many messages were found for each: they are kept."""
     next_offset: int = 0
@@ -33,7 +42,15 @@ class RecoveryReport:
 
     @property
     def clean(self) -> bool:
-        return not (self.torn_bytes or self.damages or self.damaged_checkpoints or self.state_lost or self.found)
+        return not (
+            self.torn_bytes
+            or self.damages
+            or self.damaged_checkpoints
+            or self.state_lost
+            or self.copies
+            or self.cut_off
+            or self.found
+        )
 
     @property
     def lost_messages(self) -> int:
@@ -55,6 +72,12 @@ class RecoveryReport:
                 f"{self.next_position} are kept unless listed here"
             )
         lines += [damage.describe() for damage in self.damages]
+        if self.cut_off is not None:
+            lines.append(self.cut_off.describe())
+        lines += [
+            f"{name} begins where another segment does, and was set aside; what it alone holds is in no queue"
+            for name in self.copies
+        ]
         lines += [
             f"{name} cannot be read; an older state and the records after it were used"
             for name in self.damaged_checkpoints
@@ -65,6 +88,10 @@ class RecoveryReport:
                 f"{len(self.sealed)} sealed files and the tail. Options of queues, routers and what was removed or "
                 "forgotten before the tail are not in them; check the queues"
             )
+        lines += [
+            f"no file holds offsets {gap.start} to {gap.stop - 1}: they were collected, or their files were removed"
+            for gap in self.uncovered
+        ]
         lines += [
             f"the creation of queue {name!r} is missing; {count} messages were found for it and are kept. It was made "
             "again with default options; declare it again with its own"
@@ -125,6 +152,44 @@ def missing_before(disk: Disk, segments: Sequence[TailSegment], mark: Mark, seal
     return tuple(walk.damages) or (Damage(f"tail/{mark.segment:016x}-*.log", 0, mark.byte),)
 
 
+class Passage(NamedTuple):
+    """A part of the tail that a restart does not read, since a checkpoint tells what came of it."""
+
+    segment: TailSegment
+    start: int
+    stop: int
+    first: Counters
+    end: Counters
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    def damages(self, disk: Disk) -> list[Damage]:
+        """What of it cannot be read."""
+        walk = Walk(self.first)
+        for _ in walk.records(disk, self.segment, self.start, self.stop, bodies=False):
+            pass
+        walk.finish(self.end, self.segment.name, self.stop)
+        return walk.damages
+
+
+def passages(segments: Sequence[TailSegment], mark: Mark | None) -> list[Passage]:
+    """What lies in the tail before a mark, oldest first."""
+    if mark is None:
+        return []
+    found = []
+    for segment, following in zip_longest(segments, segments[1:]):
+        if segment.sequence > mark.segment or segment.first.number >= mark.number:
+            break
+        here = segment.sequence == mark.segment
+        if here and segment.written < mark.byte:
+            break  # what is missing up to the mark is known already
+        end = mark.counters if here or following is None else min(following.first, mark.counters)
+        found.append(Passage(segment, HEADER_BYTES, mark.byte if here else segment.written, segment.first, end))
+    return found
+
+
 class Replay:
     """Reads the records after a mark, then leaves the tail clean for what is appended next."""
 
@@ -135,7 +200,9 @@ class Replay:
         mark: Mark | None,
         expected: Counters | None,
         sealed: Counters,
+        cut_off: Newest | None = None,
     ) -> None:
+        self._cut_off = cut_off
         self._disk = disk
         self._segments = segments
         self._mark = mark
@@ -161,7 +228,11 @@ class Replay:
         for segment in self._segments:
             if self._is_read(segment):
                 yield from self._read(segment)
+        self.torn = list(self._walk.holes)
         self._cut()
+        if self._cut_off is not None:
+            self._walk.holes.clear()
+            self._walk.finish(self._cut_off.first, self._cut_off.name, 0)
 
     def _read(self, segment: TailSegment) -> Iterator[Record]:
         start = self._mark.byte if self._mark is not None and segment.sequence == self._mark.segment else 0
@@ -184,7 +255,6 @@ class Replay:
 
     def _cut(self) -> None:
         """Cut what was never wholly written, and reserved room that was not used."""
-        self.torn = list(self._walk.holes)
         cuts = {hole.file: hole.start for hole in self.torn}
         unreadable = {damage.file for damage in self._walk.damages}
         for segment in self._segments:

@@ -1,4 +1,8 @@
-"""Scrubbing: sealed files are held against their checksums, a few at a time, so that damage is known early."""
+"""Scrubbing: files are held against their checksums, a few at a time, so that damage is known early.
+
+A restart reads the tail behind the newest checkpoint alone; the tail before it is looked through here, with the sealed
+files.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,20 @@ from collections import deque
 
 from remuda.log.checksums import is_whole
 from remuda.log.log import Log
+from remuda.log.recovery import Passage
 from remuda.log.segments import MESSAGES_TABLE, SealedFile
 from remuda.log.walk import Damage
 from remuda.model.errors import StorageError
 
 
 class Scrub:
-    """Looks once through the files that are sealed when it begins, the newest first."""
+    """Looks once through the files that are there when it begins and were not read yet, the newest first."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         files = log.catalog.files()
-        self._left = deque(sorted((*files.messages, *files.events), key=lambda file: file.last, reverse=True))
+        sealed = sorted((*files.messages, *files.events), key=lambda file: file.last, reverse=True)
+        self._left: deque[Passage | SealedFile] = deque([*reversed(log.unread), *sealed])
 
     @property
     def done(self) -> bool:
@@ -34,11 +40,13 @@ class Scrub:
             while self._left:
                 file = self._left[0]
                 try:
-                    size = self._log.disk.size(file.name)
+                    size = file.size if isinstance(file, Passage) else self._log.disk.size(file.name)
                     if spent and spent + size > budget:
                         break
                     spent += size
-                    if not is_whole(self._log.disk, file.name):
+                    if isinstance(file, Passage):
+                        damages += file.damages(self._log.disk)
+                    elif not is_whole(self._log.disk, file.name):
                         damages += self._damaged(file)
                 except (FileNotFoundError, StorageError):
                     pass  # collected since; or not to be read now, which whoever needs it is told
@@ -53,4 +61,20 @@ class Scrub:
         damages: list[Damage] = []
         for _ in readable_batches(self._log.disk, table, file.last + 1, damages):
             pass
-        return damages
+        return damages if table.sealed_as is None else [self._without_others(file, damage) for damage in damages]
+
+    def _without_others(self, file: SealedFile, damage: Damage) -> Damage:
+        """A file under a wrong name says nothing of what others hold."""
+        files = self._log.catalog.files()
+        if file.table != MESSAGES_TABLE or damage.messages is None:
+            return damage
+        lost = damage.messages
+        for first, stop in (
+            *((other.first, other.last + 1) for other in files.messages if other != file),
+            *((one.first.offset, lost.stop) for one in files.tail[:1]),
+        ):
+            if first <= lost.start < stop:
+                lost = range(min(stop, lost.stop), lost.stop)
+            elif lost.start < first < lost.stop <= stop:
+                lost = range(lost.start, first)
+        return damage._replace(messages=lost or None)

@@ -29,6 +29,8 @@ class Table:
         self.column = column
         self.schema = schema
         self._parquet: SealedParquet | None = None
+        self.sealed_as: str | None = None
+        """The name it was sealed under, if that is another."""
         self._bounds: list[tuple[int, int]] = []
         try:
             self._parquet = SealedParquet(disk, file.name)
@@ -36,6 +38,8 @@ class Table:
             pass
         else:
             self._bounds = [self._bound(group) for group in range(self._parquet.metadata.num_row_groups)]
+            if not self._is_own():
+                self._parquet, self._bounds = None, []
         self.bytes = 4096 + 4096 * len(self._bounds)
 
     @property
@@ -97,6 +101,17 @@ class Table:
         assert self._parquet is not None
         wanted = columns if columns is None or "priority" not in columns else [*columns, "high"]
         return conform(self._parquet.read(group, wanted), self.schema, columns)
+
+    def _is_own(self) -> bool:
+        """Whether this is the file that its name says, and not another that was put in its place."""
+        assert self._parquet is not None
+        own = self._parquet.sealed_as
+        if own is not None and own != self.file.name.rpartition("/")[2]:
+            self.sealed_as = own
+        names = self._parquet.metadata.schema.to_arrow_schema().names
+        return self.column in names and all(
+            self.file.first <= low <= high <= self.file.last for low, high in self._bounds
+        )
 
     def _bound(self, group: int) -> tuple[int, int]:
         known = self.statistics(group, self.column)

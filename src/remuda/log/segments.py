@@ -52,10 +52,12 @@ class TailSegment:
     failures: int = 0
     """How often it could not be sealed."""
     index: SegmentIndex | None = field(default=None, repr=False)
+    file: str | None = None
+    """What the file is called, where somebody gave it another name."""
 
     @property
     def name(self) -> str:
-        return f"tail/{self.sequence:016x}-{self.marker.hex()}.log"
+        return self.file or f"tail/{self.sequence:016x}-{self.marker.hex()}.log"
 
     def header(self) -> bytes:
         packed = _HEADER.pack(_MAGIC, VERSION, self.sequence, *self.first, 0)
@@ -70,9 +72,15 @@ def parse_tail(name: str) -> TailSegment | None:
 
 def parse_header(data: bytes) -> Counters | None:
     """The counters at the start of a segment; None when its header is damaged or not yet written."""
+    header = parse_whole_header(data)
+    return None if header is None else header[1]
+
+
+def parse_whole_header(data: bytes) -> tuple[int, Counters] | None:
+    """As `parse_header`, with the segment's sequence."""
     if len(data) < HEADER_BYTES:
         return None
-    magic, version, _, number, offset, position, crc = _HEADER.unpack_from(data)
+    magic, version, sequence, number, offset, position, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC or google_crc32c.value(data[: HEADER_BYTES - 4]) != crc:
         return None
     if version > VERSION:
@@ -80,7 +88,7 @@ def parse_header(data: bytes) -> Counters | None:
             f"a segment has format {version}, this Remuda reads up to {VERSION}; nothing was changed. "
             "Install a newer Remuda"
         )
-    return Counters(number, offset, position)
+    return sequence, Counters(number, offset, position)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
+from remuda.log.arranging import identify
 from remuda.log.codec import Damaged, decode
 from remuda.log.disk import Disk
 from remuda.log.frames import Frame, Unreadable, frame_at, scan_file
@@ -39,7 +40,9 @@ class SegmentView:
         """The segment as it is now, for those who look for one message in it."""
         self.read_on()
         found = self._segment
-        return TailSegment(found.sequence, found.marker, self.first, written=self._read_to, index=self._index)
+        return TailSegment(
+            found.sequence, found.marker, self.first, written=self._read_to, index=self._index, file=found.file
+        )
 
     def records(self, *, offset: int = 0, position: int = 0, bodies: bool = True) -> Iterator[Record]:
         """The records there are now, beginning at or before `offset` or `position`, whichever is asked for."""
@@ -106,6 +109,7 @@ class Lister:
             return known
         try:
             # The header of a segment is written when all before it are whole. Without it there is nothing to read yet.
+            identify(self._disk, segment)
             first = read_first(self._disk, segment)
         except FileNotFoundError:
             return None  # sealed meanwhile: the second look finds it

@@ -5,6 +5,7 @@ No threads and no clock, so that a simulation can drive it step by step on a sim
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,11 +26,13 @@ from remuda.log.disk import Disk
 from remuda.log.log import Log
 from remuda.log.recovery import RecoveryReport
 from remuda.log.tail import Batch, LogOptions
+from remuda.log.walk import Damage
 from remuda.model.commands import Settle
 from remuda.model.document import Document, document
 from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
+from remuda.model.options import Persistence
 from remuda.model.records import REMOVED, Appended, Event, Events, QueueChange
 from remuda.model.state import PARKED
 
@@ -37,6 +40,16 @@ MAX_BATCH_BYTES: Final = 1 << 30
 _PER_BATCH: Final = 512
 _PER_MESSAGE: Final = 192
 """Generous guesses of what a message costs in the log beside its body."""
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return merged
 
 
 class Engine:
@@ -73,6 +86,7 @@ class Engine:
                 self.core.replay(record)
             self.report: RecoveryReport = recovery.report
             self.report.found = dict(self.core.found)
+            self.report.damages += self._missing(self.log.uncovered())
             self.core.recorder.next_offset = self.log.next_offset
             self.core.recorder.next_position = self.log.next_position
             self.attempts = AttemptMarks(disk.path(ATTEMPTS_FILE))
@@ -193,6 +207,28 @@ class Engine:
             options = queue.options if queue is not None else self.core.registry.default_options
             store = self._stores[name] = self.extensions.store_for(name, options)
         return store
+
+    def _missing(self, gaps: list[range]) -> tuple[Damage, ...]:
+        """What queues hold and no file does: somebody removed it."""
+        if not gaps:
+            return ()
+        known = [damage.messages for damage in self.report.damages if damage.messages]
+        starts = [gap.start for gap in gaps]
+        lost: set[tuple[int, int]] = set()
+        for queue in self.core.queues.values():
+            if queue.options.persistence is Persistence.MEMORY:
+                continue
+            for first, count in queue.live():
+                for gap in gaps[max(bisect_right(starts, first) - 1, 0) :]:
+                    if gap.start >= first + count:
+                        break
+                    start, stop = max(first, gap.start), min(first + count, gap.stop)
+                    if start < stop and not any(one.start <= start and stop <= one.stop for one in known):
+                        lost.add((start, stop))
+        return tuple(
+            Damage(f"sealed/messages-*{start:020d}*.parquet", 0, 0, messages=range(start, stop))
+            for start, stop in _merged(sorted(lost))
+        )
 
     def _facts(self, offset: int) -> MessageFacts | None:
         held = self._recent.take([(offset, 1)])

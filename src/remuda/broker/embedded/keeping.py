@@ -227,6 +227,14 @@ class Keeping:
         self.engine.log.abandon(error)
         self._fail(error)
 
+    def abandon(self, error: BaseException) -> None:
+        """Keep nothing more: it would be lost."""
+        with self.lock:
+            if self.failure is None:
+                _log.error("the broker stops: %s", error)
+                self.engine.log.abandon(error)
+                self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
         """Nothing can be kept any more, and everyone who waits is told so."""
         self._group.fail(error)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remuda.core.snapshot import FrozenCore
+from remuda.log.disk import DirectoryDisk
 from remuda.log.dropping import Collected, closed_segments, drop_settled
 from remuda.log.scrub import Scrub
 from remuda.model.commands import Forget
@@ -187,12 +188,28 @@ class Upkeep:
         self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
             self._try_if_due("ownership", self._runtime.check_fence)
+            self._look_for_directory()
+            self._try_if_due("note of the newest segment", self._note_newest)
             self._try_if_due("intake", self.take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)
             self._try_if_due("sealing", self._seal_when_quiet)
             self._try_if_due("retention", self._collect_when_due)
             self._try_if_due("lakehouse tables", self._publish_tables)
             self._try_if_due("checksums", self._look_for_damage)
+
+    def _look_for_directory(self) -> None:
+        """Files stay open when their directory is removed: nobody would notice before it is opened again."""
+        log = self._runtime.engine.log
+        if not isinstance(log.disk, DirectoryDisk) or self._runtime.failure is not None:
+            return
+        try:
+            log.disk.check_there()
+            log.check_there()
+        except StorageError as error:
+            if not error.passing:
+                self._runtime.abandon(error)
+        except OSError as error:  # not to be looked at now
+            _log.warning("the directory cannot be looked at: %s", error)
 
     def _try_if_due(self, name: str, duty: Callable[[], None]) -> None:
         if name not in self._postponed or time.monotonic() >= self._postponed[name][0]:
@@ -223,11 +240,11 @@ class Upkeep:
         if self._scrubbing.done:
             return
         report = self._runtime.engine.report
-        known = {damage.file for damage in report.damages}
-        found = [damage for damage in self._scrubbing.run(budget) if damage.file not in known]
+        known = set(report.damages)
+        found = [damage for damage in self._scrubbing.run(budget) if damage not in known]
         report.damages = (*report.damages, *found)
         for damage in found:
-            _log.error("a sealed file is damaged: %s. Restore it from a copy", damage.describe())
+            _log.error("a file of the log is damaged: %s. Restore it from a copy", damage.describe())
 
     def _publish_tables(self) -> None:
         """Bring the lakehouse tables up to the files that are sealed now."""
@@ -259,6 +276,20 @@ class Upkeep:
 
                 self._intake = Intake(self._runtime)
             self._intake.run(self._stop.is_set)
+
+    def _note_newest(self) -> None:
+        log = self._runtime.engine.log
+        if self._volatile or log.unnoted is None or self._runtime.failure is not None:
+            return
+        try:
+            with self._turn:
+                segment = log.unnoted
+                if segment is not None:
+                    self._runtime.sync()  # else a power loss could take the segment and leave the note
+                    log.note_newest(segment)
+        except StorageError as error:
+            if not error.passing:  # nothing depends on it: it waits until there is room
+                raise
 
     def _checkpoint_when_due(self) -> None:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
