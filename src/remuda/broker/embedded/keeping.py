@@ -241,7 +241,7 @@ class Keeping:
         self._recipients.release_all(self._group.stopped())
 
     def check_fence(self) -> None:
-        """Stop if the directory is not ours any more, also where every write goes past `_write`."""
+        """Stop if the directory is not ours any more, also while nothing is written."""
         if self.fence is not None and not self._closed:
             try:
                 self.fence()
@@ -264,6 +264,8 @@ class Keeping:
                         self._timer.nudge(time_of(record) + DEFERMENT)
                     self._deferred, ticket = ticket, 0
             elif not (self._outbox or self._must_sync or self._group.busy or (durable and self._syncs)):
+                if self.fence is not None:
+                    self.fence()
                 size = 0 if self._replicates else log.append_now(record)
                 if size:
                     self._deferred = 0
@@ -366,6 +368,8 @@ class Keeping:
         ):
             return False
         try:
+            if self.fence is not None:
+                self.fence()
             if not self.engine.log.write_now():
                 return False
         except BaseException as error:
