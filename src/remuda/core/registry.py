@@ -414,7 +414,8 @@ class Registry:
             self.recorder.event(queue, State.RETRY, again)
 
     def touch(self, name: str) -> None:
-        """A queue is to be looked at before the command is done."""
+        """A queue is to be looked at before the command is done, after those that were touched before."""
+        self._touched.pop(name, None)
         self._touched[name] = None
 
     def after(self, queue: Queue) -> None:
