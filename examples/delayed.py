@@ -19,9 +19,9 @@ def remind(text: str) -> None:
 
 
 with data, bus:
+    bus.publish("reminder", "kettle is on")
     bus.publish("reminder", "tea is ready", delay="600ms")
     bus.publish("reminder", "water boils", delay="300ms")
-    bus.publish("reminder", "kettle is on")
     bus.publish("reminder", "tomorrow", at=datetime.now(UTC) + timedelta(days=1))
     late = bus.publish("reminder", "too late for this", expires="1ms")
     time.sleep(0.01)

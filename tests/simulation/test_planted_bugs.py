@@ -74,7 +74,7 @@ def test_an_acknowledgement_that_is_not_logged_is_found(monkeypatch: pytest.Monk
             logged(self, queue, source, event, *rest, **more)
 
     monkeypatch.setattr(Recorder, "event", forgetful)
-    assert "differs from its records" in found()
+    assert re.search("differs from its records|are in .* hands", found())
 
 
 def test_a_queue_that_delivers_expired_messages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ SUPERFLUOUS: Final = 1000
 """Changes in the journal that others have made superfluous, before it is written anew."""
 _PROPERTIES: Final = encode_properties(Properties(delivery_mode=PERSISTENT, content_type="application/json"))
 _RESOURCE_LOCKED: Final = 405
+_LATER: Final = 0.05
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _CHANGES: Final = msgspec.json.Decoder(Change)
 
@@ -104,7 +105,7 @@ class Definitions:
         try:
             with self._alone():
                 messages = [Outgoing(CHANGES, "", _PROPERTIES, msgspec.json.encode(change)) for change in changes]
-                self._sender.submit(messages).result(self._timeout).check()
+                self._write(messages)
                 if len(self._seen) > SUPERFLUOUS + 2 * len(self.catalog):
                     self._read()
             return [one.result(max(deadline - time.monotonic(), 1.0)) for one in applied.values()]
@@ -166,7 +167,7 @@ class Definitions:
         """All changes, in their order. Where most of them are superfluous, the journal is written anew."""
         fence = msgspec.json.encode(uuid4().hex)  # no change, and passed over by whoever finds it
         try:
-            self._sender.submit([Outgoing("", CHANGES, _PROPERTIES, fence)]).result(self._timeout).check()
+            self._write([Outgoing("", CHANGES, _PROPERTIES, fence)])
         except TimeoutError:
             raise RemudaError(f"the queue {CHANGES!r} took nothing within {self._timeout:g} s") from None
         channel = self._connection.channel()
@@ -183,7 +184,7 @@ class Definitions:
             if count > SUPERFLUOUS + 2 * len(catalog):
                 changes = catalog.changes(self._clock())
                 fewest = [Outgoing("", CHANGES, _PROPERTIES, msgspec.json.encode(change)) for change in changes]
-                self._sender.submit(fewest).result(self._timeout).check()
+                self._write(fewest)
                 channel.ack(deliveries)
             else:
                 channel.ack(fences)
@@ -192,6 +193,16 @@ class Definitions:
             return changes
         finally:
             channel.close()
+
+    def _write(self, messages: Sequence[Outgoing]) -> None:
+        """Once RabbitMQ has them. The node that they go to may hear of the journal, which another has made, a little
+        later: then it takes none of them."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            sent = self._sender.submit(messages).result(self._timeout)
+            if len(sent.returned) < len(messages) or time.monotonic() > deadline:
+                return sent.check()
+            time.sleep(_LATER)
 
     def _settled_count(self, channel: Channel) -> int:
         """How many there are, with the fence, once the last reader is gone: with it goes back what it had read.

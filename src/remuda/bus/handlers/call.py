@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import inspect
 import os
@@ -109,7 +110,7 @@ class HandlerCall:
         except BaseException as error:
             failure = error
         finally:
-            current.reset(token)
+            _leave(token)
         return _ended(result, failure, forks)
 
     def decode(self) -> list[Any]:
@@ -163,11 +164,7 @@ class HandlerCall:
                 failure = error
             return (yield from middleware.handled(context, begun, result, failure))
         finally:
-            try:
-                current.reset(token)
-            except ValueError:
-                # A coroutine that is thrown away is ended wherever the collector runs.
-                current.set(None)
+            _leave(token)
 
     def _arguments(self, opened: list[Any]) -> Generator[Any, Any, dict[str, Any]]:
         signature, context = self.handler.signature, self._contexts[0]
@@ -228,6 +225,12 @@ class HandlerCall:
         if _is_ours(error):
             raise error
         return results.of_error(error, self._environment.retry)
+
+
+def _leave(token: contextvars.Token[Context | None]) -> None:
+    """The call is over. A coroutine that is thrown away ends wherever the collector runs: nothing is put back there."""
+    with contextlib.suppress(ValueError):
+        current.reset(token)
 
 
 def _ended(result: Any, failure: BaseException | None, forks: int) -> Any:
