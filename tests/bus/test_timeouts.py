@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import ctypes
+import gc
 import threading
 import time
 from pathlib import Path
