@@ -329,19 +329,23 @@ def test_errors_at_the_door(broker_url: str) -> None:
 def test_a_callback_cannot_wait_for_itself(connection: Connection, channel: Channel, queue: str) -> None:
     """The connection's own thread is told so, instead of hanging."""
     raised: list[Exception] = []
-    done = threading.Event()
 
     def call() -> None:
-        for wrong in (connection.close, lambda: channel.declare_queue(queue)):
-            try:
-                wrong()
-            except InvalidOption as error:
-                raised.append(error)
+        if connection.in_own_thread:  # not where the answer had come before it was asked for
+            for wrong in (connection.close, lambda: channel.declare_queue(queue)):
+                try:
+                    wrong()
+                except InvalidOption as error:
+                    raised.append(error)
         done.set()
 
-    channel.publish("", queue, b"x").when_settled(call)
-    assert done.wait(20)
-    assert len(raised) == 2 or not connection.in_own_thread
+    for _ in range(200):
+        done = threading.Event()
+        channel.publish("", queue, b"x").when_settled(call)
+        assert done.wait(20)
+        if raised:
+            break
+    assert len(raised) == 2
 
 
 def test_consuming_while_a_channel_comes_back(channel: Channel, queue: str) -> None:

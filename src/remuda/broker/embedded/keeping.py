@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Final
@@ -39,6 +40,8 @@ DEFERMENT: Final = 20 * MILLISECOND
 """How long what nobody waits for may wait to be kept."""
 PROBE: Final = 200 * MILLISECOND
 """How often it is tried whether the disk takes anything again."""
+FENCED: Final = 0.25
+"""Seconds for which a process may take the directory for its own without looking."""
 SMALL_RECORD: Final = 4096
 _CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 
@@ -87,7 +90,8 @@ class Keeping:
         self._unreplicated: list[Record] = []
         self._recipients = Recipients(self.notices)
         self.fence: Callable[[], None] | None = None
-        """Asked before anything is written whether the directory is still ours."""
+        """Raises if the directory is not ours any more. Asked before something is written, if that was not lately."""
+        self._fence_until = 0.0
         self._committer: Committer | None = None
         self._holder: int | None = None
         """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
@@ -244,10 +248,16 @@ class Keeping:
         """Stop if the directory is not ours any more, also while nothing is written."""
         if self.fence is not None and not self._closed:
             try:
-                self.fence()
+                self._ask_fence()
             except BaseException as error:
                 self._fail(error)
                 raise
+
+    def _ask_fence(self) -> None:
+        now = time.monotonic()
+        if self.fence is not None and now > self._fence_until:
+            self.fence()
+            self._fence_until = now + FENCED
 
     # Writing
 
@@ -265,7 +275,7 @@ class Keeping:
                     self._deferred, ticket = ticket, 0
             elif not (self._outbox or self._must_sync or self._group.busy or (durable and self._syncs)):
                 if self.fence is not None:
-                    self.fence()
+                    self._ask_fence()
                 size = 0 if self._replicates else log.append_now(record)
                 if size:
                     self._deferred = 0
@@ -369,7 +379,7 @@ class Keeping:
             return False
         try:
             if self.fence is not None:
-                self.fence()
+                self._ask_fence()
             if not self.engine.log.write_now():
                 return False
         except BaseException as error:
@@ -397,7 +407,7 @@ class Keeping:
             self._deferred = 0
         try:
             if self.fence is not None:
-                self.fence()
+                self._ask_fence()
             batch.write(final=self._closed)
             if must_sync:
                 batch.sync(final=self._closed)

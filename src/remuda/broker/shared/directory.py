@@ -43,8 +43,6 @@ _OWN: Final = frozenset({"worker", "shared", "group", "force_network"})
 _SURE: Final = 6
 """How often in a row the lock file must say that its holder does not share before that is believed: a new holder writes
 it a moment after it got the lock."""
-_FENCE: Final = 0.25
-"""Seconds after which a host that has not written looks whether the directory is still its own."""
 
 
 class SharedDirectory(Role):
@@ -292,23 +290,19 @@ class SharedDirectory(Role):
 
 
 class _Fence:
-    """Looks now and then whether the directory is still this process's own. If not, nothing more is written there, not
-    even at the end."""
+    """Looks whether the directory is still this process's own. If not, nothing more is written there, not even at the
+    end."""
 
     def __init__(self, disk: DirectoryDisk, abandon: Callable[[BaseException], None]) -> None:
         self._disk = disk
         self._abandon = abandon
-        self._looked = time.monotonic()
 
     def __call__(self) -> None:
-        now = time.monotonic()
-        if now - self._looked > _FENCE:
-            try:
-                self._disk.check_epoch()
-            except StorageError as error:
-                self._abandon(error)
-                raise
-            self._looked = now
+        try:
+            self._disk.check_epoch()
+        except StorageError as error:
+            self._abandon(error)
+            raise
 
 
 class _DirectoryWay:
