@@ -5,7 +5,6 @@ Two rows are about bare clients, three about the whole: a bus with its handlers 
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.effort import Effort
+from benchmarks.processes import cpu_seconds
 from benchmarks.rabbitmq import bus_sides, sides
 from benchmarks.results import Result, rate_result
 from remuda.amqp.connection import Connection
@@ -41,8 +41,7 @@ class Server(NamedTuple):
     @property
     def cpu(self) -> float:
         """Seconds of CPU that it has used so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
 
 @contextmanager

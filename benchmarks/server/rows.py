@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.effort import Effort
+from benchmarks.processes import cpu_seconds
 from benchmarks.results import Result, rate_result
 from benchmarks.scratch import scratch
 from remuda.amqp.connection import Connection
@@ -28,7 +29,6 @@ from tests.servers.rabbitmq import RabbitNode, end_node
 
 _CLIENT: Final = (sys.executable, "-m", "benchmarks.server.client")
 _ROOT: Final = Path(__file__).parents[2]
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PER_SECOND: Final = 40_000
 _WINDOW: Final = 1000
 _SIZES: Final = {"100B": 100, "1KiB": 1024}
@@ -110,7 +110,7 @@ def measure(
             for client in clients:
                 assert client.stdout is not None
                 assert client.stdout.readline() == "ready\n"
-            worked, began = _cpu(target.pid), time.perf_counter()
+            worked, began = cpu_seconds(target.pid), time.perf_counter()
             for client in clients:
                 assert client.stdin is not None
                 client.stdin.write("\n")
@@ -122,7 +122,7 @@ def measure(
                 assert said == "done"
                 shares.append(float(share))
             seconds = time.perf_counter() - began
-            cpu = (_cpu(target.pid) - worked) / (each * pairs) * 1e6
+            cpu = (cpu_seconds(target.pid) - worked) / (each * pairs) * 1e6
         finally:
             for client in clients:
                 if client.poll() is None:
@@ -176,11 +176,6 @@ def sync_share(effort: Effort) -> Result:
         "bound_by": "how soon the publisher sends the next window after it was confirmed",
     }
     return Result(name=SYNC_SHARE, unit="share", remuda=round(min(shares.values()), 2), settings=settings)
-
-
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _environment() -> dict[str, str]:

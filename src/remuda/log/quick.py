@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 _MOST_BYTES: Final = 32 * 1024
 _CROWDED: Final = 0.00002
@@ -20,15 +20,22 @@ _DISTRUST: Final = 10.0
 _now = time.monotonic
 
 
-def _find_pwrite() -> Any:
-    """The C library's function, called without releasing the interpreter; None where there is none."""
+def keeping_interpreter(name: str, *arguments: Any) -> Any:
+    """A function of the C library that gives a size, called without releasing the interpreter; None where there is
+    none."""
     try:
-        pwrite = ctypes.PyDLL(None, use_errno=True).pwrite
+        found = getattr(ctypes.PyDLL(None, use_errno=True), name)
     except (AttributeError, OSError, TypeError):
         return None
-    pwrite.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64]
-    pwrite.restype = ctypes.c_ssize_t
-    return pwrite
+    found.argtypes = arguments
+    found.restype = ctypes.c_ssize_t
+    return found
+
+
+def raise_failed() -> NoReturn:
+    """Raise what the last of those calls failed with."""
+    code = ctypes.get_errno()
+    raise OSError(code, os.strerror(code))
 
 
 class QuickWriter:
@@ -36,7 +43,7 @@ class QuickWriter:
     it go again once the disk makes a write wait, as when it is overloaded."""
 
     def __init__(self) -> None:
-        self._pwrite = _find_pwrite()
+        self._pwrite = keeping_interpreter("pwrite", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64)
         self._crowded_until = 0.0
         self._distrusted_until = 0.0 if self._pwrite is not None else float("inf")
 
@@ -56,6 +63,5 @@ class QuickWriter:
         if ended - began > _STALL:
             self._distrusted_until = ended + _DISTRUST
         if written < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            raise_failed()
         return written

@@ -8,28 +8,16 @@ them: with busy hosts this makes two to three times as many messages.
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
-from typing import Any, Final, NoReturn
+from typing import Final
+
+from remuda.log.quick import keeping_interpreter, raise_failed
 
 _LITTLE: Final = 1 << 16
 _MUCH: Final = 1 << 18
 _FLAGS: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
-
-
-def _find(name: str, data: Any) -> Any:
-    """A function of the C library, called without releasing the interpreter; None where there is none."""
-    try:
-        found = getattr(ctypes.PyDLL(None, use_errno=True), name)
-    except (AttributeError, OSError, TypeError):
-        return None
-    found.argtypes = [ctypes.c_int, data, ctypes.c_size_t, ctypes.c_int]
-    found.restype = ctypes.c_ssize_t
-    return found
-
-
-_recv: Final = _find("recv", ctypes.c_void_p)
-_send: Final = _find("send", ctypes.c_char_p)
+_recv: Final = keeping_interpreter("recv", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_send: Final = keeping_interpreter("send", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def send_at_once(peer: socket.socket, data: bytes) -> int:
@@ -37,7 +25,7 @@ def send_at_once(peer: socket.socket, data: bytes) -> int:
     if _send is None or len(data) > _LITTLE:
         return peer.send(data, _FLAGS)
     sent: int = _send(peer.fileno(), data, len(data), _FLAGS)
-    return sent if sent >= 0 else _failed()
+    return sent if sent >= 0 else raise_failed()
 
 
 class Receiving:
@@ -58,11 +46,6 @@ class Receiving:
             data = peer.recv(_MUCH if self._much else _LITTLE, _FLAGS)
         else:
             size = _recv(peer.fileno(), self._address, _LITTLE, _FLAGS)
-            data = bytes(self._view[: size if size >= 0 else _failed()])
+            data = bytes(self._view[: size if size >= 0 else raise_failed()])
         self._much = len(data) >= _LITTLE
         return data
-
-
-def _failed() -> NoReturn:
-    code = ctypes.get_errno()
-    raise OSError(code, os.strerror(code))
