@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import select
 import threading
 import time
@@ -53,6 +52,7 @@ from remuda.amqp.methods import (
 from remuda.amqp.options import ConnectionOptions, parse_url
 from remuda.amqp.reading import Deliveries
 from remuda.amqp.transport import Link
+from remuda.chance import CHANCE
 from remuda.model.errors import Conflict, InvalidOption
 
 _LOG: Final = logging.getLogger("remuda.amqp")
@@ -294,7 +294,7 @@ class Connection:
 
     def _keep_connected(self) -> None:
         failures, hosts = 0, list(self.options.hosts)
-        turn = random.randrange(len(hosts))
+        turn = CHANCE.randrange(len(hosts))
         while not self._ending:
             host, port = hosts[turn % len(hosts)]
             turn += 1
@@ -342,7 +342,7 @@ class Connection:
             return
         wait = min(self.options.backoff * 2.0 ** min(rounds, 20), self.options.backoff_max)
         with self.changed:
-            self.changed.wait_for(lambda: self._ending, wait * random.uniform(0.5, 1.0))
+            self.changed.wait_for(lambda: self._ending, wait * CHANCE.uniform(0.5, 1.0))
 
     def _serve(self, link: Link) -> str:
         """Work on a link until it breaks; why it did."""

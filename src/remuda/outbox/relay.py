@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import socket
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from remuda.bus.settings.retry import RetryPolicy
+from remuda.chance import CHANCE
 from remuda.model.durations import SECOND
 from remuda.outbox import crashing
 from remuda.outbox.admin import Administration
@@ -143,7 +143,7 @@ class Relay:
                 level = logging.ERROR if isinstance(error, SchemaMissing) else logging.WARNING
                 self.trouble = f"{type(error).__name__}: {error}"
                 _log.log(level, "the relay waits %.1f s: %s", backoff, self.trouble)
-                self._stopping.wait(backoff * random.uniform(0.8, 1.2))
+                self._stopping.wait(backoff * CHANCE.uniform(0.8, 1.2))
             finally:
                 if feed is not None:
                     _close(feed, release=self._stopping.is_set())

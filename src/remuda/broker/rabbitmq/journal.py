@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +29,7 @@ from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
 from remuda.broker.rabbitmq.definitions import BEGAN, PLANNED, Catalog, Change, QueueDefinition
 from remuda.broker.rabbitmq.sender import Sender
 from remuda.broker.rabbitmq.support import QueueKind, parking, version_of
+from remuda.chance import CHANCE
 from remuda.model.errors import RemudaError
 
 CHANGES: Final = "remuda.changes"
@@ -145,7 +145,7 @@ class Definitions:
             while not self._locked(self._locking):
                 if time.monotonic() > deadline:
                     raise _locked(self._timeout)
-                time.sleep(random.uniform(0.002, 0.02))
+                time.sleep(CHANCE.uniform(0.002, 0.02))
             try:
                 yield
             finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -14,6 +13,7 @@ from remuda.amqp.errors import ChannelClosed
 from remuda.broker.rabbitmq.consumers import Consumers
 from remuda.broker.rabbitmq.consuming import Consuming
 from remuda.broker.rabbitmq.numbers import Ids
+from remuda.chance import CHANCE
 from remuda.model.errors import Conflict, RemudaError
 from remuda.model.ids import WORKERS
 
@@ -96,7 +96,7 @@ class WorkerClaim:
     def _take_one(self) -> None:
         if self._channel is None:
             self._channel = self._connection.channel()
-        first = self._ids.worker if self._ids.worker else random.randrange(1, WORKERS)
+        first = self._ids.worker if self._ids.worker else CHANCE.randrange(1, WORKERS)
         for number in _numbers_from(first):
             try:
                 self._channel.declare_queue(f"remuda.worker.{number}", durable=False, exclusive=True, auto_delete=True)

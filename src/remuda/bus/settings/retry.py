@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from remuda.chance import CHANCE
 from remuda.model.durations import HOUR, MINUTE, SECOND, Duration, micros
 from remuda.model.errors import InvalidOption
 
@@ -49,7 +49,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return None
         interval = self.intervals[min(attempt, len(self.intervals)) - 1] if self.intervals else 0
         if self.jitter:
-            interval += round(interval * self.jitter * random.random())
+            interval += round(interval * self.jitter * CHANCE.random())
         return max(interval, self.min_interval)
 
 
