@@ -10,7 +10,6 @@ from remuda.core.effects import Dispatch
 from remuda.core.leases import Lease, Waiter
 from remuda.core.queue import Queue
 from remuda.core.ranges import MessageRange
-from remuda.core.ready import Place, Run
 from remuda.core.recorder import BLOCK_BITS
 from remuda.core.registry import Registry
 from remuda.model.commands import (
@@ -216,31 +215,25 @@ class Consuming:
         ready = queue.ready
         if not ready.size or ready.soonest <= now:
             return None
-        place = ready.first()
-        run = place[2].front()
-        if run[1] < count and run[1] != ready.size:
+        run = ready.take_run(count)
+        if run is None:
             return None
         if recorder.rows:
             recorder.at(now)
         else:
             recorder.now = now
-        return self.send_plainly(queue, consumer, now, count, tag, place, run)
+        return self.send_plainly(queue, consumer, now, tag, run)
 
     def send_plainly(
-        self, queue: Queue, consumer: str, now: int, count: int, tag: int, place: Place, run: Run
+        self, queue: Queue, consumer: str, now: int, tag: int, run: tuple[int, int, int, int]
     ) -> tuple[Dispatch, Events]:
-        """Hand the first run that waits, or `count` messages of it, to whoever asked."""
+        """Hand a run that left the line to whoever asked."""
         recorder, ready = self._recorder, queue.ready
-        priority, _, level = place
-        first, there, expires = run
-        if there < count:
-            count = there
+        first, count, expires, priority = run
         token = recorder.next_position
         recorder.next_position = token + 1
         counts = queue.counts
         counts[_FETCHED] = counts.get(_FETCHED, 0) + count
-        level.take_front(count)
-        ready.size -= count
         # By position, since these are made for every delivery.
         queue.flights.add(MessageRange(first, count, _FETCHED, expires, priority, 1, token, 0, False, None, now))
         deadline = now + queue.options.acknowledge_timeout

@@ -184,11 +184,9 @@ class Publishing:
                 durable = True
             if target.waiters:
                 waiter = target.waiters.pop(next(iter(target.waiters)))
-                place = target.ready.first()
-                sent = self._consuming.send_plainly(
-                    target, waiter.consumer, now, waiter.count, waiter.tag, place, place[2].front()
-                )
-                served = (*served, sent)
+                run = target.ready.take_run(waiter.count)
+                assert run is not None
+                served = (*served, self._consuming.send_plainly(target, waiter.consumer, now, waiter.tag, run))
         return record, durable, served
 
     def skip_spooled(self, command: SkipSpooled) -> None:

@@ -232,15 +232,17 @@ class ReadyList:
         at, data = head.head, head.data
         return data[at], data[at + 1], data[at + 2]
 
-    def take_front(self, count: int) -> None:
-        """Take out the first `count` messages, which stand in one run."""
+    def take_first(self, count: int) -> Run:
+        """Take out the first `count` messages as far as they stand in one run. There must be one."""
         head = self._own(0) if self._shared else self._chunks[0]
         at, data = head.head, head.data
-        self.size -= count
-        if data[at + 1] > count:
-            data[at] += count
-            data[at + 1] -= count
-            return
+        first, there, deadline = data[at], data[at + 1], data[at + 2]
+        if there > count:
+            data[at] = first + count
+            data[at + 1] = there - count
+            self.size -= count
+            return first, count, deadline
+        self.size -= there
         data[at + 1] = 0
         at += _WIDTH
         while at < len(data) and not data[at + 1]:
@@ -249,18 +251,16 @@ class ReadyList:
             head.head = at
         else:
             self._chunks.popleft()
-            if self._spare is None and len(data) >= _WIDTH:
-                self._spare = head
+            self._spare = head
+        return first, there, deadline
 
     def take(self, count: int) -> list[Run]:
         """Take out the oldest `count` messages."""
         taken: list[Run] = []
         while count > 0 and self.size:
-            first, size, deadline = self.front()
-            part = min(size, count)
-            self.take_front(part)
-            taken.append((first, part, deadline))
-            count -= part
+            run = self.take_first(count)
+            taken.append(run)
+            count -= run[1]
         return taken
 
     def peek_newest(self, count: int) -> list[Run]:
@@ -281,10 +281,9 @@ class ReadyList:
         """Take out whatever of these offsets is here; what comes back says what was."""
         if not self._chunks:
             return []
-        start, size, deadline = self.front()
+        start, size, _ = self.front()
         if start == first and size >= count:
-            self.take_front(count)
-            return [(first, count, deadline)]
+            return [self.take_first(count)]
         gone: list[Run] = []
         left = count
         emptied = False
@@ -340,10 +339,6 @@ def _chunk_of(runs: Iterable[Run]) -> Chunk:
     return chunk
 
 
-Place = tuple[int, bool, ReadyList]
-"""A line: its priority, whether its messages were put back to the front, and the messages."""
-
-
 class ReadyMessages:
     """All messages of one queue that can be delivered now: by priority, and in each those put back to the front before
     the others."""
@@ -391,11 +386,16 @@ class ReadyMessages:
         for _, _, level in self._order:
             level.thaw()
 
-    def first(self) -> Place:
-        """The line whose turn it is. There must be a message."""
-        for item in self._order:
-            if item[2].size:
-                return item
+    def take_run(self, count: int) -> tuple[int, int, int, int] | None:
+        """Take out the next `count` messages if they stand in one run, or that run if there are no others: its first
+        offset, count, deadline and priority. None, and nothing is done, if it is not so. There must be a message."""
+        for priority, _, level in self._order:
+            if level.size:
+                if count > 1 and level.front()[1] < count and level.front()[1] != self.size:
+                    return None
+                first, count, deadline = level.take_first(count)
+                self.size -= count
+                return first, count, deadline, priority
         raise LookupError("no message waits")
 
     def take(self, count: int) -> list[ReadyRun]:

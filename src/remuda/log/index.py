@@ -17,6 +17,8 @@ _NEIGHBOURS: Final = 6
 """Offsets are noted in groups of 2 to this power."""
 _BUCKET: Final = 12
 """For larger groups, of 2 to this power, it is noted which blocks tell of them."""
+_NONE: Final = 1 << 63
+"""Above every id."""
 _WIDE: Final = 64
 """An event that tells of more groups than this is noted as a range."""
 
@@ -66,8 +68,9 @@ class _Content:
         self.groups: set[int] | array[int] = set()
         self.wide: list[range] = []
         self.hashes: set[int] | array[int] = set()
-        self.low: int | None = None
-        self.high = 0
+        self.low = _NONE
+        self.high = -1
+        """The lowest and the highest id that is a number."""
         self.last = -1
         """The group that was noted last."""
 
@@ -80,7 +83,7 @@ class _Content:
         return _holds(self.groups, offset >> _NEIGHBOURS) or any(offset in one for one in self.wide)
 
     def may_hold(self, id: str, number: int | None) -> bool:
-        if number is not None and self.low is not None and self.low <= number <= self.high:
+        if number is not None and self.low <= number <= self.high:
             return True
         return _holds(self.hashes, hash(id))
 
@@ -93,58 +96,50 @@ class SegmentIndex:
         self.events = SparseIndex()
         self._blocks: list[_Content] = []
         self._telling: dict[int, list[_Content]] = {}
-        self._open: _Content | None = None
+        self._open = _Content(0)
         self._full = 0
         """The byte from which on the next block begins."""
 
     def note(self, record: Record, start: int) -> None:
         """A record lies at byte `start`, behind all noted before."""
-        kind = type(record)
-        if kind is not Appended and kind is not Events:
-            return
-        content = self._open
-        if content is None or start >= self._full:
-            content = self._begin(start)
-        if type(record) is Appended:
-            if start >= self.messages.due:
-                self.messages.add(record.first, start)
-            ids = record.messages.ids
-            if type(ids) is range:
-                if ids:
-                    low = ids.start
-                    high = low if len(ids) == 1 else ids[-1]
-                    if content.low is None or low < content.low:
-                        content.low = low
-                    if high > content.high:
-                        content.high = high
-            elif ids:
-                content.hashes.update(map(hash, ids))  # type: ignore[union-attr]
-        elif type(record) is Events:
+        if type(record) is Events:
+            content = self._open if start < self._full else self._begin(start)
             if start >= self.events.due:
                 self.events.add(record.first, start)
             for row in record.rows:
-                if row.count == 1:
-                    group = row.first >> _NEIGHBOURS
-                    if group == content.last:
-                        continue
-                    content.last = group
-                else:
-                    content.last = -1
-                end = row.first + row.count - 1
-                for bucket in range(row.first >> _BUCKET, (end >> _BUCKET) + 1):
-                    blocks = self._telling.setdefault(bucket, [])
-                    if not blocks or blocks[-1] is not content:
-                        blocks.append(content)
-                first, last = row.first >> _NEIGHBOURS, end >> _NEIGHBOURS
-                if first == last:
-                    content.groups.add(first)  # type: ignore[union-attr]
-                elif last - first < _WIDE:
-                    content.groups.update(range(first, last + 1))  # type: ignore[union-attr]
-                else:
-                    content.wide.append(range(row.first, row.first + row.count))
+                # Neighbours are mostly answered one after the other, and a group that was noted is not noted again.
+                if row.first >> _NEIGHBOURS != content.last or row.count != 1:
+                    self._note_event(content, row.first, row.count)
+        elif type(record) is Appended:
+            content = self._open if start < self._full else self._begin(start)
+            if start >= self.messages.due:
+                self.messages.add(record.first, start)
+            ids = record.messages.ids
+            if type(ids) is not range:
+                content.hashes.update(map(hash, ids or ()))  # type: ignore[union-attr]
+            elif ids:
+                if ids[0] < content.low:
+                    content.low = ids[0]
+                if ids[-1] > content.high:
+                    content.high = ids[-1]
+
+    def _note_event(self, content: _Content, offset: int, count: int) -> None:
+        end = offset + count - 1
+        for bucket in range(offset >> _BUCKET, (end >> _BUCKET) + 1):
+            blocks = self._telling.setdefault(bucket, [])
+            if not blocks or blocks[-1] is not content:
+                blocks.append(content)
+        first, last = offset >> _NEIGHBOURS, end >> _NEIGHBOURS
+        if first == last:
+            content.groups.add(first)  # type: ignore[union-attr]
+        elif last - first < _WIDE:
+            content.groups.update(range(first, last + 1))  # type: ignore[union-attr]
+        else:
+            content.wide.append(range(offset, offset + count))
+        content.last = first if count == 1 else -1
 
     def _begin(self, start: int) -> _Content:
-        if self._open is not None:
+        if self._blocks:
             self._open.freeze()
             self._open.end = start
         content = self._open = _Content(start)

@@ -76,7 +76,8 @@ class Log:
         """Records that are not encoded yet, behind everything that is pending."""
         self._gathered_bytes = 0
         self._finished: list[TailSegment] = []
-        self._total = 0
+        self._before = 0
+        """Bytes of the log before the active segment."""
         self._checkpoint_total = 0
         self._kept = [(kept.sequence, kept.mark) for kept in reversed(kept)]
         self._last_checkpoint = 0
@@ -159,7 +160,7 @@ class Log:
         # Numbers once given never come back, even when the newest part of the log was lost.
         self.next_offset = max([end.offset, *(file.last + 1 for file in files.messages)])
         self.next_position = max([end.position, *(file.last + 1 for file in files.events)])
-        self._total = replay.bytes
+        self._before = replay.bytes
         previous: TailSegment | None = None
         for segment in self.catalog.files().tail:
             if segment.written == 0:
@@ -241,10 +242,15 @@ class Log:
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
         does not hold. After an error that is `passing` it is appended, and pending."""
-        if self._gathered:
-            self._append_gathered()
         segment, byte = self._active, self._byte
-        if self._pending or self._finished or segment is None or not 0 < byte < self._half or not self._usable:
+        if (
+            self._pending
+            or self._gathered
+            or self._finished
+            or segment is None
+            or not 0 < byte < self._half
+            or not self._usable
+        ):
             return 0
         offset, position = self.next_offset, self.next_position
         if type(record) is Events and record.first == position:
@@ -264,7 +270,6 @@ class Log:
         self.next_offset, self.next_position = offset, position
         self._number = number + 1
         self._byte = byte + size
-        self._total += size
         self.room -= size
         try:
             self._writer.write(segment, data)
@@ -358,6 +363,7 @@ class Log:
         segment.end = Counters(self._number, self.next_offset, self.next_position)
         self._finished.append(segment)
         self._active = None
+        self._before += self._byte
         self._byte = 0
         self.room = 0
         return True
@@ -414,6 +420,10 @@ class Log:
     @property
     def pending_bytes(self) -> int:
         return sum(len(chunk) for part in self._pending for chunk in part.chunks)
+
+    @property
+    def _total(self) -> int:
+        return self._before + self._byte
 
     @property
     def bytes_since_checkpoint(self) -> int:
@@ -494,6 +504,7 @@ class Log:
         self._upcoming = TailSegment(self._active.sequence + 1, new_marker(), Counters(0, 0, 0))
         self._active.first = Counters(self._number, self.next_offset, self.next_position)
         self._active.index = SegmentIndex()
+        self._before += self._byte
         self._byte = 0
         self.room = 0
         return self._active
@@ -505,7 +516,6 @@ class Log:
 
     def _grow(self, size: int) -> None:
         self._byte += size
-        self._total += size
         self.room = self.room - size if self._byte < self.options.segment_bytes else 0
 
     def _check(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
+from msgspec.structs import astuple
 
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import MAX_PRIORITY, NO_HEADERS, Message, read_priority
@@ -99,16 +100,20 @@ class Messages(msgspec.Struct, frozen=True):
     @classmethod
     def of_plain(cls, message: Message) -> Messages | None:
         """As `of_one`, for a message of which nothing needs to be checked; None if something does."""
-        if type(message.body) is not bytes or type(message.id) is not str or message.id or not _is_plain(message):
+        values = astuple(message)
+        if tuple(map(type, values)) != _PLAIN:
             return None
-        return cls(
-            bodies=[message.body],
-            name=message.name,
-            mime_type=message.mime_type,
-            headers=message.headers,
-            priority=message.priority,
-            created=message.created,
-        )
+        name, body, own, topics, object, key, timestamp, mime_type, headers, priority, created, *_ = values
+        if (
+            own
+            or topics
+            or not 0 <= priority <= MAX_PRIORITY
+            or not (name.isascii() and mime_type.isascii())
+            or (headers and not _plain_texts(headers))
+        ):
+            return None
+        # By position, since this is called for every message that is published by itself.
+        return cls([body], name, None, topics, object, key, timestamp, mime_type, headers, priority, created)
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -121,13 +126,13 @@ class Messages(msgspec.Struct, frozen=True):
             raise IndexError(f"row {row} of a batch of {len(self.bodies)} messages")
         # By position, since this is called for every message that a handler gets: after body, name and id, the fields
         # of a message and the columns of a batch stand in the same order.
-        bodies, name, _, *rest = msgspec.structs.astuple(self)
+        bodies, name, _, *rest = astuple(self)
         values = [column[row] if type(column) is list else column for column in rest]
         return Message(cell(name, row), bodies[row], self.id(row), *values)
 
     def rows(self) -> Iterator[Message]:
         """As iterating, but what all share is looked at once."""
-        bodies, name, ids, *values = msgspec.structs.astuple(self)
+        bodies, name, ids, *values = astuple(self)
         long = [(at, column) for at, column in enumerate(values) if type(column) is list]
         names = name if type(name) is list else None
         for row, body in enumerate(bodies):
@@ -151,7 +156,7 @@ class Messages(msgspec.Struct, frozen=True):
 
     def slice(self, start: int, stop: int) -> Messages:
         """Neighbouring messages."""
-        bodies, name, ids, *rest = msgspec.structs.astuple(self)
+        bodies, name, ids, *rest = astuple(self)
         if start == 0 and stop >= len(bodies):
             return self
         if ids is not None:
@@ -175,7 +180,11 @@ class Messages(msgspec.Struct, frozen=True):
         return _check_columns(self)
 
 
-def _is_plain(one: Message | Messages) -> bool:
+_PLAIN: Final = tuple(map(type, astuple(Message("", b""))))
+"""What the fields of a message are of which nothing is asked: of all others it is looked at closely what they are."""
+
+
+def _is_plain(one: Messages) -> bool:
     """Whether everything beside body and id is of exactly the type it should be, and can be stored: then there is
     nothing to check. What is not so may be right all the same."""
     name, topics, mime_type, headers, priority = one.name, one.topics, one.mime_type, one.headers, one.priority

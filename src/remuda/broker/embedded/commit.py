@@ -35,7 +35,8 @@ class GroupCommit:
         self._work = work
         self._lock = threading.Lock()
         self._places: deque[_Place] = deque()
-        self._done = 0
+        self.reached = 0
+        """The ticket up to which everything is kept. Whoever writes by itself while this is idle says so here."""
         self._company = False
         """Whether others waited along last time: then the next ones are likely to be on their way."""
         self.busy = False
@@ -44,21 +45,11 @@ class GroupCommit:
         self.failure: BaseException | None = None
         """Why nothing can be kept any more: a write failed, or was interrupted half-way."""
 
-    @property
-    def reached(self) -> int:
-        """The ticket up to which everything is kept."""
-        return self._done
-
     def fail(self, error: BaseException) -> None:
         """Keep nothing more."""
         with self._lock:
             self.failure = self.failure or error
             self._wake_all()
-
-    def note(self, ticket: int) -> None:
-        """Somebody wrote everything up to `ticket` while this was idle."""
-        if ticket > self._done:
-            self._done = ticket
 
     def stopped(self) -> StorageError:
         """The error of everyone who waits, or comes, after a failure."""
@@ -72,7 +63,7 @@ class GroupCommit:
 
     def wait(self, ticket: int) -> None:
         """Return when everything up to `ticket` is kept; raise if it cannot be."""
-        while self._done < ticket:
+        while self.reached < ticket:
             place = _Place(ticket)
             reached = 0
             failure: BaseException | None = None
@@ -91,7 +82,7 @@ class GroupCommit:
                 with self._lock:
                     if place.leads:
                         place.leads = False
-                        self._done = max(self._done, reached)
+                        self.reached = max(self.reached, reached)
                         if isinstance(failure, StorageError) and failure.passing:
                             self.busy = False
                             self._wake_all(failure)
@@ -104,7 +95,7 @@ class GroupCommit:
     def _take_place(self, place: _Place) -> None:
         """Lead, or wait until it is done or ours to lead."""
         with self._lock:
-            if self._done >= place.ticket:
+            if self.reached >= place.ticket:
                 return
             if self.failure is not None:
                 raise self.stopped()
@@ -131,7 +122,7 @@ class GroupCommit:
         next_leader = None
         self._company = bool(self._places)
         for place in self._places:
-            if place.ticket <= self._done:
+            if place.ticket <= self.reached:
                 place.gate.release()
             elif next_leader is None:
                 next_leader = place

@@ -104,8 +104,8 @@ class Engine:
             self.log.close()
             raise
 
-    def make_room(self, messages: Messages) -> None:
-        """Refuse a batch that the disk cannot take, before anything changes."""
+    def make_room(self, messages: Messages) -> int:
+        """Refuse a batch that the disk cannot take, before anything changes; gives about how much it takes."""
         bodies = messages.bodies
         if len(bodies) == 1:
             size = len(bodies[0]) + _PER_BATCH + _PER_MESSAGE
@@ -118,6 +118,7 @@ class Engine:
             )
         if size > self.log.room:
             self.log.reserve(size)
+        return size
 
     def make_room_for_answer(self, command: Settle) -> None:
         """As `make_room`, for the events of an answer: two rows for each run, with the reason."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from time import monotonic
 from typing import Final
 
 from remuda.broker.embedded import stalls
@@ -254,7 +254,7 @@ class Keeping:
                 raise
 
     def _ask_fence(self) -> None:
-        now = time.monotonic()
+        now = monotonic()
         if self.fence is not None and now > self._fence_until:
             self.fence()
             self._fence_until = now + FENCED
@@ -262,37 +262,35 @@ class Keeping:
     # Writing
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
-        """As `_record`, for one record that concerns nobody but who caused it."""
+        """As `_record`, for one record that concerns nobody but who caused it, and after which time demands no more
+        than before."""
         log, ticket = self.engine.log, self._ticket + 1
         self._ticket = ticket
-        size = 0
         try:
             if self._gathers:
-                size = log.gather(record)
-                if size:
+                if log.gather(record):
                     if not self._deferred:
                         self._timer.nudge(time_of(record) + DEFERMENT)
-                    self._deferred, ticket = ticket, 0
+                    self._deferred = ticket
+                    return 0
             elif not (self._outbox or self._must_sync or self._group.busy or (durable and self._syncs)):
-                if self.fence is not None:
+                if self.fence is not None and monotonic() > self._fence_until:
                     self._ask_fence()
-                size = 0 if self._replicates else log.append_now(record)
-                if size:
+                if not self._replicates and log.append_now(record):
                     self._deferred = 0
-                    self._group.note(ticket)
-                    ticket = 0
-            if not size:
-                size = log.append(record)
-                ticket = self._keep_with_others(record, durable, ticket)
+                    self._group.reached = ticket
+                    return 0
+            log.append(record)
+            return self._keep_with_others(record, durable, ticket)
         except BaseException as error:
             self._pass_or_fail(error)
-            size = size or log.pending_bytes  # whoever waits for it tries again
-        if type(record) is Appended:
-            self.engine.store(record, size)
+            return ticket  # whoever waits for it tries again
+
+    def _look_ahead(self) -> None:
+        """Time may demand something sooner than before."""
         wakes = self._wakes
         if wakes and wakes[0][0] < self._timer.planned:
             self._timer.nudge(self.engine.core.next_wake())
-        return ticket
 
     def _keep_with_others(self, record: Appended | Events, durable: bool, ticket: int) -> int:
         if self._try_alone(durable):
@@ -335,9 +333,7 @@ class Keeping:
             self._must_sync = self._must_sync or (durable and self._syncs)
             if self._replicates:
                 self._unreplicated += [record, *(fetched for _, fetched in served)]
-        wakes = self._wakes
-        if wakes and wakes[0][0] < self._timer.planned:
-            self._timer.nudge(self.engine.core.next_wake())
+        self._look_ahead()
         if not dispatches:
             return 0
         self._outbox.append(Effects([], dispatches, [], [], []))
@@ -386,7 +382,7 @@ class Keeping:
             self._pass_or_fail(error)
             return False  # whoever waits for it tries again
         self._deferred = 0
-        self._group.note(self._ticket)
+        self._group.reached = self._ticket
         return True
 
     def _pass_or_fail(self, error: BaseException) -> None:

@@ -136,14 +136,16 @@ class Runtime(Questions):
 
     def _publish(self, command: Publish, now: int, inbox: Inbox | None, wait: bool) -> Pending:
         engine = self.engine
-        engine.make_room(command.messages)
+        size = engine.make_room(command.messages)
         done = engine.core.publishing.publish_plainly(command, now)
         if done is not None:
             record, durable, served = done
             receipt = Receipt(record.first, record.messages.ids, {})  # type: ignore[arg-type]
             if served:
                 return Pending(receipt, self._keep_and_serve(record, durable, served))
-            return Pending(receipt, self._keep(record, durable))
+            ticket = self._keep(record, durable)
+            engine.store(record, size)
+            return Pending(receipt, ticket)
         receipt = engine.core.apply(command, now)
         if receipt.repeated is not None:
             receipt = self._found_again(command.messages, receipt)
@@ -166,7 +168,10 @@ class Runtime(Questions):
             if record is not None:
                 count = record.rows[0].count
                 if wait:
-                    return Pending(count, self._keep(record, queue.persistent))
+                    ticket = self._keep(record, queue.persistent)
+                    if settlement.delay:
+                        self._look_ahead()
+                    return Pending(count, ticket)
                 self._keep_later(record, queue.persistent)
                 self._timer.nudge(now + DEFERMENT)
                 return Pending(count, 0)
@@ -193,7 +198,9 @@ class Runtime(Questions):
                 done = core.consuming.pull_plainly(queue, command.consumer, now, command.count, command.tag)
             if done is not None:
                 dispatch, record = done
-                return Pending(dispatch, self._keep(record, False), held=engine.held(dispatch))
+                ticket = self._keep(record, False)
+                self._look_ahead()
+                return Pending(dispatch, ticket, None, engine.held(dispatch))
         if command.wait and inbox is not None:
             self._recipients.inboxes[command.tag] = inbox
         try:
