@@ -124,7 +124,7 @@ class _FirstRouter(msgspec.Struct, array_like=True):
     bindings: tuple[Binding, ...] = ()
 
 
-_encode = msgspec.msgpack.Encoder().encode
+pack = _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
 _decode_columns = msgspec.msgpack.Decoder(_MoreColumns).decode
 _decode_first_columns = msgspec.msgpack.Decoder(_Columns).decode

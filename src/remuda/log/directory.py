@@ -394,7 +394,7 @@ class DirectoryFile:
     """A file that grows at its end."""
 
     def __init__(self, handle: int, path: Path, position: int) -> None:
-        self._handle = handle
+        self.handle = handle
         self._path = path
         self._position = position
         self._name_synced = False
@@ -402,16 +402,16 @@ class DirectoryFile:
     def write(self, data: bytes) -> None:
         position, size = self._position, len(data)
         try:
-            written = quick_write(self._handle, data, position)
+            written = quick_write(self.handle, data, position)
             if written < size:
-                write_all(self._handle, data[written:], position + written)
+                write_all(self.handle, data[written:], position + written)
         except OSError as error:
             raise _storage_error(self._path.name, error) from error
         self._position = position + size
 
     def sync(self) -> None:
         try:
-            datasync(self._handle)
+            datasync(self.handle)
         except OSError as error:
             # Whatever the reason, the system may have dropped what it could not write, and a second try would succeed
             # without it: this never passes.
@@ -428,18 +428,18 @@ class DirectoryFile:
 
     def reserve(self, up_to: int) -> None:
         with _storage_errors(self._path.name):
-            size = os.fstat(self._handle).st_size
+            size = os.fstat(self.handle).st_size
             if up_to > size:
-                allocate(self._handle, size, up_to - size)
+                allocate(self.handle, size, up_to - size)
 
     def truncate(self, size: int) -> None:
         with _storage_errors(self._path.name):
-            os.ftruncate(self._handle, size)
+            os.ftruncate(self.handle, size)
 
     def close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
 
 
 @contextlib.contextmanager

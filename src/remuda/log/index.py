@@ -17,7 +17,7 @@ _NEIGHBOURS: Final = 6
 """Offsets are noted in groups of 2 to this power."""
 _BUCKET: Final = 12
 """For larger groups, of 2 to this power, it is noted which blocks tell of them."""
-_NONE: Final = 1 << 63
+_NONE: Final = (1 << 63) - 1
 """Above every id."""
 _WIDE: Final = 64
 """An event that tells of more groups than this is noted as a range."""
@@ -137,6 +137,10 @@ class SegmentIndex:
         else:
             content.wide.append(range(offset, offset + count))
         content.last = first if count == 1 else -1
+
+    def nearby(self) -> tuple[_Content, int, int]:
+        """The open block, the byte up to which no other begins and no number is due, and the group noted last."""
+        return self._open, min(self._full, self.messages.due, self.events.due), self._open.last
 
     def _begin(self, start: int) -> _Content:
         if self._blocks:

@@ -22,6 +22,7 @@ from remuda.log.index import SegmentIndex
 from remuda.log.newest import Newest
 from remuda.log.recovery import Passage, Recovery, RecoveryReport, Replay, passages, read_first
 from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files, set_aside_name
+from remuda.log.standing import Standing
 from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.log.walk import Damage
@@ -38,37 +39,32 @@ _UNKNOWN: Final = Counters(1 << 62, 1 << 62, 1 << 62)
 """Where a segment begins that cannot be read and has none after it, until the log was read."""
 
 
-class Log:
+class Log(Standing):
     """One writer's log on a disk.
 
     `append`, `reserve`, `take` and `mark` are called under the caller's lock; everything else may run beside them.
     """
 
     def __init__(self, disk: Disk, options: LogOptions, files: Files, kept: list[Checkpoint]) -> None:
+        super().__init__()
         self.disk = disk
         self.options = options
         self.catalog = Catalog(files)
-        self.next_offset = 0
-        self.next_position = 0
         self.unread: list[Passage] = []
         """Parts of the tail that were not read when the log was opened."""
         self.maintenance = threading.Lock()
         """Held by whoever seals or collects."""
-        self._number = 0
         self._recovered = False
         self._failure: BaseException | None = None
         self._closed = False
         self._usable = False
         """Whether `_check` would find nothing."""
         self._half = options.segment_bytes // 2
-        self._writer = TailWriter(disk, options)
+        self._writer = TailWriter(disk, options, self)
         self._fetcher = Fetcher(disk, self.catalog)
         self._finder = Finder(disk, self.catalog.files)
         self._active: TailSegment | None = None
         self._upcoming = TailSegment(1, new_marker(), Counters(0, 0, 0))
-        self._byte = 0
-        self.room = 0
-        """How many bytes at least can be appended without another `reserve`."""
         self._begun = 0
         """The time of the first record in the active segment."""
         self._pending: list[Part] = []
@@ -242,15 +238,13 @@ class Log:
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
         does not hold. After an error that is `passing` it is appended, and pending."""
+        if self._pending or self._gathered or self._finished or not self._usable:
+            return 0
+        size = self.write_single(record)
+        if size:
+            return size
         segment, byte = self._active, self._byte
-        if (
-            self._pending
-            or self._gathered
-            or self._finished
-            or segment is None
-            or not 0 < byte < self._half
-            or not self._usable
-        ):
+        if segment is None or not 0 < byte < self._half:
             return 0
         offset, position = self.next_offset, self.next_position
         if type(record) is Events and record.first == position:
@@ -363,6 +357,7 @@ class Log:
         segment.end = Counters(self._number, self.next_offset, self.next_position)
         self._finished.append(segment)
         self._active = None
+        self.disarm()
         self._before += self._byte
         self._byte = 0
         self.room = 0
@@ -500,6 +495,7 @@ class Log:
         if self._active is not None:
             self._active.end = Counters(self._number, self.next_offset, self.next_position)
             self._finished.append(self._active)
+        self.disarm()
         self._active = self._upcoming
         self._upcoming = TailSegment(self._active.sequence + 1, new_marker(), Counters(0, 0, 0))
         self._active.first = Counters(self._number, self.next_offset, self.next_position)
@@ -529,6 +525,7 @@ class Log:
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._usable = False
+        self.disarm()
         self.room = 0
 
 

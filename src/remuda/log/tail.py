@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from remuda.log.directory import DirectoryFile
 from remuda.log.disk import AppendFile, Disk
 from remuda.log.segments import TailSegment
+from remuda.log.standing import Standing
 from remuda.model.errors import DiskFull, StorageError
 
 _MIB: Final = 1024 * 1024
@@ -34,11 +36,15 @@ class Part:
 
 
 class TailWriter:
-    """The open files of the tail. Room is reserved under the caller's lock while a batch is written outside of it."""
+    """The open files of the tail. Room is reserved under the caller's lock while a batch is written outside of it.
 
-    def __init__(self, disk: Disk, options: LogOptions) -> None:
+    `standing` is told where single records may be written to by the short way.
+    """
+
+    def __init__(self, disk: Disk, options: LogOptions, standing: Standing) -> None:
         self._disk = disk
         self._options = options
+        self._standing = standing
         self._guard = threading.Lock()
         self._files: dict[int, AppendFile] = {}
         self._unsynced: list[int] = []
@@ -78,6 +84,10 @@ class TailWriter:
             if sequence not in self._unsynced:
                 self._unsynced.append(sequence)
             self._current, self._write = segment, file.write
+            segment.written += len(data)
+            if isinstance(file, DirectoryFile):
+                self._standing.arm(segment, file, segment.marker, file.handle)
+            return
         segment.written += len(data)
 
     def finish(self, segment: TailSegment) -> None:
@@ -92,7 +102,7 @@ class TailWriter:
 
     def sync(self) -> None:
         """Bring everything written so far to the disk, oldest first."""
-        self._current = None
+        self._forget_current()
         while self._unsynced:
             sequence = self._unsynced[0]
             self._files[sequence].sync()
@@ -102,8 +112,12 @@ class TailWriter:
                 self._files.pop(sequence).close()
         self._finished.clear()
 
-    def close(self) -> None:
+    def _forget_current(self) -> None:
         self._current = None
+        self._standing.disarm()
+
+    def close(self) -> None:
+        self._forget_current()
         with self._guard:
             for file in self._files.values():
                 file.close()

@@ -1,0 +1,57 @@
+"""Builds what Remuda has in C, where there is a compiler. Without one, or if it fails, Remuda is Python alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("src/remuda/native/tail.c")
+NAME = "_tail" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+_SECONDS = 120
+
+
+class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    """What was built lies beside its source, for a checkout that is installed as it is, and goes into the wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        built = build(Path(self.root, SOURCE), Path(self.root, SOURCE).parent)
+        if built is not None:
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+            build_data["force_include"][str(built)] = f"remuda/native/{built.name}"
+
+
+def build(source: Path, folder: Path) -> Path | None:
+    """Compile the source into the folder. None, with one line that says why, if that cannot be; an old build goes."""
+    target, unfinished = folder / NAME, folder / f"{NAME}.{os.getpid()}.tmp"
+    try:
+        if os.environ.get("REMUDA_PURE", "0") != "0":
+            raise OSError("REMUDA_PURE asks for Python alone")
+        if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+            raise OSError("this Python has no interpreter lock, or is not CPython")
+        linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
+        flags = ["-O2", *shlex.split(sysconfig.get_config_var("CCSHARED") or "-fPIC")]
+        include = ["-I", sysconfig.get_path("include")]
+        command = [*linker, *flags, *include, str(source), "-o", str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if done.returncode:
+            raise OSError((done.stderr.strip() or f"{command[0]} failed").splitlines()[0])
+        os.replace(unfinished, target)
+        return target
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"warning: remuda is installed without its part in C and works all the same: {error}", file=sys.stderr)
+        target.unlink(missing_ok=True)
+        return None
+    finally:
+        unfinished.unlink(missing_ok=True)

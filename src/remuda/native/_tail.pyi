@@ -1,0 +1,19 @@
+"""As `remuda.log.standing.Standing`, which says what everything means."""
+
+from collections.abc import Callable
+from typing import Any
+
+class Tail:
+    next_offset: int
+    next_position: int
+    room: int
+    _number: int
+    _byte: int
+    _half: int
+    def arm(self, segment: Any, file: Any, marker: bytes, handle: int) -> None: ...
+    def disarm(self) -> None: ...
+    def write_single(self, record: Any) -> int: ...
+
+def set_up(
+    appended: type, events: type, encode_appended: Callable[[Any, int], bytes], encode: Callable[[Any], bytes]
+) -> None: ...
