@@ -394,24 +394,29 @@ class DirectoryFile:
     """A file that grows at its end."""
 
     def __init__(self, handle: int, path: Path, position: int) -> None:
-        self.handle = handle
+        self._handle = handle
         self._path = path
         self._position = position
         self._name_synced = False
 
+    @property
+    def handle(self) -> int:
+        """For those who write to the end by themselves, and then say where it is."""
+        return self._handle
+
     def write(self, data: bytes) -> None:
         position, size = self._position, len(data)
         try:
-            written = quick_write(self.handle, data, position)
+            written = quick_write(self._handle, data, position)
             if written < size:
-                write_all(self.handle, data[written:], position + written)
+                write_all(self._handle, data[written:], position + written)
         except OSError as error:
             raise _storage_error(self._path.name, error) from error
         self._position = position + size
 
     def sync(self) -> None:
         try:
-            datasync(self.handle)
+            datasync(self._handle)
         except OSError as error:
             # Whatever the reason, the system may have dropped what it could not write, and a second try would succeed
             # without it: this never passes.
@@ -428,18 +433,18 @@ class DirectoryFile:
 
     def reserve(self, up_to: int) -> None:
         with _storage_errors(self._path.name):
-            size = os.fstat(self.handle).st_size
+            size = os.fstat(self._handle).st_size
             if up_to > size:
-                allocate(self.handle, size, up_to - size)
+                allocate(self._handle, size, up_to - size)
 
     def truncate(self, size: int) -> None:
         with _storage_errors(self._path.name):
-            os.ftruncate(self.handle, size)
+            os.ftruncate(self._handle, size)
 
     def close(self) -> None:
-        if self.handle >= 0:
-            os.close(self.handle)
-            self.handle = -1
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
 
 @contextlib.contextmanager
