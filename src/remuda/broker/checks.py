@@ -62,10 +62,7 @@ _own = threading.local()
 def as_batch(messages: Publishable) -> Messages:
     """Messages as columns, every value of its proper type."""
     if type(messages) is Message:
-        batch = Messages.of_plain(messages)
-        if batch is not None:
-            return batch
-        return Messages.of_one(_with_tuple(messages)).checked()
+        return Messages.of_plain(messages) or Messages.of_one(_with_tuple(messages)).checked()
     if isinstance(messages, Messages):
         return messages.checked()
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
@@ -104,11 +101,13 @@ def publish(
     timeout: Duration | None = None,
 ) -> Publish:
     """`timeout` is checked here and waited for by the caller."""
-    batch = as_batch(messages)
-    if batch.expires is not None:
-        _check_unit("expires", batch.expires)
-    if batch.due is not None:
-        _check_unit("due", batch.due)
+    batch = Messages.of_plain(messages) if type(messages) is Message else None
+    if batch is None:
+        batch = as_batch(messages)
+        if batch.expires is not None:
+            _check_unit("expires", batch.expires)
+        if batch.due is not None:
+            _check_unit("due", batch.due)
     if timeout is not None:
         read_duration("timeout", timeout)
     if queue is not None:

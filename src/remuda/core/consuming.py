@@ -315,19 +315,22 @@ class Consuming:
         not so plain."""
         recorder = self._recorder
         lease = queue.leases.get(token)
+        if lease is None:
+            return None
+        if runs is None:
+            runs = lease.runs
         if (
-            lease is None
-            or not queue.plain_out
+            not queue.plain_out
             or consumer is None
             or lease.consumers[0] != consumer
-            or len(lease.runs if runs is None else runs) != 1
+            or len(runs) != 1
             or queue.watched
             or queue.consumers
             or (queue.waiters and queue.delayed.soonest <= now)
             or recorder.wants_notices
         ):
             return None
-        first, count = (lease.runs if runs is None else runs)[0]
+        first, count = runs[0]
         piece = queue.flights.take_whole(first, count, token)
         if piece is None:
             return None

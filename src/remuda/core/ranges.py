@@ -86,7 +86,11 @@ class RangeMap:
 
     def add(self, piece: MessageRange) -> None:
         self.size += piece.count
-        self._put(piece)
+        if self._blocks:
+            self._put(piece)
+        else:
+            self._blocks.append(self._block(piece))
+            self._firsts.append(piece.first)
 
     def _put(self, piece: MessageRange) -> None:
         blocks = self._blocks

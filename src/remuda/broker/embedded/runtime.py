@@ -122,7 +122,8 @@ class Runtime(Questions):
             # As `_changing`, at less cost.
             self._holder = caller
             try:
-                return self._verbs.get(type(command), self._change)(command, self.clock(), inbox, wait)
+                carry_out = self._verbs.get(type(command)) or self._change
+                return carry_out(command, self.clock(), inbox, wait)
             except StorageError as error:
                 self._note_trouble(error)
                 return self._owe(command, error)
