@@ -106,10 +106,11 @@ class BaseDelivery(Generic[R]):
     def begin(self, rows: Iterable[int]) -> None:
         """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,
         with attempts of those alone; one that says nothing, with all of the delivery."""
-        if type(rows) is not list or len(rows) != 1 or type(rows[0]) is not int or not 0 <= rows[0] < len(self):
+        most = len(self.messages.bodies)
+        if type(rows) is not list or len(rows) != 1 or type(rows[0]) is not int or not 0 <= rows[0] < most:
             rows = self._checked(rows)
         if self._begin is None:
-            if self._track is None or self.lease is None or len(self.messages.bodies) == 1:
+            if self._track is None or self.lease is None or most == 1:
                 return
             self._begin = self._track(self.lease, len(self.runs))
         begin, (first, count) = self._begin, self.runs[0]

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from itertools import chain
+from typing import TypeVar
+
+from msgspec.structs import astuple
 
 from remuda.model.messages import Column, Messages, cut
 from remuda.model.records import Appended
 
 T = TypeVar("T")
-_SHARED: Final = tuple(name for name in Messages.__struct_fields__ if name not in {"bodies", "ids"})
 
 
 def join_column(columns: Sequence[Column[T]], counts: Sequence[int]) -> Column[T]:
     """One column of several, of `counts` rows each."""
     first = columns[0]
-    if not isinstance(first, list):
-        for column in columns:
-            if column is not first and (isinstance(column, list) or column != first):
-                break
-        else:
-            return first
+    if not isinstance(first, list) and columns.count(first) == len(columns):
+        return first
     joined: list[T] = []
     for column, count in zip(columns, counts, strict=True):
         if isinstance(column, list):
@@ -38,12 +36,11 @@ def join_messages(parts: Sequence[Messages]) -> Messages:
         return parts[0]
     if not parts:
         return Messages(bodies=[], name="")
-    counts = [len(part.bodies) for part in parts]
-    bodies: list[bytes] = []
-    for part in parts:
-        bodies += part.bodies
-    columns: dict[str, Any] = {name: join_column([getattr(part, name) for part in parts], counts) for name in _SHARED}
-    return Messages(bodies=bodies, ids=_join_ids(parts), **columns)
+    # By position, since a worker's delivery may be made of hundreds of single messages.
+    bodies, name, ids, *rest = zip(*map(astuple, parts), strict=True)
+    counts = [*map(len, bodies)]
+    columns = [join_column(column, counts) for column in rest]
+    return Messages([*chain.from_iterable(bodies)], join_column(name, counts), _join_ids(ids, counts), *columns)
 
 
 def join_appended(parts: Sequence[Appended]) -> Appended:
@@ -103,18 +100,15 @@ def _pieces(record: Appended, rows: int, size: int) -> Iterator[Appended]:
         yield slice_appended(record, start, len(record))
 
 
-def _join_ids(parts: Sequence[Messages]) -> range | list[str] | None:
-    first, last = parts[0].ids, parts[-1].ids
-    if all(part.ids is None for part in parts):
+def _join_ids(columns: Sequence[range | list[str] | None], counts: Sequence[int]) -> range | list[str] | None:
+    first, last = columns[0], columns[-1]
+    if columns.count(None) == len(columns):
         return None
-    if isinstance(first, range) and isinstance(last, range) and _adjoin([part.ids for part in parts]):
+    if isinstance(first, range) and isinstance(last, range) and _adjoin(columns):
         return range(first.start, last.stop, first.step)
     joined: list[str] = []
-    for part in parts:
-        if isinstance(part.ids, list):
-            joined += part.ids
-        else:
-            joined += [""] * len(part) if part.ids is None else map(str, part.ids)
+    for ids, count in zip(columns, counts, strict=True):
+        joined += [""] * count if ids is None else map(str, ids)
     return joined
 
 

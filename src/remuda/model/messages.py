@@ -168,44 +168,26 @@ class Messages(msgspec.Struct, frozen=True):
 
     def checked(self) -> Messages:
         """The same messages with every value of its proper type, or `InvalidMessage` that names the column and row."""
-        bodies = self.bodies
-        if (
-            type(bodies) is list
-            and len(bodies) == 1
-            and type(bodies[0]) is bytes
-            and self.ids is None
-            and _is_plain(self)
-        ):
-            return self
+        values = astuple(self)
+        if tuple(map(type, values)) == _PLAIN_BATCH:
+            bodies, name, _, topics, _, _, _, mime_type, headers, priority, *_ = values
+            if (
+                len(bodies) == 1
+                and type(bodies[0]) is bytes
+                and not topics
+                and 0 <= priority <= MAX_PRIORITY
+                and name.isascii()
+                and mime_type.isascii()
+                and (not headers or _plain_texts(headers))
+            ):
+                return self
         return _check_columns(self)
 
 
 _PLAIN: Final = tuple(map(type, astuple(Message("", b""))))
-"""What the fields of a message are of which nothing is asked: of all others it is looked at closely what they are."""
-
-
-def _is_plain(one: Messages) -> bool:
-    """Whether everything beside body and id is of exactly the type it should be, and can be stored: then there is
-    nothing to check. What is not so may be right all the same."""
-    name, topics, mime_type, headers, priority = one.name, one.topics, one.mime_type, one.headers, one.priority
-    return (
-        type(name) is str
-        and name.isascii()
-        and type(topics) is tuple
-        and not topics
-        and type(priority) is int
-        and 0 <= priority <= MAX_PRIORITY
-        and one.object is None
-        and one.key is None
-        and one.timestamp is None
-        and one.expires is None
-        and one.due is None
-        and one.wire is None
-        and type(mime_type) is str
-        and mime_type.isascii()
-        and type(headers) is dict
-        and (not headers or _plain_texts(headers))
-    )
+_PLAIN_BATCH: Final = tuple(map(type, astuple(Messages([], ""))))
+"""Of which types the fields are where nothing is asked beyond name, body, headers and priority: little is left to check
+then. What is not so may be right all the same."""
 
 
 def _plain_texts(headers: Mapping[str, str]) -> bool:

@@ -36,14 +36,22 @@ class Window:
             self.size -= count
             return messages
         self._drop_before(first)
-        stop, parts = first + count, []
-        while first < stop:
+        stop, parts = first + count, list[Messages]()
+        while first < stop and batches:
+            start, messages = batches[0]
+            size = len(messages.bodies)
+            if start == first and start >= self._gone and first + size <= stop:
+                batches.popleft()
+                self.size -= size
+                parts.append(messages)
+                first += size
+                continue
             part = self._next(first, stop)
             if part is None:
                 return None
             parts.append(part)
             first += len(part.bodies)
-        return join_messages(parts)
+        return join_messages(parts) if first >= stop else None
 
     def _next(self, first: int, stop: int) -> Messages | None:
         """The messages from `first` on, up to `stop` or the end of their batch; None if they are not here."""
