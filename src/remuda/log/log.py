@@ -274,6 +274,10 @@ class Log(Standing):
             raise
         return size
 
+    def has(self, record: Appended | Events) -> bool:
+        """Whether a record, which begins where the log stood lately, was appended since."""
+        return record.first < (self.next_offset if type(record) is Appended else self.next_position)
+
     def write_now(self) -> bool:
         """Write what is pending at once, under the caller's lock; False, and nothing is done, where it is more than a
         small write to one segment. No batch that was taken may still have to be written. After an error that is

@@ -319,13 +319,9 @@ class Keeping:
 
     def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
         """Keep a message and its deliveries, and give these to those who waited for it."""
-        log = self.engine.log
         self._ticket += 1
-        self.engine.store(record, log.append(record))
-        for _, fetched in served:
-            log.append(fetched)
         dispatches = [dispatch for dispatch, _ in served]
-        if self._try_alone(durable):
+        if self._write_singly([record, *(fetched for _, fetched in served)], durable):
             dispatches = [dispatch for dispatch in dispatches if not self._recipients.hand_out(dispatch)]
             if dispatches:
                 self._ticket += 1
@@ -362,16 +358,41 @@ class Keeping:
         self._timer.nudge(self.engine.core.next_wake())
         return self._ticket
 
-    def _try_alone(self, durable: bool) -> bool:
-        """Write what is pending at once, if nobody else writes, nothing is to be synced, and nobody is to be told."""
-        if (
+    def _is_alone(self, durable: bool) -> bool:
+        """Whether nobody else writes, nothing is to be synced, and nobody is to be told."""
+        return not (
             self._must_sync
             or (durable and self._syncs)
             or self._outbox
             or self._group.busy
             or self._group.failure is not None
             or self._replicates
-        ):
+        )
+
+    def _write_singly(self, records: Sequence[Appended | Events], durable: bool) -> bool:
+        """Write a few records at once; False if some of them are only pending afterwards."""
+        log = self.engine.log
+        if self._is_alone(durable):
+            try:
+                if self.fence is not None:
+                    self._ask_fence()
+                for record in records:
+                    if not log.append_now(record):
+                        break
+                else:
+                    self._deferred = 0
+                    self._group.reached = self._ticket
+                    return True
+            except BaseException as error:
+                self._pass_or_fail(error)
+        for record in records:
+            if not log.has(record):
+                log.append(record)
+        return self._try_alone(durable)
+
+    def _try_alone(self, durable: bool) -> bool:
+        """Write what is pending at once, if it can be."""
+        if not self._is_alone(durable):
             return False
         try:
             if self.fence is not None:

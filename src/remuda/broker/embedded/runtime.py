@@ -142,11 +142,10 @@ class Runtime(Questions):
         if done is not None:
             record, durable, served = done
             receipt = Receipt(record.first, record.messages.ids, {})  # type: ignore[arg-type]
+            engine.store(record, size)
             if served:
                 return Pending(receipt, self._keep_and_serve(record, durable, served))
-            ticket = self._keep(record, durable)
-            engine.store(record, size)
-            return Pending(receipt, ticket)
+            return Pending(receipt, self._keep(record, durable))
         receipt = engine.core.apply(command, now)
         if receipt.repeated is not None:
             receipt = self._found_again(command.messages, receipt)
