@@ -46,8 +46,9 @@ from remuda.model.messages import Messages
 from remuda.model.records import Appended
 
 log, _, _ = open_log(DirectoryDisk(directory), LogOptions(segment_bytes=32_000, reserve_bytes=8192, spare_bytes=64))
-sizes, short, write_single = [], [], log.write_single
+sizes, short, write_single, frame_single = [], [], log.write_single, log.frame_single
 log.write_single = lambda record: short.append(write_single(record)) or short[-1]
+log.frame_single = lambda segment, record: short.append(frame_single(segment, record)) or short[-1]
 def write(record, size=0):
     log.reserve(70_000)
     sizes.append(log.append_now(record))
@@ -64,6 +65,10 @@ for number in range(100):
     if number % 40 == 7:
         write(appended(log, [b"a", b"b" * 40_000, b"c"]))
         write(appended(log, []))
+        for record in (appended(log, [b"pending"]), Appended(log.next_offset + 1, 7, Messages([b"!"], "x"), ("q",))):
+            log.append(record)
+        write(events(log, number, 3))
+        write(events(log, number * 100, 5_000))
     if number % 90 == 8:
         log.roll(1 << 60)
     for ids, name in ((range(5, 6), "é"), (["own"], "x"), (None, "x"), (range((1 << 63) - 9, (1 << 63) - 8), "x")):
@@ -89,12 +94,18 @@ with open_broker(directory, sync="os", shared=False) as broker:
     for wrong in (None, 5, b"", object(), Message("q", b"")):
         assert log.write_single(wrong) == 0
     if native.tail is not None:
-        for wrong in ((), (1, 2), (None, None, b"short", 3), (None, None, b"12345678", -1), (0, 0, "text678", 3)):
+        for verb, *wrong in (
+            (log.arm, 1, 2), (log.arm, None, None, "3"), (log.go_to,), (log.go_to, 1, 2, b"short"),
+            (log.go_to, 1, 2, "textual8"), (log.frame_single, None), (log.write_single,),
+        ):
             try:
-                log.arm(*wrong)
-            except (TypeError, ValueError, AttributeError):
+                verb(*wrong)
+            except (TypeError, ValueError):
                 continue
             raise AssertionError(wrong)
+        log.arm(object(), object(), 1)  # of another segment: nothing is written there
+        for wrong in (None, 5, Message("q", b"")):
+            assert log.frame_single(log._active, wrong) is None
     # The disk takes no more: told as ever, and nothing counts that was not written.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     segment = next(directory.glob("tail/*.log"))

@@ -60,6 +60,7 @@ class Log(Standing):
         self._usable = False
         """Whether `_check` would find nothing."""
         self._half = options.segment_bytes // 2
+        self._full = options.segment_bytes
         self._writer = TailWriter(disk, options, self)
         self._fetcher = Fetcher(disk, self.catalog)
         self._finder = Finder(disk, self.catalog.files)
@@ -208,6 +209,11 @@ class Log(Standing):
             self._check()
         size = 0
         for record in records:
+            frame = self.frame_single(self._active, record)
+            if frame is not None:
+                self._add(frame)
+                size += len(frame)
+                continue
             kind, payload, offset, position = self._encoded(record)
             length = len(payload)
             if length > MAX_PAYLOAD:
@@ -234,6 +240,16 @@ class Log(Standing):
             self._grow(length + FRAME_BYTES)
             size += length + FRAME_BYTES
         return size
+
+    def _add(self, frame: bytes) -> None:
+        """A frame of the active segment is pending."""
+        segment, pending = self._active, self._pending
+        assert segment is not None
+        if not pending or pending[-1].segment is not segment:
+            pending.append(Part(segment))
+        pending[-1].chunks.append(frame)
+        if self._byte >= self._full:
+            self.room = 0
 
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
@@ -506,6 +522,7 @@ class Log(Standing):
         self._active.index = SegmentIndex()
         self._before += self._byte
         self._byte = 0
+        self.go_to(self._active, self._active.index, self._active.marker)
         self.room = 0
         return self._active
 

@@ -10,6 +10,7 @@ from remuda.native import tail
 
 if TYPE_CHECKING:
     from remuda.log.directory import DirectoryFile
+    from remuda.log.index import SegmentIndex
     from remuda.log.segments import TailSegment
 
 
@@ -27,12 +28,22 @@ class Counting:
         """Where in the active segment it begins."""
         self._half = 0
         """From this byte of a segment on, the next one is made ready, which a single record does not do."""
+        self._full = 0
+        """From this byte on, records go to the next segment."""
 
-    def arm(self, segment: TailSegment, file: DirectoryFile, marker: bytes, handle: int) -> None:
-        """Single records go to this segment, whose file is open and holds all before them, from now on."""
+    def go_to(self, segment: TailSegment, index: SegmentIndex | None, marker: bytes) -> None:
+        """Records go to this segment from now on."""
+
+    def arm(self, segment: TailSegment, file: DirectoryFile, handle: int) -> None:
+        """The file of a segment is open, and single records may be written to it."""
 
     def disarm(self) -> None:
-        """Single records take the usual way from now on."""
+        """Single records are not written by the short way from now on."""
+
+    def frame_single(self, segment: TailSegment | None, record: Record) -> bytes | None:
+        """The frame of a small record, which is part of this segment from now on. None, and nothing is done, where that
+        cannot be told at once."""
+        return None
 
     def write_single(self, record: Record) -> int:
         """Write a small record when nothing is pending; gives its size. 0, and nothing is done, where that does not

@@ -86,7 +86,7 @@ class TailWriter:
             self._current, self._write = segment, file.write
             segment.written += len(data)
             if isinstance(file, DirectoryFile):
-                self._standing.arm(segment, file, segment.marker, file.handle)
+                self._standing.arm(segment, file, file.handle)
             return
         segment.written += len(data)
 

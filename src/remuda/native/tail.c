@@ -75,10 +75,11 @@ static double now(void)
 
 typedef struct {
     PyObject_HEAD
-    long long next_offset, next_position, number, byte, half, room;
+    long long next_offset, next_position, number, byte, half, full, room;
     int handle; /* where single records are written; -1 while they are not */
     double distrusted_until;
-    PyObject *segment, *file, *index;
+    PyObject *segment, *index; /* to which records go */
+    PyObject *file;            /* into which they are written by the short way */
     PyObject *block; /* what the index has open: up to byte `block_end`, and with `group` noted last */
     long long block_end, group;
     unsigned char marker[MARKER];
@@ -132,31 +133,41 @@ static void tail_dealloc(Tail *self)
 
 static PyObject *tail_disarm(Tail *self, PyObject *unused)
 {
-    tail_clear(self);
+    self->handle = -1;
+    Py_CLEAR(self->file);
     Py_RETURN_NONE;
 }
 
 static PyObject *tail_arm(Tail *self, PyObject *args)
 {
     PyObject *segment, *file;
-    Py_buffer marker;
     int handle;
-    if (!PyArg_ParseTuple(args, "OOy*i", &segment, &file, &marker, &handle))
+    if (!PyArg_ParseTuple(args, "OOi", &segment, &file, &handle))
         return NULL;
-    if (marker.len != MARKER || handle < 0) {
-        PyBuffer_Release(&marker);
-        PyErr_SetString(PyExc_ValueError, "a segment has a marker of 8 bytes, and an open file");
+    if (segment == self->segment && handle >= 0) {
+        Py_XSETREF(self->file, Py_NewRef(file));
+        self->handle = handle;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *tail_go_to(Tail *self, PyObject *args)
+{
+    PyObject *segment, *index;
+    Py_buffer marker;
+    if (!PyArg_ParseTuple(args, "OOy*", &segment, &index, &marker))
+        return NULL;
+    int right = marker.len == MARKER;
+    if (right)
+        memcpy(self->marker, marker.buf, MARKER);
+    PyBuffer_Release(&marker);
+    if (!right) {
+        PyErr_SetString(PyExc_ValueError, "a segment's marker has 8 bytes");
         return NULL;
     }
-    memcpy(self->marker, marker.buf, MARKER);
-    PyBuffer_Release(&marker);
     tail_clear(self);
-    self->index = PyObject_GetAttrString(segment, "index");
-    if (self->index == NULL)
-        return NULL;
     self->segment = Py_NewRef(segment);
-    self->file = Py_NewRef(file);
-    self->handle = handle;
+    self->index = Py_NewRef(index);
     Py_RETURN_NONE;
 }
 
@@ -267,24 +278,22 @@ static int is_noted(Tail *self, PyObject *record, unsigned char kind)
     return noted;
 }
 
-static int note(Tail *self, PyObject *index, PyObject *record, unsigned char kind, long long start)
+static int note(Tail *self, PyObject *record, unsigned char kind, long long start)
 {
     int noted = start < self->block_end ? is_noted(self, record, kind) : 0;
-    if (noted != 0 || index == Py_None)
+    if (noted != 0 || self->index == Py_None)
         return noted < 0 ? -1 : 0;
-    PyObject *place = PyLong_FromLongLong(start), *block;
+    PyObject *index = Py_NewRef(self->index), *place = PyLong_FromLongLong(start), *nearby = NULL, *block;
     PyObject *done = place == NULL ? NULL : PyObject_CallMethodObjArgs(index, name_note, record, place, NULL);
-    Py_XDECREF(place);
-    if (done == NULL)
-        return -1;
-    Py_DECREF(done);
-    PyObject *nearby = PyObject_CallMethodNoArgs(index, name_nearby);
-    if (nearby == NULL)
-        return -1;
-    int told = PyArg_ParseTuple(nearby, "OLL", &block, &self->block_end, &self->group);
+    if (done != NULL)
+        nearby = PyObject_CallMethodNoArgs(index, name_nearby);
+    int told = nearby != NULL && PyArg_ParseTuple(nearby, "OLL", &block, &self->block_end, &self->group);
     if (told)
         Py_XSETREF(self->block, Py_NewRef(block));
-    Py_DECREF(nearby);
+    Py_XDECREF(nearby);
+    Py_XDECREF(done);
+    Py_XDECREF(place);
+    Py_DECREF(index);
     return told ? 0 : -1;
 }
 
@@ -306,26 +315,28 @@ static ssize_t written(Tail *self, size_t size)
     return done;
 }
 
-static PyObject *write_to(Tail *self, PyObject *record, PyObject *segment, PyObject *file, PyObject *index)
+/* A record on its way: its kind, and how far it takes the counters. */
+typedef struct {
+    unsigned char kind;
+    Py_ssize_t messages, events, size;
+} Step;
+
+/* Put the frame of a record into the buffer. Gives its size; 0 if it is none that fits, and -1 after an error. */
+static Py_ssize_t make_frame(Tail *self, PyObject *record, Step *step)
 {
-    long long before;
-    unsigned char kind = 0;
-    Py_ssize_t messages, events;
-    if (get_number(segment, name_written, &before) < 0)
-        return NULL;
-    PyObject *payload = before == self->byte ? encoded(self, record, &kind, &messages, &events) : NULL;
+    step->size = 0;
+    PyObject *payload = encoded(self, record, &step->kind, &step->messages, &step->events);
     if (payload == NULL)
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+        return PyErr_Occurred() ? -1 : 0;
     if (!PyBytes_CheckExact(payload) || HEADER + PyBytes_GET_SIZE(payload) > SMALL) {
         Py_DECREF(payload);
-        return PyLong_FromLong(0);
+        return 0;
     }
     uint32_t length = (uint32_t)PyBytes_GET_SIZE(payload), crc;
-    size_t size = HEADER + length;
-    unsigned char *frame = self->frame, numbered[NUMBERED];
     uint64_t number = (uint64_t)self->number;
+    unsigned char *frame = self->frame, numbered[NUMBERED];
     memcpy(numbered, &number, 8);
-    numbered[8] = kind;
+    numbered[8] = step->kind;
     memcpy(frame + HEADER, PyBytes_AS_STRING(payload), length);
     Py_DECREF(payload);
     crc = ~crc_of(crc_of(~0u, numbered, NUMBERED), frame + HEADER, length);
@@ -333,37 +344,71 @@ static PyObject *write_to(Tail *self, PyObject *record, PyObject *segment, PyObj
     memcpy(frame + 8, &number, 8);
     memcpy(frame + 16, &length, 4);
     memcpy(frame + 20, &crc, 4);
-    frame[24] = kind;
-    if (written(self, size) != (ssize_t)size)
-        return PyLong_FromLong(0); /* Python writes the same to the same place, and tells why it fails */
+    frame[24] = step->kind;
+    return step->size = HEADER + (Py_ssize_t)length;
+}
 
+/* The record in the buffer is part of the log. */
+static int go_on(Tail *self, PyObject *record, const Step *step)
+{
     long long start = self->byte;
-    self->next_offset += messages;
-    self->next_position += events;
+    self->next_offset += step->messages;
+    self->next_position += step->events;
     self->number++;
-    self->byte += (long long)size;
-    self->room -= (long long)size;
-    if (set_number(segment, name_written, self->byte) < 0 || set_number(file, name_position, self->byte) < 0)
-        return NULL;
-    return note(self, index, record, kind, start) < 0 ? NULL : PyLong_FromSize_t(size);
+    self->byte += step->size;
+    self->room -= step->size;
+    return note(self, record, step->kind, start);
 }
 
 static PyObject *tail_write_single(Tail *self, PyObject *record)
 {
+    Step step;
+    long long before;
     if (self->handle < 0 || self->byte <= 0 || self->byte >= self->half)
         return PyLong_FromLong(0);
     /* Python code runs meanwhile, and may disarm this. */
-    PyObject *segment = Py_NewRef(self->segment), *file = Py_NewRef(self->file), *index = Py_NewRef(self->index);
-    PyObject *size = write_to(self, record, segment, file, index);
+    PyObject *segment = Py_NewRef(self->segment), *file = Py_NewRef(self->file), *size = NULL;
+    if (get_number(segment, name_written, &before) < 0)
+        goto end;
+    if (before == self->byte && make_frame(self, record, &step) < 0)
+        goto end;
+    /* Where this fails, Python writes the same to the same place, and tells why it cannot. */
+    if (before != self->byte || step.size == 0 || self->handle < 0 || written(self, (size_t)step.size) != step.size)
+        size = PyLong_FromLong(0);
+    else if (set_number(segment, name_written, before + step.size) == 0 &&
+             set_number(file, name_position, before + step.size) == 0 && go_on(self, record, &step) == 0)
+        size = PyLong_FromSsize_t(step.size);
+end:
     Py_DECREF(segment);
     Py_DECREF(file);
-    Py_DECREF(index);
     return size;
 }
 
+static PyObject *tail_frame_single(Tail *self, PyObject *const *args, Py_ssize_t count)
+{
+    Step step;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "frame_single takes a segment and a record");
+        return NULL;
+    }
+    if (args[0] != self->segment || self->byte <= 0 || self->byte >= self->full)
+        Py_RETURN_NONE;
+    if (make_frame(self, args[1], &step) < 0)
+        return NULL;
+    if (step.size == 0)
+        Py_RETURN_NONE;
+    PyObject *frame = PyBytes_FromStringAndSize((char *)self->frame, step.size);
+    if (frame != NULL && go_on(self, args[1], &step) < 0)
+        Py_CLEAR(frame);
+    return frame;
+}
+
 static PyMethodDef tail_methods[] = {
-    {"arm", (PyCFunction)tail_arm, METH_VARARGS, "Single records go to this segment, whose file is open, from now on."},
-    {"disarm", (PyCFunction)tail_disarm, METH_NOARGS, "Single records take the long way from now on."},
+    {"go_to", (PyCFunction)tail_go_to, METH_VARARGS, "Records go to this segment from now on."},
+    {"arm", (PyCFunction)tail_arm, METH_VARARGS, "The file of a segment is open, and single records may be written to it."},
+    {"disarm", (PyCFunction)tail_disarm, METH_NOARGS, "Single records are not written by the short way from now on."},
+    {"frame_single", (PyCFunction)(void (*)(void))tail_frame_single, METH_FASTCALL,
+     "The frame of a small record, which is part of this segment from now on. None, and nothing is done, for others."},
     {"write_single", (PyCFunction)tail_write_single, METH_O,
      "Write a small record, when nothing is pending; gives its size. 0, and nothing is done, where that does not hold."},
     {NULL},
@@ -375,6 +420,7 @@ static PyMemberDef tail_members[] = {
     {"_number", T_LONGLONG, offsetof(Tail, number)},
     {"_byte", T_LONGLONG, offsetof(Tail, byte)},
     {"_half", T_LONGLONG, offsetof(Tail, half)},
+    {"_full", T_LONGLONG, offsetof(Tail, full)},
     {"room", T_LONGLONG, offsetof(Tail, room)},
     {NULL},
 };
