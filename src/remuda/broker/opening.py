@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from remuda.broker.allocation import keep_freed_memory
 from remuda.broker.backend import Backend
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
@@ -66,6 +67,7 @@ def _rabbit(
 ) -> RabbitBroker:
     from remuda.broker.rabbitmq.opening import open_rabbit_broker
 
+    keep_freed_memory()
     if extensions is not None and extensions != Extensions():
         raise Unsupported("extensions are parts of the embedded broker; RabbitMQ has its own", "extensions")
     return open_rabbit_broker(os.fspath(url), clock=clock, **options)
@@ -74,6 +76,7 @@ def _rabbit(
 def _runtime(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
 ) -> Backend:
+    keep_freed_memory()
     place = parse_url(url)
     if place.scheme == MEMORY:
         for name in ("lake", "collect_after_archive"):
