@@ -28,9 +28,7 @@ with open_broker({place!r}, sync="os") as broker:
 """
 
 
-@pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc", reason="other C libraries have rules of their own"
-)
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have rules of their own")
 def test_a_batch_of_a_megabyte_touches_no_new_pages(tmp_path: object) -> None:
     """A megabyte is 250 pages; those for what is kept for good, and for sealing, are a few."""
     done = subprocess.run(
