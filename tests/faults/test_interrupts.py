@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 
 from remuda import Message, open_broker
 from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.inbox import Inbox
 from remuda.model.errors import NotFound, StorageError
 
 pytestmark = pytest.mark.faults
@@ -93,6 +98,70 @@ def test_an_interrupt_between_two_lines_leaves_no_leader_behind() -> None:
             group.wait(1)
     group.wait(1)
     assert not group.busy
+
+
+def interrupt(*args: object, **options: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_pull_that_was_interrupted_takes_nothing_from_those_who_come_later(tmp_path: Path) -> None:
+    with open_broker(tmp_path / "data", shared=False) as broker:
+        broker.create_queue("jobs", type="pull", acknowledge_timeout="1h")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Inbox, "get", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                broker.pull("jobs", timeout="1h")
+        broker.publish(Message("jobs", b"one"))
+        first = broker.pull("jobs")
+        assert first is not None
+        first.nack()
+        runtime = broker.runtime
+        waits = runtime.wait
+        for name, struck in (("wait", partial(interrupt_main_thread, waits)), ("load", interrupt)):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(runtime, name, struck)
+                patch.setattr(runtime.engine, "held", lambda dispatch: None)
+                patch.setattr(runtime, "_must_sync", name == "wait")  # so that it is not written at once
+                with pytest.raises(KeyboardInterrupt):
+                    broker.pull("jobs")
+            again = broker.pull("jobs")
+            assert again is not None, name
+            again.nack()
+
+
+def interrupt_main_thread(call: Callable[[int], None], ticket: int) -> None:
+    if threading.current_thread() is threading.main_thread():
+        raise KeyboardInterrupt
+    call(ticket)
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+def test_a_subscription_that_was_interrupted_takes_nothing_from_those_who_come_later(tmp_path: Path, face: str) -> None:
+    with open_broker(tmp_path / "data", shared=False, sync="os") as broker:
+        broker.create_queue("jobs", acknowledge_timeout="1h")
+        with pytest.MonkeyPatch.context() as patch:
+            if face == "threads":
+                patch.setattr(broker, "_finish", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    broker.subscribe("jobs", consumer="gone")
+            else:
+                patch.setattr(broker.aio, "_finish", cancelled)
+                with pytest.raises(asyncio.CancelledError):
+                    asyncio.run(broker.aio.subscribe("jobs", consumer="gone"))
+        assert not broker.queue("jobs").consumers
+        with broker.subscribe("jobs") as subscription:
+            broker.publish(Message("jobs", b"one"))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(broker, "_deliver", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    subscription.receive(timeout="30s")
+            again = subscription.receive(timeout="30s")
+            assert again is not None
+            assert again.bodies == [b"one"]
+
+
+async def cancelled(*args: object) -> Any:
+    raise asyncio.CancelledError
 
 
 @pytest.mark.parametrize("seed", range(3))
