@@ -4,6 +4,8 @@ In each round a broker is opened, used and closed under fire: publish, pull, rec
 thread or by coroutines in it, beside threads that nobody interrupts. Then it is opened in peace, and everything comes
 out: what was accepted and not settled, nothing that was settled, nothing twice. An interrupted call may have taken
 place or not. A watchdog ends the process when it hangs.
+
+With `--every` each call is interrupted at every place at which Python looks for a signal, one after the other.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import faulthandler
 import os
 import random
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -27,7 +30,7 @@ from typing import Any, Final
 
 from remuda import Message, RemudaError, open_broker
 from remuda.broker.threads import EmbeddedBroker
-from remuda.model.errors import DirectoryInUse
+from remuda.model.errors import DirectoryInUse, StorageError
 
 QUEUES: Final = ("pulled", "pushed")
 HANGS: Final = 60
@@ -273,13 +276,11 @@ class Round:
         answered = set(numbers if rows is None else [numbers[row] for row in rows])
         self._account.perhaps_settled |= answered
         settled = strike(partial(delivery.ack, rows))
+        self._account.perhaps_settled -= answered
         if settled == len(answered):
             self._account.settled |= answered
-            self._account.perhaps_settled -= answered
-        elif settled:
-            self._account.faults.append(f"{settled} of {len(answered)} were settled")
-        else:
-            self._account.faults.append(f"an answer to {sorted(answered)[:9]} came too late")
+        elif settled or delivery.queue == "pulled":  # what a subscription held goes back when that is closed
+            self._account.faults.append(f"{settled} of {sorted(answered)} were settled")
 
     def _help(self, broker: EmbeddedBroker, seed: int) -> None:
         """Publish and settle beside the storm, where no interrupt comes."""
@@ -333,6 +334,127 @@ class Round:
         return out
 
 
+class Blow:
+    """One interrupt, at the n-th place in Remuda at which Python looks for a signal: where a function begins, and after
+    a call into C."""
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+        self.came = False
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        if event in ("call", "c_return") and f"{os.sep}remuda{os.sep}" in frame.f_code.co_filename:
+            self._left -= 1
+            if self._left == 0:
+                self.came = True
+                raise KeyboardInterrupt
+
+    def strike(self, call: Callable[[], Any]) -> Any:
+        try:
+            sys.setprofile(self)
+            try:
+                return call()
+            finally:
+                sys.setprofile(None)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+
+class Sweep:
+    """Calls that are interrupted at each place in turn, or at every n-th."""
+
+    def __init__(self, path: Path, sync: str, account: Account, first: int = 1, stride: int = 1) -> None:
+        self._path = path
+        self._sync = sync
+        self._account = account
+        self._first = first
+        self._stride = stride
+        self.places = 0
+
+    def run(self) -> None:
+        for call in (self._publish, self._publish_many, self._pull, self._wait, self._ack, self._nack, self._receive):
+            place = self._first
+            while self._strike(call, place):
+                place += self._stride
+        faulthandler.cancel_dump_traceback_later()
+
+    def _strike(self, call: Callable[[EmbeddedBroker, Blow], None], place: int) -> bool:
+        """Whether there is such a place."""
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        self.places += 1
+        blow, before = Blow(place), len(self._account.faults)
+        with self._open() as broker:
+            broker.create_queue("pulled", type="pull", acknowledge_timeout="1h")
+            broker.create_queue("pushed", acknowledge_timeout="1h")
+            with contextlib.suppress(Interrupted):
+                call(broker, blow)
+            with contextlib.suppress(StorageError):  # it stopped, and says so
+                self._publish_now(broker, "pulled", 1)
+            if not broker.runtime.health().live and broker.runtime._recipients.inboxes:
+                self._account.faults.append("not everyone was told that it stopped")
+        out: list[int] = []
+        with self._open() as broker:
+            if broker.recovery.damages:
+                self._account.faults.append(broker.recovery.describe())
+            for queue in QUEUES:
+                while (delivery := broker.pull(queue, 500)) is not None:
+                    out += map(number_of, delivery.bodies)
+                    delivery.ack()
+        self._account.close_round(out)
+        for fault in self._account.faults[before:]:
+            print(f"{call.__name__}, place {place}, {self._sync}: {fault}", flush=True)
+        return blow.came
+
+    def _open(self) -> EmbeddedBroker:
+        return open_broker(self._path, sync=self._sync, shared=False)
+
+    def _publish_now(self, broker: EmbeddedBroker, queue: str, count: int, blow: Blow | None = None) -> None:
+        numbers = set(self._account.numbers(count))
+        messages = [Message(queue, b"%d" % number) for number in numbers]
+        self._account.perhaps |= numbers
+        publish = partial(broker.publish, messages if count > 1 else messages[0], queue=queue)
+        if blow is None:
+            publish()
+        else:
+            blow.strike(publish)
+        self._account.accepted |= numbers
+        self._account.perhaps -= numbers
+
+    def _publish(self, broker: EmbeddedBroker, blow: Blow) -> None:
+        self._publish_now(broker, "pulled", 1, blow)
+
+    def _publish_many(self, broker: EmbeddedBroker, blow: Blow) -> None:
+        self._publish_now(broker, "pushed", 40, blow)
+
+    def _pull(self, broker: EmbeddedBroker, blow: Blow) -> None:
+        self._publish_now(broker, "pulled", 3)
+        blow.strike(partial(broker.pull, "pulled", 2))
+
+    def _wait(self, broker: EmbeddedBroker, blow: Blow) -> None:
+        blow.strike(partial(broker.pull, "pulled", 2, timeout=0.001))
+
+    def _ack(self, broker: EmbeddedBroker, blow: Blow) -> None:
+        self._answer(broker, blow, "ack")
+
+    def _nack(self, broker: EmbeddedBroker, blow: Blow) -> None:
+        self._answer(broker, blow, "nack")
+
+    def _answer(self, broker: EmbeddedBroker, blow: Blow, answer: str) -> None:
+        self._publish_now(broker, "pulled", 3)
+        delivery = broker.pull("pulled", 2)
+        assert delivery is not None
+        numbers = {number_of(body) for body in delivery.bodies} if answer == "ack" else set()
+        self._account.perhaps_settled |= numbers
+        blow.strike(getattr(delivery, answer))
+        self._account.settled |= numbers
+        self._account.perhaps_settled -= numbers
+
+    def _receive(self, broker: EmbeddedBroker, blow: Blow) -> None:
+        self._publish_now(broker, "pushed", 2)
+        with contextlib.suppress(StorageError), broker.subscribe("pushed") as subscription:
+            blow.strike(partial(subscription.receive, timeout="30s"))
+
+
 def weather(
     path: Path, rounds: int, seed: int, faces: Iterable[str] = _FACES, syncs: Iterable[str] = _SYNCS
 ) -> Account:
@@ -365,8 +487,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--face", choices=_FACES, action="append")
     parser.add_argument("--sync", choices=_SYNCS, action="append")
+    parser.add_argument("--every", action="store_true")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="remuda-storm-") as folder:
+        if chosen.every:
+            account = Account()
+            sweeps = [Sweep(Path(folder) / sync, sync, account) for sync in chosen.sync or _SYNCS]
+            for sweep in sweeps:
+                sweep.run()
+            print(f"{sum(sweep.places for sweep in sweeps)} places, {len(account.faults)} faults")
+            raise SystemExit(1 if account.faults else 0)
         account = weather(Path(folder), chosen.rounds, chosen.seed, chosen.face or _FACES, chosen.sync or _SYNCS)
     raise SystemExit(1 if account.faults else 0)
 
