@@ -95,7 +95,10 @@ def restored(copy: Path, before: Witness, after: Witness) -> int:
 
 
 def take(broker: LoadedBroker, source: Path, target: Path, *, link: bool) -> int:
-    """One backup beside the broker, restored and compared."""
+    """One backup beside the broker, restored and compared. A look beside the broker misses nothing either."""
+    told = check(DirectoryDisk(source, create=False))
+    missing = [one for one in told.findings if one.messages or one.events]
+    assert not missing, told.describe()
     before = broker.told()
     made = backup(source, target, link=link)
     after = broker.told()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from remuda.log import checkpoint, ledger
 from remuda.log.check import check
 from remuda.log.collect import collect
-from remuda.log.disk import MemoryDisk
+from remuda.log.directory import MARKER
+from remuda.log.disk import DirectoryDisk, MemoryDisk
 from remuda.log.dropping import drop_settled
 from remuda.log.ledger import Ledger, Missed
 from remuda.log.log import Log
@@ -215,3 +217,15 @@ def test_l9_a_first_segment_of_the_tail_that_was_removed_is_missed() -> None:
     assert lost(report.damages, "messages") == set(range(second.first.offset))
     assert lost(report.damages, "events") == set(range(second.first.position))
     assert {(one.messages, one.events) for one in check(disk).findings} >= {((0, second.first.offset - 1), None)}
+
+
+def test_l4_a_note_that_cannot_be_written_keeps_no_checkpoint_from_being_made(tmp_path: Path) -> None:
+    (tmp_path / ledger.NAME).mkdir(parents=True)
+    (tmp_path / MARKER).write_bytes(b'{"remuda": 1}')
+    for _ in range(2):
+        log, found, _ = open_log(DirectoryDisk(tmp_path), TINY)
+        assert len(found) == 0
+        log.write_checkpoint(log.mark(), b"state")
+        log.close()
+    told = check(DirectoryDisk(tmp_path, create=False))
+    assert {one.file for one in told.findings} == {ledger.NAME}

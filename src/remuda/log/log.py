@@ -427,10 +427,9 @@ class Log:
         Everything before the mark must be synced.
         """
         self._check()
-        self._write_ledger(self._begun_ledger())
+        noted = msgspec.structs.replace(mark, ledger=self._begin_ledger())
         self._last_checkpoint += 1
         parts = (snapshot,) if isinstance(snapshot, bytes) else snapshot
-        noted = msgspec.structs.replace(mark, ledger=True)
         size = checkpoints.write(self.disk, self._last_checkpoint, noted, parts)
         self._kept = [*self._kept, (self._last_checkpoint, mark)][-KEPT:]
         self._checkpoint_total = mark.total
@@ -487,6 +486,16 @@ class Log:
         if self.ledger is not None:
             return self.ledger
         return Ledger(tuple(self._uncovered(MESSAGES_TABLE)), tuple(self._uncovered(EVENTS_TABLE)))
+
+    def _begin_ledger(self) -> bool:
+        """Have a ledger on the disk; False where that cannot be, which must not keep anything else from being done."""
+        try:
+            self._write_ledger(self._begun_ledger())
+        except StorageError as error:
+            if error.passing:
+                raise
+            return False
+        return True
 
     def _write_ledger(self, ledger: Ledger) -> None:
         self.ledger = ledger
