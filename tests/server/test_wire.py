@@ -117,8 +117,14 @@ def test_s6_beyond_this_machine_users_and_tls_are_needed(users: Users) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "words"), [("?tls=perhaps", "tls must be true or false"), ("?tsl=1", "unknown option 'tsl'")]
-)
+    ("query", "words"),
+    [
+        ("?tls=perhaps", "tls must be true or false"), ("?tsl=1", "unknown option 'tsl'"),
+        ("?tls=1&verify=2", "verify must be true or false"), ("?timeout=soon", "timeout must be a number"),
+        ("?timeout=-1", "timeout must be a number"), ("?timeout=nan", "timeout must be a number"),
+        ("?timeout=1e400", "timeout must be a number"), ("?ca=/nowhere", "cannot be read"),
+    ],
+)  # fmt: skip
 def test_s6_impossible_urls_are_refused(query: str, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         open_broker(f"remuda://localhost:1{query}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from remuda.broker.port import Broker
+from remuda.broker.shared.tls import no_passphrase
 from remuda.model.errors import InvalidOption
 from remuda.server.addresses import is_loopback
 from remuda.server.amqp.connection import Limits
@@ -59,12 +61,11 @@ class AmqpListener:
         await server.start()
         try:
             port = await server.listen(self._host, self._port, self._tls)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await server.close()
             where = f"{self._host}:{self._port}"
-            raise InvalidOption(
-                f"cannot listen on {where}: {error.strerror or error}; choose another --listen"
-            ) from None
+            why = getattr(error, "strerror", None) or error
+            raise InvalidOption(f"cannot listen on {where}: {why}; choose another --listen") from None
         self._server = server
         shown = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'amqps' if self._tls else 'amqp'}://{shown}:{port}"
@@ -111,7 +112,7 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=no_passphrase)
     except (OSError, ssl.SSLError) as error:
         raise InvalidOption(f"the certificate {certificate!r} or its key {key!r} cannot be used: {error}") from None
     return context
@@ -119,7 +120,15 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
 
 def run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str]], None]) -> None:
     """Listen until SIGTERM or Ctrl-C, then end in order."""
+    allow_many_connections()
     asyncio.run(_run(broker, listeners, ready))
+
+
+def allow_many_connections() -> None:
+    """As many files as the system lets this process have: by default it is fewer than a thousand clients need."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str]], None]) -> None:

@@ -240,6 +240,27 @@ def test_each_user_does_what_was_granted(guarded: RunningServer) -> None:
         eve.channel.queue_declare("anything")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"x-remuda-topics": ["bob"]}, {"x-remuda-patterns": ["#"]}, {"x-remuda-expired-queue": "bob-late"}],
+)  # fmt: skip
+def test_own_options_reach_no_farther_than_what_was_granted(guarded: RunningServer, arguments: dict[str, Any]) -> None:
+    """S4: neither into the topics of a bus, nor into a queue of somebody else or of another vhost."""
+    with Client(_url(guarded, "ann", "correct%20horse")) as ann:
+        assert ann.refused(lambda ch: ch.queue_declare("ann-far", arguments=arguments))[0] == 403
+        for_own = {"x-remuda-expired-queue": "ann-late"}
+        ann.channel.queue_declare("ann-near", arguments=for_own)
+        assert ann.refused(
+            lambda ch: ch.queue_declare("ann-far", arguments={"x-remuda-expired-queue": "lab/late"})
+        )[0] == 403  # fmt: skip
+    with Client(_url(guarded, "eve", "battery%20staple", "lab")) as eve:
+        if "x-remuda-expired-queue" in arguments:
+            eve.channel.queue_declare("q", arguments=arguments)
+            assert guarded.broker.queue("lab/q").options.expired_queue == "lab/bob-late"
+        else:
+            assert eve.refused(lambda ch: ch.queue_declare("far", arguments=arguments))[0] == 403
+
+
 def test_tls(tmp_path: Path) -> None:
     """S4."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -248,6 +269,16 @@ def test_tls(tmp_path: Path) -> None:
          "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
+    encrypted = tmp_path / "encrypted.pem"
+    subprocess.run(
+        ["openssl", "rsa", "-aes128", "-passout", "pass:secret", "-in", str(key), "-out", str(encrypted)],
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    with pytest.raises(InvalidOption, match="encrypted"):  # nobody is there to be asked for the passphrase
+        tls_context(str(certificate), str(encrypted))
+    for wrong in (certificate, tmp_path / "missing", tmp_path):
+        with pytest.raises(InvalidOption, match=r"cannot be used"):
+            tls_context(str(certificate), str(wrong))
     with serving(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key)) as served:
         assert served.url.startswith("amqps://127.0.0.1:")
         parameters = pika.URLParameters(f"{served.url}/")

@@ -56,6 +56,8 @@ class Host:
         self._wake_to.setblocking(False)
         self._selector.register(self._wake_from, selectors.EVENT_READ, None)
         self._listeners: list[Listener] = []
+        self._deaf: list[Listener] = []
+        """Those at which nobody can come in for now, as when this process has as many files open as it may."""
         self._connections: set[Connection] = set()
         self._touched: set[Connection] = set()
         """Those with which something is to be done in this turn."""
@@ -226,7 +228,9 @@ class Host:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                _log.error("a connection could not be accepted: %s", error)
+                _log.error("a connection could not be accepted, and none is for a second: %s", error)
+                self._selector.unregister(listener.socket)
+                self._deaf.append(listener)
                 return
             try:
                 peer.setblocking(False)
@@ -403,6 +407,9 @@ class Host:
 
     def _look_for_sockets(self) -> None:
         """Somebody may have removed one, and others then do not find this process."""
+        deaf, self._deaf = self._deaf, []
+        for listener in deaf:
+            self._selector.register(listener.socket, selectors.EVENT_READ, listener)
         for at, listener in enumerate(self._listeners):
             try:
                 again = listener.again()
