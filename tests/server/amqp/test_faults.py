@@ -187,10 +187,14 @@ def test_a_transaction_that_never_ends_costs_its_own_connection() -> None:
             channel.basic_publish("", "tx", bytes(40_000))
             channel.tx_rollback()
             assert other.waiting("tx") == 40
-            for _ in range(10):
-                channel.basic_publish("", "tx", bytes(10_000))
-            with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"506.*commit more often"):
+
+            def too_much() -> None:
+                for _ in range(10):
+                    channel.basic_publish("", "tx", bytes(10_000))
                 channel.tx_commit()
+
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"506.*commit more often"):
+                too_much()
         eventually(lambda: len(server.server.wires) == 1)
         assert server.server.intake._uncommitted == 0
         assert other.waiting("tx") == 40
