@@ -94,6 +94,8 @@ class Session:
         """Whether it ever published: then it is told when publishers are blocked."""
         self.in_flight = 0
         """Bytes of publications that the broker has not kept yet."""
+        self._failed = False
+        """Whether the connection is closed for a mistake."""
         self._uncommitted = 0
         """Bytes that its transactions hold."""
         self._wire = wire
@@ -110,6 +112,8 @@ class Session:
         """Carry out what a received buffer asks for."""
         channels = self.channels
         for number, method, _, _ in events:
+            if self._failed:
+                break  # what came behind the mistake does not count: a commit would be of a part only
             channel = channels.get(number)
             try:
                 if isinstance(method, Publications):
@@ -199,6 +203,7 @@ class Session:
         """Close the channel or, where it is worse, the connection."""
         channel = self.channels.get(number)
         if failure.hard or channel is None:
+            self._failed = True
             self.protocol.fail(failure, method)
             self._wire.flush()
             return
