@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -289,3 +290,16 @@ def test_tls(tmp_path: Path) -> None:
         channel.basic_publish("", "q", b"x" * 300_000)
         assert channel.basic_get("q", auto_ack=True)[2] == b"x" * 300_000
         connection.close()
+
+
+def test_the_images_health_check_finds_out(guarded: RunningServer) -> None:
+    """A server that answers is healthy, one that stands still is not."""
+    text = (Path(__file__).parents[3] / "Dockerfile").read_text()
+    found = re.search(r"^HEALTHCHECK .* CMD (\[.*\])$", text, re.MULTILINE)
+    assert found is not None
+    python, option, code = json.loads(found[1])
+    assert (python, option) == ("python", "-c")
+    assert "5672" in code
+    exec(code.replace("5672", str(guarded.port)).replace(", 5)", ", 30)"))
+    with socket.create_server(("127.0.0.1", 0)) as frozen, pytest.raises(TimeoutError):
+        exec(code.replace("5672", str(frozen.getsockname()[1])).replace(", 5)", ", 0.1)"))
