@@ -19,6 +19,7 @@ from remuda.broker.shared.border import checked
 from remuda.log.reader import Reader
 from remuda.model.commands import Pull, Settle, Subscribe
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError
+from remuda.model.filters import MessageFilter
 from remuda.model.settlement import Outcome, Settlement
 from remuda.server.users import EVERYTHING, Users, add_user
 from remuda.server.wire import WireServer, serve_wire
@@ -188,6 +189,15 @@ def test_s6_hostile_bytes_cost_that_connection_alone(server: WireServer, said: b
 def test_s6_commands_from_afar_are_checked_like_any(command: Any) -> None:
     with pytest.raises(RemudaError):
         checked(command)
+
+
+def test_s6_questions_from_afar_are_checked_too(server: WireServer) -> None:
+    with open_broker(server.url) as client:
+        client.create_queue("jobs")
+        asked: Any = client.runtime.guest
+        with pytest.raises(InvalidOption, match="limit"):
+            asked.ask("parked", "jobs", MessageFilter(), -1)
+        assert client.publish(Message("jobs", b"x")).accepted == 1
 
 
 def test_s6_a_broken_connection_is_made_anew_and_nothing_is_doubled(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from remuda.broker.shared import frames
-from remuda.broker.shared.border import checked
+from remuda.broker.shared.border import checked, checked_question
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
 from remuda.broker.shared.permissions import READ, Permissions
@@ -195,6 +195,8 @@ class RequestHandler:
         if shapes is None:
             raise WireError(f"there is no question {said.question!r}")
         values = frames.decode(shapes[0], said.values)
+        if not connection.local:
+            values = checked_question(said.question, values)
         permissions = session.permissions
         if permissions is not None:
             permissions.check_question(said.question, values)
