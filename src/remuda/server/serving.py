@@ -10,7 +10,9 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from remuda.broker.port import Broker
 from remuda.broker.shared.tls import no_passphrase
@@ -20,6 +22,9 @@ from remuda.server.amqp.connection import Limits
 from remuda.server.amqp.shell import AmqpServer
 from remuda.server.users import Users
 from remuda.server.wire import WireServer, serve_wire
+
+_FILES: Final = 1 << 16
+_SPARE_FILES: Final = 200
 
 
 class Listener(Protocol):
@@ -57,7 +62,8 @@ class AmqpListener:
         self._server: AmqpServer | None = None
 
     async def open(self, broker: Broker) -> str:
-        server = AmqpServer(broker.aio, users=self._users, vhosts=self._vhosts, limits=self._limits)
+        limits = possible(self._limits or Limits())
+        server = AmqpServer(broker.aio, users=self._users, vhosts=self._vhosts, limits=limits)
         await server.start()
         try:
             port = await server.listen(self._host, self._port, self._tls)
@@ -125,10 +131,21 @@ def run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str
 
 
 def allow_many_connections() -> None:
-    """As many files as the system lets this process have: by default it is fewer than a thousand clients need."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Ask the system for as many files as a server may need: by default there are fewer than a thousand clients do."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def possible(limits: Limits) -> Limits:
+    """These limits, with no more connections than leave some files to the broker itself."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return limits
+    most = max(files - min(_SPARE_FILES, files // 2), 1)
+    return msgspec.structs.replace(limits, connection_max=min(limits.connection_max, most))
 
 
 async def _run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str]], None]) -> None:

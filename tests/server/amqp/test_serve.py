@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -28,8 +29,9 @@ from remuda.cli.app import app
 from remuda.model.errors import InvalidOption, NotAllowed, RemudaError
 from remuda.model.message import Message
 from remuda.server.addresses import read_address
+from remuda.server.amqp.connection import Limits
 from remuda.server.dashboard import DashboardListener
-from remuda.server.serving import AmqpListener, tls_context
+from remuda.server.serving import AmqpListener, allow_many_connections, possible, tls_context
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
 from tests.servers.amqpd import RunningServer
@@ -303,3 +305,18 @@ def test_the_images_health_check_finds_out(guarded: RunningServer) -> None:
     exec(code.replace("5672", str(guarded.port)).replace(", 5)", ", 30)"))
     with socket.create_server(("127.0.0.1", 0)) as frozen, pytest.raises(TimeoutError):
         exec(code.replace("5672", str(frozen.getsockname()[1])).replace(", 5)", ", 0.1)"))
+
+
+def test_connections_leave_files_to_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4: by default a system lets a process have 1,024 of them, and more if it asks."""
+    allowed = {"files": (1024, 4096)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: allowed["files"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, files: allowed.update(files=files))
+    assert possible(Limits()).connection_max == 824
+    assert possible(Limits(connection_max=5)).connection_max == 5
+    allow_many_connections()
+    assert allowed["files"] == (4096, 4096)
+    assert possible(Limits()).connection_max == 3896
+    allowed["files"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    allow_many_connections()
+    assert possible(Limits()).connection_max == 10_000
