@@ -105,7 +105,7 @@ def test_s6_tls(tmp_path: Path, certificate: Path) -> None:
             assert delivery.ack() == 80
         with pytest.raises(HostNotResponding, match="certificate"):
             open_broker(f"{server.url}?tls=true")
-        with pytest.raises(HostNotResponding):
+        with pytest.raises(HostNotResponding, match="if the server wants TLS, add tls=true"):
             open_broker(f"{server.url}?timeout=1")
 
 

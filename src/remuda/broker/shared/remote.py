@@ -45,6 +45,10 @@ class RemoteWay:
         self._context = _context(options) if _flag("tls", options.get("tls"), "ca" in options) else None
         self._connect_seconds = _seconds(options.get("timeout", "5"))
 
+    @property
+    def encrypts(self) -> bool:
+        return self._context is not None
+
     def connect(self) -> socket.socket:
         failure: OSError = ConnectionRefusedError("no address")
         for host, port in self._addresses:
@@ -98,7 +102,9 @@ class RemoteServer(Role):
         try:
             guest.connect()
         except OSError as error:
-            raise HostNotResponding(f"nobody answers at {self._url}: {error}. Nothing was changed") from error
+            closed = isinstance(error, ConnectionResetError) and not self._way.encrypts
+            hint = "; if the server wants TLS, add tls=true" if closed else ""
+            raise HostNotResponding(f"nobody answers at {self._url}: {error}{hint}. Nothing was changed") from error
         self._use(guest)
         self._thread = threading.Thread(target=self._follow, args=(guest,), name="remuda-guest", daemon=True)
         self._thread.start()
