@@ -33,10 +33,11 @@ _PER_SECOND: Final = 40_000
 _WINDOW: Final = 1000
 _SIZES: Final = {"100B": 100, "1KiB": 1024}
 _PAIRS: Final = {"1-1": 1, "2-2": 2}
+_LATER: Final = "; sealing is put off to a quiet moment"
 _BOUND_BY: Final = {
     "transient": "one core's Python: the server is a single process",
-    "durable": "one core's Python: the server is a single process",
-    "synced": "one core's Python, and a sync for each window of confirms",
+    "durable": f"one core's Python: the server is a single process{_LATER}",
+    "synced": f"one core's Python, and a sync for each window of confirms{_LATER}",
 }
 _LARGER: Final = "; of what a consumer leaves more than 8 MiB behind, the log is read again"
 _numbers = itertools.count(1)
