@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,39 @@ def test_s5_several_workers_are_restarted_and_stopped_in_order(folder: Path, rem
     assert process.returncode == 0
     with open_broker(data, sync="os") as broker:
         assert broker.queue("ship").in_flight == 0
+
+
+WORKED = """
+import time
+from remuda.cli.workers import end_with_supervisor
+end_with_supervisor()
+print("here", flush=True)
+time.sleep(30)
+print("still here", flush=True)
+"""
+SUPERVISOR = f"""
+import os, subprocess, sys, time
+environment = {{**os.environ, "REMUDA_SUPERVISOR": str(os.getpid())}}
+subprocess.Popen([sys.executable, "-c", {WORKED!r}], env=environment)
+time.sleep(60)
+"""
+
+
+def test_s5_workers_stop_when_their_supervisor_is_gone(folder: Path) -> None:
+    command = [sys.executable, "-c", SUPERVISOR]
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    (worker,) = _children(process.pid)
+    try:
+        process.kill()
+        process.wait(30)
+        assert process.stdout.read() == ""  # which the worker holds open as long as it lives
+    finally:
+        process.stdout.close()
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:

@@ -19,6 +19,7 @@ from remuda.broker.shared.border import checked
 from remuda.log.reader import Reader
 from remuda.model.commands import Pull, Settle, Subscribe
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError
+from remuda.model.filters import MessageFilter
 from remuda.model.settlement import Outcome, Settlement
 from remuda.server.users import EVERYTHING, Users, add_user
 from remuda.server.wire import WireServer, serve_wire
@@ -104,7 +105,7 @@ def test_s6_tls(tmp_path: Path, certificate: Path) -> None:
             assert delivery.ack() == 80
         with pytest.raises(HostNotResponding, match="certificate"):
             open_broker(f"{server.url}?tls=true")
-        with pytest.raises(HostNotResponding):
+        with pytest.raises(HostNotResponding, match="if the server wants TLS, add tls=true"):
             open_broker(f"{server.url}?timeout=1")
 
 
@@ -117,8 +118,14 @@ def test_s6_beyond_this_machine_users_and_tls_are_needed(users: Users) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "words"), [("?tls=perhaps", "tls must be true or false"), ("?tsl=1", "unknown option 'tsl'")]
-)
+    ("query", "words"),
+    [
+        ("?tls=perhaps", "tls must be true or false"), ("?tsl=1", "unknown option 'tsl'"),
+        ("?tls=1&verify=2", "verify must be true or false"), ("?timeout=soon", "timeout must be a number"),
+        ("?timeout=-1", "timeout must be a number"), ("?timeout=nan", "timeout must be a number"),
+        ("?timeout=1e400", "timeout must be a number"), ("?ca=/nowhere", "cannot be read"),
+    ],
+)  # fmt: skip
 def test_s6_impossible_urls_are_refused(query: str, words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         open_broker(f"remuda://localhost:1{query}")
@@ -182,6 +189,15 @@ def test_s6_hostile_bytes_cost_that_connection_alone(server: WireServer, said: b
 def test_s6_commands_from_afar_are_checked_like_any(command: Any) -> None:
     with pytest.raises(RemudaError):
         checked(command)
+
+
+def test_s6_questions_from_afar_are_checked_too(server: WireServer) -> None:
+    with open_broker(server.url) as client:
+        client.create_queue("jobs")
+        asked: Any = client.runtime.guest
+        with pytest.raises(InvalidOption, match="limit"):
+            asked.ask("parked", "jobs", MessageFilter(), -1)
+        assert client.publish(Message("jobs", b"x")).accepted == 1
 
 
 def test_s6_a_broken_connection_is_made_anew_and_nothing_is_doubled(tmp_path: Path) -> None:

@@ -172,6 +172,34 @@ def test_a_flood_is_held_back_and_nothing_is_lost() -> None:
         peer.close()
 
 
+def test_a_transaction_that_never_ends_costs_its_own_connection() -> None:
+    """S4: only its client can end it, so it cannot be asked to wait."""
+    limits = Limits(transaction_bytes=50_000, message_max=50_000)
+    with RunningServer(limits=limits) as server, Client(server.url) as other:
+        other.channel.queue_declare("tx")
+        with Client(server.url) as client:
+            channel = client.open(confirms=False)
+            channel.tx_select()
+            for _ in range(5):  # as much as there is room for, again and again
+                for _ in range(8):
+                    channel.basic_publish("", "tx", bytes(10_000))
+                channel.tx_commit()
+            channel.basic_publish("", "tx", bytes(40_000))
+            channel.tx_rollback()
+            assert other.waiting("tx") == 40
+
+            def too_much() -> None:
+                for _ in range(10):
+                    channel.basic_publish("", "tx", bytes(10_000))
+                channel.tx_commit()
+
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"506.*commit more often"):
+                too_much()
+        eventually(lambda: len(server.server.wires) == 1)
+        assert server.server.intake._uncommitted == 0
+        assert other.waiting("tx") == 40
+
+
 def test_publishers_are_told_to_wait_when_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """S4: connection.blocked instead of growth, and what was not kept is not confirmed."""
     with RunningServer() as server, Client(server.url) as client:

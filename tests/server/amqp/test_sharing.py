@@ -10,7 +10,9 @@ import pytest
 
 from remuda import Bus
 from remuda.model.message import Message
-from tests.server.amqp.kit import Client, eventually
+from remuda.model.routing import Binding
+from remuda.server.amqp.topology import DECLARED
+from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
 
 
@@ -150,3 +152,15 @@ def test_what_was_declared_is_there_after_a_restart(tmp_path: Path) -> None:
         assert client.bodies("keep") == [b"kept", b"new"]
         assert client.refused(lambda ch: ch.queue_declare("temporary", passive=True))[0] == 404
         assert client.refused(lambda ch: ch.queue_declare("own", passive=True))[0] == 404
+
+
+def test_a_binding_that_describes_nothing_is_passed_over(bus: Bus, shared: Client) -> None:
+    """Whoever may bind can write anything into a binding's arguments."""
+    bus.broker.create_queue(name := fresh("q"))
+    bus.broker.create_router(router := fresh("r"), "direct")
+    for exchange in (router, "amq.default"):
+        bus.broker.bind(exchange, Binding(queue=name, key=f"{name}-forged", arguments={DECLARED: b"\xff nonsense"}))
+    shared.channel.queue_declare(own := fresh("own"))
+    assert shared.channel.queue_declare(name, passive=True).method.message_count == 0
+    shared.publish(own, b"fine")
+    assert shared.bodies(own) == [b"fine"]
