@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from remuda.amqp.backoff import Backoff
-from remuda.amqp.channel import Channel
+from remuda.amqp.channel import Channel, Reply
 from remuda.amqp.consumer import Consumer
 from remuda.amqp.dispatching import Dispatcher
 from remuda.amqp.errors import (
@@ -22,7 +22,7 @@ from remuda.amqp.errors import (
     ReplyTimeout,
 )
 from remuda.amqp.frames import FRAME_MAX, HEARTBEAT, method_frame
-from remuda.amqp.heartbeats import IDLE, Heartbeats
+from remuda.amqp.heartbeats import Heartbeats
 from remuda.amqp.methods import ConnectionClose, Method
 from remuda.amqp.options import ConnectionOptions, parse_url
 from remuda.amqp.restoring import Restorer
@@ -35,6 +35,9 @@ _LOG: Final = logging.getLogger("remuda.amqp")
 _BACKLOG: Final = 200
 """Where so many deliveries wait here for those who take them, nobody is in a hurry for the next."""
 _WORTH_A_TURN: Final = 65536
+_LOOK: Final = 0.25
+"""How often, in seconds, those who wait for an answer look whether they may wait on."""
+_HASTE: Final = 0.2
 _GATHERING: Final = 0.001
 """So many seconds are then left for more bytes to come: RabbitMQ sends them in small pieces, and to read one costs as
 much as dozens of deliveries."""
@@ -67,6 +70,9 @@ class Connection:
         self.last_error: str = ""
         self.connects = 0
         self.server_properties: dict[str, Any] = {}
+        self._patience = self.options.reply_timeout
+        self.hurries = False
+        """Whether the program wants to end."""
         self.unsent_acks: set[Channel] = set()
         self.unbounded: set[Consumer] = set()
         """Consumers that no prefetch bounds."""
@@ -74,8 +80,6 @@ class Connection:
         self.restorer = Restorer(self)
         self._dispatcher = Dispatcher(self)
         self._on_change = on_change
-        self._left_behind: set[int] = set()
-        """Numbers of channels whose other end does not answer; they are free again with the next connection."""
         self._buffer = SendBuffer()
         self._wakeup = Wakeup()
         self._heartbeats = Heartbeats(0)
@@ -128,7 +132,7 @@ class Connection:
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 0 <= prefetch <= 65535:
             raise InvalidOption(f"prefetch must be a whole number from 0 to 65535, not {prefetch!r}")
         with self.changed:
-            number = self._free_number()
+            number = self.free_number()
             channel = Channel(self, number, confirms=confirms, prefetch=prefetch)
             self.channels[number] = channel
             self.restorer.add(channel)
@@ -136,12 +140,19 @@ class Connection:
             self.wait_for(channel, None)
         return channel
 
-    def _free_number(self) -> int:
-        taken = self.channels.keys() | self._left_behind
+    def free_number(self) -> int:
+        taken = self.channels.keys() | self.restorer.left_behind
         number = next((n for n in range(1, self.channel_max + 1) if n not in taken), 0)
         if not number:
             raise Conflict(f"the connection has {self.channel_max} channels, the most the broker allows; close some")
         return number
+
+    def hurry(self, limit: float) -> None:
+        """The program wants to end: from now on nobody waits longer than this for an answer, those who wait already
+        included, and once the broker did not answer in this time, hardly at all."""
+        with self.changed:
+            self.hurries, self._patience = True, min(self._patience, limit)
+            self.changed.notify_all()
 
     def close(self, timeout: float = 5.0) -> None:
         """Send what is left, say goodbye, and end. May be called again."""
@@ -181,9 +192,9 @@ class Connection:
 
     def wait_for(self, channel: Channel, timeout: float | None, *, room: bool = False) -> None:
         """Wait until a channel is open and, if asked, until the broker has taken some of what is queued."""
-        limit = self.options.reply_timeout if timeout is None else timeout
-        deadline = time.monotonic() + limit
+        began = time.monotonic()
         while True:
+            limit = self._patience if timeout is None or (self.hurries and self._patience < timeout) else timeout
             if channel.ended is not None:
                 raise channel.ended
             if self.failure is not None:
@@ -196,7 +207,7 @@ class Connection:
                 return
             if self.in_own_thread:
                 raise ConnectionLost("the channel is not open, and the connection's own thread cannot wait for it")
-            left = deadline - time.monotonic()
+            left = began + limit - time.monotonic()
             if left <= 0:
                 raise self._too_late(channel, limit)
             self.changed.wait(left)
@@ -221,23 +232,28 @@ class Connection:
         for receipt in receipts:
             receipt.settle()
 
-    def abandon(self, channel: Channel, epoch: int, reason: str, waited: float) -> None:
-        """A request was not answered. Where the broker answers others, as when one queue has no leader, this channel
-        alone is left behind and opened anew; otherwise the socket is dropped."""
+    def await_reply(self, reply: Reply, limit: float) -> bool:
+        """Wait for an answer, without the lock; False if there was none in time."""
+        began = time.monotonic()
+        while not reply.done.is_set():
+            left = began + min(limit, self._patience) - time.monotonic()
+            if left <= 0:
+                return False
+            reply.done.wait(min(left, _LOOK))
+        return True
+
+    def abandon(self, channel: Channel, epoch: int, reply: Reply, reason: str, waited: float | None) -> None:
+        """A request was not answered: its channel is left behind and opened anew. Where the broker said nothing at all
+        in the whole time that was `waited`, the socket is dropped."""
         with self.changed:
-            if channel.epoch != epoch or channel.ended is not None:
+            if channel.epoch != epoch or channel.ended is not None or channel.reply is not reply:
                 return
-            if not self.up or self._heartbeats.silence() > waited:
+            if self.hurries:
+                self._patience = min(self._patience, _HASTE)
+            if not self.up or (waited is not None and self._heartbeats.silence() > waited):
                 self.give_up(reason)
                 return
-            _LOG.warning("channel %d does not answer, and is left behind: %s", channel.number, reason)
-            receipts = channel.lost(ReplyTimeout(reason))
-            del self.channels[channel.number]
-            self._left_behind.add(channel.number)
-            channel.renumber(self._free_number())
-            self.channels[channel.number] = channel
-            self.restorer.add(channel)
-            self.wake()
+            receipts = self.restorer.leave_behind(channel, reason)
         for receipt in receipts:
             receipt.settle()
 
@@ -320,7 +336,6 @@ class Connection:
         with self.changed:
             self._buffer.clear()
             self._abandoned, self.blocked = None, None
-            self._left_behind.clear()
             self.frame_max = link.frame_max
             self.channel_max = link.channel_max
             self.server_properties = link.server_properties
@@ -329,7 +344,7 @@ class Connection:
             self._rise()
             while True:
                 self.restorer.go_on()
-                self.turn(IDLE)
+                self.turn(self.restorer.until_next)
         except AmqpError as error:
             return str(error)
 

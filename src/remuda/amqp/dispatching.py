@@ -56,6 +56,8 @@ class Dispatcher:
                 if channel is None:
                     if number == 0:
                         self._control(method)
+                    else:
+                        connection.restorer.answered_late(number, method)
                 elif type(method) is BasicDeliver:
                     consumer = channel.consumers.get(method.consumer_tag)
                     if consumer is not None:
