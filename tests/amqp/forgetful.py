@@ -33,7 +33,6 @@ from remuda.amqp.methods import (
 )
 
 _ANSWERS: Final[dict[type[Method], Method]] = {
-    ConnectionStartOk: ConnectionTune(100, 131072, 0),
     ConnectionOpen: ConnectionOpenOk(),
     ConnectionClose: ConnectionCloseOk(),
     ChannelOpen: ChannelOpenOk(),
@@ -47,11 +46,12 @@ class ForgetfulBroker:
     """Each connection has a thread. `forget` is how often each kind of request is not answered: from then on its
     channel hangs, as one of RabbitMQ's does behind a queue without a leader, until `remember`."""
 
-    def __init__(self, **forget: int) -> None:
+    def __init__(self, channel_max: int = 100, **forget: int) -> None:
         self.forget = Counter(forget)
+        self._answers = _ANSWERS | {ConnectionStartOk: ConnectionTune(channel_max, 131072, 0)}
         self.seen: list[tuple[int, str]] = []
         """Channel and name of all that came, in order."""
-        self._hanging: dict[int, list[Method]] = defaultdict(list)
+        self._hanging: dict[tuple[socket.socket, int], list[Method]] = defaultdict(list)
         self._guard = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
@@ -78,11 +78,11 @@ class ForgetfulBroker:
     def remember(self) -> None:
         """Answer what was left unanswered, in its order."""
         with self._guard:
-            hanging = {number: list(methods) for number, methods in self._hanging.items()}
+            hanging = dict(self._hanging)
             self._hanging.clear()
-            for number, methods in hanging.items():
+            for (one, number), methods in hanging.items():
                 for method in methods:
-                    self._answer(self._sockets[-1], number, method)
+                    self._answer(one, number, method)
 
     def count(self, name: str) -> int:
         return sum(name == one for _, one in self.seen)
@@ -110,15 +110,16 @@ class ForgetfulBroker:
     def _take(self, one: socket.socket, number: int, method: Method) -> None:
         name = type(method).__name__
         self.seen.append((number, name))
-        if number in self._hanging or self.forget[name] > 0:
-            if number not in self._hanging:
+        place = one, number
+        if place in self._hanging or self.forget[name] > 0:
+            if place not in self._hanging:
                 self.forget[name] -= 1
-            self._hanging[number].append(method)
+            self._hanging[place].append(method)
             return
         self._answer(one, number, method)
 
     def _answer(self, one: socket.socket, number: int, method: Method) -> None:
-        answer = _ANSWERS.get(type(method))
+        answer = self._answers.get(type(method))
         if isinstance(method, BasicConsume):
             answer = BasicConsumeOk(method.consumer_tag)
         elif isinstance(method, BasicCancel):

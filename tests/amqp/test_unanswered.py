@@ -68,6 +68,18 @@ def test_consumers_that_come_back_are_asked_for_until_they_are_answered() -> Non
         assert connection.connects == 2
 
 
+def test_where_no_number_is_left_the_connection_is_made_anew() -> None:
+    with (
+        ForgetfulBroker(QueueDeclare=1, channel_max=1) as broker,
+        Connection(broker.url, retry_after=0.05, backoff=0.01) as connection,
+    ):
+        channel = connection.channel()
+        with pytest.raises(ConnectionLost, match="QueueDeclare was not answered"):
+            channel.declare_queue("q")
+        channel.declare_queue("q")
+        assert connection.connects == 2
+
+
 def test_what_cannot_be_repeated_is_not() -> None:
     with (
         ForgetfulBroker(QueueDelete=1) as broker,

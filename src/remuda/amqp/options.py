@@ -37,6 +37,12 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_buffered: int = 16 << 20
     name: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout", "reply_timeout", "retry_after"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise InvalidOption(f"{name} must be more than no time at all, not {value!r}")
+
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"{'amqps' if self.tls else 'amqp'}://{self.user}@{hosts}/{self.virtual_host.removeprefix('/')}"

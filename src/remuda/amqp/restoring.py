@@ -12,6 +12,7 @@ from remuda.amqp.errors import AmqpError, ChannelClosed, ReplyTimeout
 from remuda.amqp.frames import method_frame
 from remuda.amqp.heartbeats import IDLE
 from remuda.amqp.methods import BasicQos, ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk, Method
+from remuda.model.errors import Conflict
 
 if TYPE_CHECKING:
     from remuda.amqp.connection import Connection
@@ -74,16 +75,20 @@ class Restorer:
         """Go on with a channel under another number, since the broker's end of this one does not answer, as when its
         queue has no leader. It is told to close, so that what it may still deliver goes back. With the connection's
         lock held; the receipts are to be settled."""
-        connection = self._connection
+        connection, closing = self._connection, not channel.open
+        try:
+            following = connection.free_number()
+        except Conflict:
+            connection.give_up(reason)
+            return []
         _LOG.warning("channel %d does not answer, and is left behind: %s", channel.number, reason)
-        closing = not channel.open
         receipts = channel.lost(ReplyTimeout(reason))
         del connection.channels[channel.number]
         self.left_behind.add(channel.number)
         if not closing:
             connection.put(method_frame(channel.number, ChannelClose(200, "no answer")))
-            channel.renumber(connection.free_number())
-            connection.channels[channel.number] = channel
+            channel.renumber(following)
+            connection.channels[following] = channel
             self.add(channel)
             connection.wake()
         return receipts
