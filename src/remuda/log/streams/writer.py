@@ -215,6 +215,8 @@ class StreamWriter:
             if self._owned and not self._connection.up:
                 self._connection.close()  # the thread waits for it, in vain
             self._thread.join(self._timeout)
+            if self._owned:
+                self._connection.hurry(_FAREWELL)
             with contextlib.suppress(AmqpError):
                 self._channel.close()
             if self._owned:
