@@ -16,13 +16,17 @@ from hypothesis import strategies as st
 
 import remuda
 from remuda.amqp.connection import Connection
+from remuda.amqp.consumer import Consumer
+from remuda.amqp.delivery import Delivery
 from remuda.log.codec import Damaged
-from remuda.log.eventlog import EventLog, open_event_log
+from remuda.log.eventlog import Ends, EventLog, open_event_log
 from remuda.log.streams import log as streams
+from remuda.log.streams import source as sources
 from remuda.log.streams.entries import decode_entry, encode_entry, encode_records
 from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import GONE, ROWS, first_of, neighbours, reference
 from remuda.log.streams.references import References
+from remuda.log.streams.source import StreamSource
 from remuda.log.streams.writer import Retention, StreamWriter
 from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, RemudaError, StorageError
 from remuda.model.ids import Snowflakes
@@ -315,6 +319,52 @@ def test_l8_numbers_and_times_beyond_all_are_answered(url: str) -> None:
         assert log.offset_at(late) == log.position_at(late) == end
     for id in ("", "\ud800", "x" * 10_000, "-5", "9" * 18):
         assert log.offset_of(id) is None
+
+
+def test_l8_a_stream_without_entries_is_told_by_its_count(
+    url: str, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L8: nothing comes and RabbitMQ counts nothing. It counts every five seconds, which is not waited for here."""
+    monkeypatch.setattr(sources, "_COUNTED", 0.1)
+    monkeypatch.setattr(sources, "_LOOK", 0.1)
+    name = url.partition("log=")[2]
+    with Connection(broker_url) as connection:
+        connection.channel().declare_queue(name, arguments={"x-queue-type": "stream"})
+    log = StreamLog(url)
+    assert log.ends() == Ends(0, 0, 0, 0)
+    assert rows_of(log) == []
+    assert log.offset_at(0) == 0
+    log.close()
+
+
+def test_l8_entries_that_are_slow_to_come_are_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L8: where RabbitMQ counts some, a reader under load does not take the stream for empty."""
+    with StreamWriter(url) as writer:
+        writer.append([batch(["only"])])
+    monkeypatch.setattr(sources, "_COUNTED", 0.0)
+    monkeypatch.setattr(StreamSource, "_count", lambda source, channel: 2)
+    taken, waits = StreamSource._taken, iter([True, True, False])
+
+    def late(source: StreamSource, consumer: Consumer, wait: float) -> list[Delivery]:
+        return [] if next(waits, False) else taken(source, consumer, wait)
+
+    monkeypatch.setattr(StreamSource, "_taken", late)
+    source = StreamSource(url)
+    last = source.last()
+    assert last is not None
+    assert last.number >= 1
+    source.close()
+
+
+def test_l8_a_time_behind_the_last_entry_is_told_at_once(url: str) -> None:
+    """L8: by what comes of the last entry, not by waiting whether something comes."""
+    with StreamWriter(url) as writer:
+        writer.append([batch(["only"])])
+    source = StreamSource(url)
+    for _ in range(3):
+        assert source.at_time(now() + 3600 * 1_000_000) is None
+        assert source.at_time(0) == source.first()
+    source.close()
 
 
 def test_l8_one_log_serves_many_threads(url: str) -> None:
