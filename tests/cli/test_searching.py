@@ -38,7 +38,7 @@ def test_search_goes_on_page_by_page(remuda: Remuda, data: str) -> None:
     [
         ("stat:dead", "the fields are"),
         ("state:gone", "the states are"),
-        ("since:never", "is no time"),
+        ("since:never", "since: 'never' is not a time"),
         ("!!!", "no word"),
         ("text:" + "a" * 300, "longer than"),
     ],

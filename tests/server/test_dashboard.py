@@ -85,7 +85,7 @@ def test_queue_page_draws_charts_and_pauses_and_resumes(shop: Site, watched: Wat
     expect(page.get_by_text("acknowledge timeout", exact=True)).to_be_visible()
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("status")).to_contain_text("reserve is paused")
-    assert shop.queue("reserve")["status"] == "paused"
+    assert shop.queue("reserve")["status"] == "only-publish"
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.get_by_text("Change an option").click()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from remuda.broker.allocation import keep_freed_memory
 from remuda.broker.backend import Backend
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.runtime import Runtime
-from remuda.broker.options import BrokerOptions
+from remuda.broker.options import BrokerKwargs, BrokerOptions
 from remuda.broker.shared.filesystems import check_local
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
     from remuda.broker.rabbitmq.threads import RabbitBroker
 
+_PARTS: Final = frozenset({"extensions", "clock", "records"})
+"""What is given to a broker beside its options."""
+
 
 def open_broker(
     url: str | os.PathLike[str],
     *,
     extensions: Extensions | None = None,
     clock: Clock | None = None,
-    **options: Any,
+    **options: Unpack[BrokerKwargs],
 ) -> EmbeddedBroker:
     """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`.
 
@@ -45,7 +49,7 @@ async def open_async_broker(
     *,
     extensions: Extensions | None = None,
     clock: Clock | None = None,
-    **options: Any,
+    **options: Unpack[BrokerKwargs],
 ) -> AsyncEmbeddedBroker:
     """Open the broker at `url` for use from coroutines."""
     if _is_rabbitmq(url):
@@ -58,12 +62,18 @@ async def open_async_broker(
     return AsyncEmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
+def check_opening(url: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+    """Raise `InvalidOption` for a URL or for options that no broker takes. Opens nothing."""
+    parse_url(url)
+    BrokerOptions.parse(**{name: value for name, value in options.items() if name not in _PARTS})
+
+
 def _is_rabbitmq(url: str | os.PathLike[str]) -> bool:
     return parse_url(url).scheme in (AMQP, AMQPS)
 
 
 def _rabbit(
-    url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: dict[str, Any]
+    url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: BrokerKwargs
 ) -> RabbitBroker:
     from remuda.broker.rabbitmq.opening import open_rabbit_broker
 
