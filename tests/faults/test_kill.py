@@ -15,7 +15,7 @@ from tests.faults.witness import Witness
 DIRECTORIES = 8
 KILLS_EACH = 5
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

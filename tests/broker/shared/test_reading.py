@@ -164,7 +164,7 @@ def test_s5_whoever_gives_up_leaves_the_reading_to_others(folder: Path) -> None:
         at_once(4, work)
         assert len(told) == 4
         theirs.close()
-        listening.join(30)
+        listening.join(60)
         assert not listening.is_alive()
         guest.leave_line()
 
