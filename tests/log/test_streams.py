@@ -230,7 +230,7 @@ def test_l1_many_processes_write_one_log_and_every_reader_sees_the_same(url: str
         for name in ("a", "b", "c")
     ]
     try:
-        assert [writer.wait(90) for writer in writers] == [0, 0, 0]
+        assert [writer.wait(150) for writer in writers] == [0, 0, 0]
     finally:
         for writer in writers:
             writer.kill()
@@ -403,7 +403,7 @@ def test_l8_what_others_put_into_the_stream_is_a_gap_and_no_more(url: str, broke
             writer.append([batch([f"mine-{n}"])])
             writer.flush()
             for junk in (b"", b"hello", b"RMD1" + b"\0" * 40):
-                channel.publish("", writer.stream, junk).wait(30)
+                channel.publish("", writer.stream, junk).wait(60)
         tell(writer, "mine-0", State.FETCHED)
         writer.flush()
     log = open_event_log(url)
@@ -423,7 +423,7 @@ def test_l8_what_the_broker_let_go_is_told(url: str) -> None:
             writer.append([batch([f"{n}"], b"x" * 20_000)])
             writer.flush()
         log = open_event_log(url)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while log.ends().first_offset == 0 and time.monotonic() < deadline:
             writer.append([batch([uuid.uuid4().hex], b"x" * 20_000)])
             writer.flush()
@@ -466,7 +466,7 @@ def test_l1_confirms_that_are_lost_are_looked_up(url: str, rabbit: RabbitNode) -
         for n in range(5):
             proxy.delay = 0.3  # the cut comes while confirms are held back
             writer.append([batch([f"id-{n}"])])
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while [id for _, id in rows_of(open_event_log(url))].count(f"id-{n}") == 0:
                 assert time.monotonic() < deadline
             proxy.delay = 0.0
@@ -519,11 +519,11 @@ def test_l8_a_follower_comes_back_where_it_was(url: str, rabbit: RabbitNode) -> 
         for n in range(9):
             writer.append([batch([f"id-{n}"])])
             writer.flush()
-            assert arrived.acquire(timeout=30)
+            assert arrived.acquire(timeout=60)
             if n % 3 == 2:
                 proxy.cut()
         stop.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert found == [f"id-{n}" for n in range(9)]
 
@@ -548,8 +548,8 @@ def test_l8_a_follower_waits_for_a_message_that_is_on_the_way(url: str, monkeypa
         other.flush()
         writer.append([batch(["on the way"])])
         writer.flush()
-        assert arrived.wait(30)
+        assert arrived.wait(60)
         stop.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert found == [rows_of(open_event_log(url))[0][0]]

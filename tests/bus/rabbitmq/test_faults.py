@@ -29,7 +29,7 @@ from tests.servers.faultproxy import FaultProxy
 from tests.servers.rabbitmq import RabbitNode, end_node, start_node
 
 SOON = 60.0
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 MakeBus = Callable[..., Bus]
 
 
