@@ -145,12 +145,13 @@ class RabbitNode:
         self._server = None
 
     def _await(self, server: subprocess.Popen[bytes], port: int, hello: str) -> None:
-        """Until it takes connections, and answers where something is said to it."""
+        """Until it takes connections, and answers where something is said to it.
+
+        Nodes of a cluster share an epmd: those that were started besides end when they find it.
+        """
         deadline = time.monotonic() + _START
         while time.monotonic() < deadline:
-            if server.poll() is not None:
-                output = self.directory / "output"
-                raise AssertionError(output.read_text()[-3000:] if output.exists() else f"{server.args!r} ended")
+            ended = server.poll() is not None
             try:
                 with socket.create_connection(("127.0.0.1", port), timeout=20) as probe:
                     probe.sendall(hello.encode())
@@ -158,6 +159,9 @@ class RabbitNode:
                         return
             except OSError:
                 pass
+            if ended:
+                output = self.directory / "output"
+                raise AssertionError(output.read_text()[-3000:] if output.exists() else f"{server.args!r} ended")
             time.sleep(0.1)
         raise AssertionError(f"{server.args!r} did not start within {_START:.0f} s")
 
