@@ -55,9 +55,9 @@ def test_one_message_takes_few_steps(delayed: bool, tmp_path: Path) -> None:
         take()
         turns = [(calls_of(publish), calls_of(take)) for _ in range(TURNS)]
         published, taken = (min(steps, key=len) for steps in zip(*turns, strict=True))
-        assert len(published) <= 36
+        assert len(published) <= 30
         assert len({file for file, _ in published}) <= 21  # with this one
-        assert len(published) + len(taken) <= 90
+        assert len(published) + len(taken) <= 80
 
 
 def test_a_failure_takes_few_steps(tmp_path: Path) -> None:
