@@ -16,9 +16,7 @@ from remuda import Message, open_broker
 from remuda.cli.app import app
 from remuda.log import spool
 from remuda.log.backup import backup
-from remuda.log.check import check
 from remuda.log.directory import MARKER
-from remuda.log.disk import DirectoryDisk
 from remuda.model.errors import ForeignDirectory, InvalidOption, StorageError
 from tests.faults import backups
 from tests.faults.backups import loaded_broker
@@ -88,14 +86,12 @@ def test_l9_every_kind_of_damage_is_found(tmp_path: Path) -> None:
                 file.write_bytes(data[: rng.randrange(written)])
             else:
                 file.unlink()
-            report = check(DirectoryDisk(tmp_path / "whole", create=False))
             code, told = run("check", tmp_path / "whole")
             file.write_bytes(data)
             if harm == "gone" and (name.parts[0] in ("checkpoint", "spool", "index") or name.name == "newest"):
                 continue  # an older checkpoint or the sealed file does as well; an empty batch holds nothing
             assert code == 1, (name, harm)
             assert told["findings"], (name, harm)
-            assert not report.clean, (name, harm)
             found[name.parts[0]] = found.get(name.parts[0], 0) + 1
     assert set(found) == {"tail", "sealed", "checkpoint", "spool", "index"}
     assert run("check", tmp_path / "whole")[0] == 0

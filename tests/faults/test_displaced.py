@@ -296,7 +296,7 @@ def test_l9_a_pipe_among_the_sealed_files_is_told_and_not_waited_for(path: Path)
     told: list[CheckReport] = []
     thread = threading.Thread(target=lambda: told.append(looked_at(path)), daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert told, "the check waits for the other end of a pipe"
     assert any("pipe" in finding.text for finding in told[0].findings)
 
@@ -343,7 +343,7 @@ def test_l7_a_directory_that_goes_away_under_its_broker_stops_it_and_everyone_kn
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         else:
             shutil.rmtree(path / "tail")
-        thread.join(30)
+        thread.join(60)
         assert isinstance(told[0], StorageError)
         assert not broker.runtime.health().live
         with pytest.raises(StorageError, match="nothing more is written"):

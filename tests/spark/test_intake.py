@@ -41,7 +41,7 @@ def take_in(broker: EmbeddedBroker) -> None:
 
 
 def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -311,9 +311,9 @@ class Log:
         if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
             return False
         part = self._pending[0]
-        data = b"".join(part.chunks)
-        if len(data) > _SMALL:
+        if sum(map(len, part.chunks)) > _SMALL:
             return False
+        data = b"".join(part.chunks)
         self._pending = []
         try:
             self._writer.write(part.segment, data)

@@ -14,9 +14,10 @@ from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.options import read_publish_options
 from remuda.bus.publishing.replies import ReplyListener
-from remuda.model.durations import SECOND, Duration, micros
+from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.message import Message
+from remuda.model.options import read_duration
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
@@ -36,11 +37,12 @@ class Calls:
         self._opening = threading.Lock()
 
     def call(self, topic: str, body: Any, timeout: Duration, result: Any, options: Mapping[str, Any]) -> Any:
+        bodies.read_wanted("result", result)
         message, future = self.ask(topic, body, timeout, options)
         try:
             if (test := self.test) is not None:
                 test.serve(future)
-            reply = future.result(micros(timeout) / SECOND)
+            reply = future.result(read_duration("timeout", timeout) / SECOND)
         except TimeoutError:
             if future.done():
                 raise
@@ -54,11 +56,12 @@ class Calls:
     ) -> Any:
         import asyncio
 
+        bodies.read_wanted("result", result)
         message, future = await asyncio.to_thread(self.ask, topic, body, timeout, options)
         try:
             if (test := self.test) is not None:
                 await test.serve_async(future)
-            reply = await asyncio.wait_for(asyncio.wrap_future(future), micros(timeout) / SECOND)
+            reply = await asyncio.wait_for(asyncio.wrap_future(future), read_duration("timeout", timeout) / SECOND)
         except TimeoutError:
             raise _no_reply(topic, timeout) from None
         finally:
@@ -75,7 +78,7 @@ class Calls:
                 "a call inside a transaction would wait for ever: its message is sent only after the commit. Call "
                 "before or after the transaction, or publish with a callback; nothing was stored"
             )
-        deadline = bus.now() + micros(timeout)
+        deadline = bus.now() + read_duration("timeout", timeout)
         replies = self._listening()
         chosen = read_publish_options({**options, "callback": replies.topic})
         message = self._publisher.message(topic, body, chosen)[0]
