@@ -33,12 +33,17 @@ _PER_SECOND: Final = 40_000
 _WINDOW: Final = 1000
 _SIZES: Final = {"100B": 100, "1KiB": 1024}
 _PAIRS: Final = {"1-1": 1, "2-2": 2}
+_LATER: Final = "; sealing is put off to a quiet moment"
 _BOUND_BY: Final = {
     "transient": "one core's Python: the server is a single process",
-    "durable": "one core's Python: the server is a single process",
-    "synced": "one core's Python, and a sync for each window of confirms",
+    "durable": f"one core's Python: the server is a single process{_LATER}",
+    "synced": f"one core's Python, and a sync for each window of confirms{_LATER}",
 }
 _LARGER: Final = "; of what a consumer leaves more than 8 MiB behind, the log is read again"
+_PUT_OFF: Final = 15.0
+_LOOK: Final = 1.2
+"""Longer than a server of ours needs to find that it is quiet now."""
+_IDLE: Final = 0.1
 _numbers = itertools.count(1)
 
 
@@ -133,6 +138,16 @@ def measure(
     return Round(each * pairs / seconds, cpu, max(shares))
 
 
+def wait_until_idle(target: Target) -> None:
+    """Return when a server does little or nothing, or does not come to an end with it."""
+    deadline, worked = time.monotonic() + _PUT_OFF, cpu_seconds(target.pid)
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK)
+        before, worked = worked, cpu_seconds(target.pid)
+        if worked - before < _IDLE * _LOOK:
+            return
+
+
 def row(name: str, effort: Effort) -> Result:
     """One row: Remuda, and RabbitMQ with classic queues or, where messages are synced, with quorum queues too."""
     _, mode, pairs, size = name.split("/")
@@ -144,9 +159,11 @@ def row(name: str, effort: Effort) -> Result:
         for _ in range(effort.rounds):
             # About as many as take the same time.
             rounds["remuda"].append(measure(ours, **shape, count=4 * count, kind="classic"))
+            wait_until_idle(ours)  # what it put off, as sealing, is not to cost the other side
             rounds["classic"].append(measure(theirs, **shape, count=count, kind="classic"))
             if mode == "synced":
                 rounds.setdefault("quorum", []).append(measure(theirs, **shape, count=count, kind="quorum"))
+            wait_until_idle(theirs)
     rates = {side: statistics.median(one.rate for one in found) for side, found in rounds.items()}
     settings = {
         "window": _WINDOW, "prefetch": 1000,

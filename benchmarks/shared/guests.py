@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from huey.storage import SqliteStorage
 
+from benchmarks.shared.bare import bare_guest
 from remuda import Message, open_broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
@@ -110,6 +111,7 @@ _WORKS: dict[str, Callable[[Path, int], tuple[Work, Callable[[], None]]]] = {
     "remuda handle": _remuda(handling),
     "huey publish": lambda directory, batch: _huey(directory, batch, takes=False),
     "huey handle": lambda directory, batch: _huey(directory, batch, takes=True),
+    "bare publish": lambda directory, batch: bare_guest(directory, BODY),
 }
 
 

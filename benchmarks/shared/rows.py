@@ -2,8 +2,9 @@
 
 Everything is synced before it is confirmed, on both sides: huey's SQLite has `synchronous=FULL` and a write-ahead log,
 so each of its messages waits for a sync of its own, whatever the number of processes. Guests that wait for each message
-have as many under way as there are guests, so no sync can carry more: that many times what one process does alone, with
-nothing but its syncs to wait for, is the ceiling of a row `one`.
+have as many under way as there are guests, so no sync can carry more. The limit of a row `one` is what is left when all
+that a broker is for is left out (`bare.py`): processes that send and wait, and one that writes, syncs once for all, and
+answers. Of the other rows it is the rate of one process that has the directory for itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from benchmarks.effort import Effort
 from benchmarks.results import Result, latency_result, rate_result
 from benchmarks.scratch import scratch
+from benchmarks.shared.bare import bare_host
 from benchmarks.shared.guests import QUEUE, Ran, publishing, run, takeovers
 from benchmarks.syncs import counted_syncs
 from remuda import open_broker
@@ -35,16 +37,16 @@ class Round(NamedTuple):
 
 
 def publish(each: str, guests: int, effort: Effort) -> Result:
-    """Guests publish side by side; the limit is the rate of one process that has the directory for itself."""
+    """Guests publish side by side."""
     batch, seconds = _BATCHES[each], _seconds(effort)
     ours: list[Round] = []
     peers: list[Ran] = []
-    lone: list[float] = []
+    limits: list[float] = []
     for _ in range(effort.rounds):  # in turn, so that a busy moment of the machine is everybody's
         ours.append(_remuda(guests, "remuda publish", seconds, batch))
         peers.append(_huey(guests, "publish", seconds, batch))
-        lone.append(_alone(seconds, batch))
-    rate, huey, alone = (median(one.rate for one in ours), median(one.rate for one in peers), median(lone))
+        limits.append(_bare(guests, seconds) if batch == 1 else _alone(seconds, batch))
+    rate, huey, limit = (median(one.rate for one in ours), median(one.rate for one in peers), median(limits))
     settings: dict[str, Any] = {
         "guests": guests, "batch": batch, "sync": "always", "seconds": seconds, "huey_sync": "synchronous=FULL, WAL",
         "messages_per_sync": round(median(one.messages_per_sync for one in ours), 2),
@@ -55,9 +57,12 @@ def publish(each: str, guests: int, effort: Effort) -> Result:
         },
     }  # fmt: skip
     if batch == 1:
-        settings["ceiling"] = round(guests * alone, 1)
-        settings["bound_by"] = f"each guest waits for its message: a sync carries {guests} at most, huey's carries 1"
-    return rate_result(f"shared/publish/{each}/{guests}g", rate, {"huey": huey}, alone, settings)
+        settings["limit_to_huey"] = round(limit / huey, 1)
+        settings["bound_by"] = (
+            f"each guest waits for its message, so a sync carries {guests} at most (huey's carries 1), and guests and "
+            f"host share the cores: with nothing but sockets and syncs it would be {limit / huey:.1f} times huey"
+        )
+    return rate_result(f"shared/publish/{each}/{guests}g", rate, {"huey": huey}, limit, settings)
 
 
 def end_to_end(effort: Effort) -> Result:
@@ -119,6 +124,11 @@ def _remuda(guests: int, work: str, seconds: float, batch: int) -> Round:
 def _huey(guests: int, work: str, seconds: float, batch: int) -> Ran:
     with scratch() as folder:
         return run(guests, f"huey {work}", folder, seconds, min(batch, 10))
+
+
+def _bare(guests: int, seconds: float) -> float:
+    with scratch() as folder, bare_host(folder, guests):
+        return run(guests, "bare publish", folder, seconds, 1).rate
 
 
 def _alone(seconds: float, batch: int) -> float:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from remuda.model.errors import InvalidOption
-from remuda.server.users import EVERYTHING, Users, add_user, check_vhost, list_users, remove_user
+from remuda.server.users import EVERYTHING, Users, add_user, check_vhost, hashed, list_users, remove_user
+
+_ANN = f"[users.ann]\npassword = '{hashed('correct horse')}'\n"
+_SALT, _DIGEST = "A" * 22 + "==", "A" * 43 + "="
 
 
 def test_a_password_opens_what_was_granted(tmp_path: Path) -> None:
@@ -52,11 +55,18 @@ def test_users_are_changed_and_removed(tmp_path: Path) -> None:
     "content",
     [
         "", "nonsense", "[users]\nann = 1", "[users.ann]\npassword = 'plain'", "[users.ann]\npassword = 5",
-        "[users.ann]\npassword = 'scrypt:16384:8:1:AAAA:AAAA'\nrole = 'x'",
-        "[users.ann]\npassword = 'scrypt:16384:8:1:AAAA:AAAA'\n[users.ann.vhosts.'a/b']\nread = '.*'",
-        "[users.ann]\npassword = 'scrypt:16384:8:1:AAAA:AAAA'\n[users.ann.vhosts.'/']\nread = '('",
-        "[users.ann]\npassword = 'scrypt:16384:8:1:AAAA:AAAA'\n[users.ann.vhosts.'/']\nown = '.*'",
-        "[users.ann]\npassword = 'scrypt:99999999:8:1:AAAA:AAAA'",
+        f"{_ANN}role = 'x'",
+        f"{_ANN}[users.ann.vhosts.'a/b']\nread = '.*'",
+        f"{_ANN}[users.ann.vhosts.'/']\nread = '('",
+        f"{_ANN}[users.ann.vhosts.'/']\nread = 5",
+        f"{_ANN}[users.ann.vhosts.'/']\nown = '.*'",
+        f"{_ANN}vhosts = 5",
+        f"[users.ann]\npassword = 'scrypt:99999999:8:1:{_SALT}:{_DIGEST}'",
+        f"[users.ann]\npassword = 'scrypt:16383:8:1:{_SALT}:{_DIGEST}'",
+        f"[users.ann]\npassword = 'scrypt:131072:16:1:{_SALT}:{_DIGEST}'",
+        f"[users.ann]\npassword = 'scrypt:16384:8:1::{_DIGEST}'",
+        f"[users.ann]\npassword = 'scrypt:16384:8:1:{_SALT}:AAAA'",
+        f"[users.ann]\npassword = 'scrypt:16384:8:1:{_SALT}!:{_DIGEST}'",
     ],
 )  # fmt: skip
 def test_a_file_that_is_wrong_says_where(tmp_path: Path, content: str) -> None:
@@ -79,3 +89,27 @@ def test_short_passwords_and_strange_names_are_refused(tmp_path: Path) -> None:
             add_user(tmp_path / "users.toml", name, password, {"/": EVERYTHING})
     with pytest.raises(InvalidOption, match="cannot be read"):
         Users.load(tmp_path / "missing")
+
+
+def test_a_password_that_was_right_is_known_again_and_a_wrong_one_never(tmp_path: Path) -> None:
+    """S4: a thousand clients of one user do not wait for a thousand checks."""
+    file = tmp_path / "users.toml"
+    add_user(file, "ann", "correct horse", {"/": EVERYTHING})
+    add_user(file, "bob", "battery staple", {"/": EVERYTHING})
+    users = Users.load(file)
+    assert users.check("ann", "correct horse") is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hashlib.scrypt", lambda *_, **__: b"")
+        assert users.check("ann", "correct horse") is not None
+        assert users.check("ann", "battery staple") is None
+        assert users.check("bob", "correct horse") is None
+
+
+def test_a_file_stays_readable_for_whom_it_was(tmp_path: Path) -> None:
+    """As when a server in a container reads it, as another user."""
+    file = tmp_path / "users.toml"
+    add_user(file, "ann", "correct horse", {"/": {"read": "\x7f"}})
+    file.chmod(0o644)
+    add_user(file, "bob", "battery staple", {"/": EVERYTHING})
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    assert list_users(file)["ann"] == {"/": {"read": "\x7f"}}

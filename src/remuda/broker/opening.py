@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
+from remuda.broker.allocation import keep_freed_memory
 from remuda.broker.backend import Backend
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
@@ -76,6 +77,7 @@ def _rabbit(
 ) -> RabbitBroker:
     from remuda.broker.rabbitmq.opening import open_rabbit_broker
 
+    keep_freed_memory()
     if extensions is not None and extensions != Extensions():
         raise Unsupported("extensions are parts of the embedded broker; RabbitMQ has its own", "extensions")
     return open_rabbit_broker(os.fspath(url), clock=clock, **options)
@@ -84,6 +86,7 @@ def _rabbit(
 def _runtime(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
 ) -> Backend:
+    keep_freed_memory()
     place = parse_url(url)
     if place.scheme == MEMORY:
         for name in ("lake", "collect_after_archive"):

@@ -66,8 +66,9 @@ def run(
     from remuda.bus.execution.signals import StopOnSignal
     from remuda.bus.observing.logs import configure
     from remuda.cli.target import load_bus
-    from remuda.cli.workers import run_workers
+    from remuda.cli.workers import end_with_supervisor, run_workers
 
+    end_with_supervisor()
     bus = load_bus(app)  # what is wrong with it is said once, not by every process
     configure(as_json=log_json)
     # What ends by itself needs no page to look at meanwhile, unless one is asked for.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -15,6 +17,24 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _STEADY: Final = 30.0
 """Seconds after which a process counts as well started."""
+_SUPERVISOR: Final = "REMUDA_SUPERVISOR"
+_LOOK: Final = 1.0
+_AT_ONCE: Final = 3
+"""Signals after which workers are killed: one that is frozen hears of no other."""
+
+
+def end_with_supervisor() -> None:
+    """In a worker: stop in order when the process that looks after it is gone without a word, as after kill -9 or when
+    its terminal was closed. Else nobody would ever stop it, and its successors would come on top of it."""
+    supervisor = os.environ.pop(_SUPERVISOR, None)
+    if supervisor is not None:
+        threading.Thread(target=_watch, args=(int(supervisor),), name="remuda-supervisor", daemon=True).start()
+
+
+def _watch(supervisor: int) -> None:
+    while os.getppid() == supervisor:
+        time.sleep(_LOOK)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Worker:
@@ -32,14 +52,16 @@ class _Worker:
 
     def _start(self) -> None:
         # In a session of its own, so that Ctrl-C reaches this process alone, and each is asked to stop just once.
-        self.process = subprocess.Popen([sys.executable, "-m", "remuda.cli", *self._arguments], start_new_session=True)
+        command = [sys.executable, "-m", "remuda.cli", *self._arguments]
+        environment = {**os.environ, _SUPERVISOR: str(os.getpid())}
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True)
         self._since = time.monotonic()
 
     def look_after(self) -> None:
         now = time.monotonic()
         if self.process is None:
             if now >= self._again_at:
-                self._start()
+                self._start_again(now)
             return
         code = self.process.poll()
         if code is None or self.done:
@@ -53,6 +75,14 @@ class _Worker:
         print(f"worker {self.number} ended {how}; starting it anew in {self._pause:g}s", file=sys.stderr, flush=True)
         self.process, self._again_at = None, now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _start_again(self, now: float) -> None:
+        try:
+            self._start()
+        except OSError as error:  # as when there is no memory for it
+            print(f"worker {self.number} cannot be started: {error}; trying again", file=sys.stderr, flush=True)
+            self._again_at = now + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def signal(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -83,7 +113,7 @@ def run_workers(arguments: Sequence[str], count: int) -> None:
 
 
 def _stop(workers: Sequence[_Worker], asked: Sequence[int]) -> None:
-    """Ask all to stop and wait; a second signal to us is passed on as theirs."""
+    """Ask all to stop and wait; a second signal to us is passed on as theirs, and a third ends them."""
     for worker in workers:
         worker.signal(signal.SIGTERM)
     passed_on = max(len(asked), 1)
@@ -91,5 +121,5 @@ def _stop(workers: Sequence[_Worker], asked: Sequence[int]) -> None:
         if len(asked) > passed_on:
             passed_on = len(asked)
             for worker in workers:
-                worker.signal(signal.SIGTERM)
+                worker.signal(signal.SIGTERM if passed_on < _AT_ONCE else signal.SIGKILL)
         time.sleep(0.02)

@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from remuda.broker.port import Broker
+from remuda.broker.shared.tls import no_passphrase
 from remuda.model.errors import InvalidOption
 from remuda.server.addresses import is_loopback
 from remuda.server.amqp.connection import Limits
 from remuda.server.amqp.shell import AmqpServer
 from remuda.server.users import Users
 from remuda.server.wire import WireServer, serve_wire
+
+_FILES: Final = 1 << 16
+_SPARE_FILES: Final = 200
 
 
 class Listener(Protocol):
@@ -55,16 +62,16 @@ class AmqpListener:
         self._server: AmqpServer | None = None
 
     async def open(self, broker: Broker) -> str:
-        server = AmqpServer(broker.aio, users=self._users, vhosts=self._vhosts, limits=self._limits)
+        limits = possible(self._limits or Limits())
+        server = AmqpServer(broker.aio, users=self._users, vhosts=self._vhosts, limits=limits)
         await server.start()
         try:
             port = await server.listen(self._host, self._port, self._tls)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await server.close()
             where = f"{self._host}:{self._port}"
-            raise InvalidOption(
-                f"cannot listen on {where}: {error.strerror or error}; choose another --listen"
-            ) from None
+            why = getattr(error, "strerror", None) or error
+            raise InvalidOption(f"cannot listen on {where}: {why}; choose another --listen") from None
         self._server = server
         shown = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'amqps' if self._tls else 'amqp'}://{shown}:{port}"
@@ -111,7 +118,7 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password=no_passphrase)
     except (OSError, ssl.SSLError) as error:
         raise InvalidOption(f"the certificate {certificate!r} or its key {key!r} cannot be used: {error}") from None
     return context
@@ -119,7 +126,26 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
 
 def run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str]], None]) -> None:
     """Listen until SIGTERM or Ctrl-C, then end in order."""
+    allow_many_connections()
     asyncio.run(_run(broker, listeners, ready))
+
+
+def allow_many_connections() -> None:
+    """Ask the system for as many files as a server may need: by default there are fewer than a thousand clients do."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def possible(limits: Limits) -> Limits:
+    """These limits, with no more connections than leave some files to the broker itself."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return limits
+    most = max(files - min(_SPARE_FILES, files // 2), 1)
+    return msgspec.structs.replace(limits, connection_max=min(limits.connection_max, most))
 
 
 async def _run(broker: Broker, listeners: Sequence[Listener], ready: Callable[[list[str]], None]) -> None:

@@ -8,6 +8,7 @@ import hmac
 import os
 import re
 import secrets
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,6 +25,9 @@ _COST: Final = 1 << 14
 _BLOCK: Final = 8
 _MEMORY: Final = 128 << 20
 _MOST_COST: Final = 1 << 17
+_SALT: Final = 8
+"""Bytes that a salt has at least."""
+_DIGEST: Final = 32
 
 
 class User(msgspec.Struct, frozen=True):
@@ -56,6 +60,10 @@ class Users:
 
     def __init__(self, users: Iterable[tuple[User, str]]) -> None:
         self._users = {user.name: (user, password) for user, password in users}
+        self._secret = secrets.token_bytes(32)
+        self._right: dict[str, bytes] = {}
+        """By name, a digest of the password that was right, which only this process can make: clients that come back,
+        or come by the thousand, need not wait for one another."""
         if not self._users:
             raise InvalidOption("a file of users needs at least one; add one with: remuda users add FILE NAME")
         self._nobody = hashed(secrets.token_urlsafe(16))
@@ -71,7 +79,13 @@ class Users:
     def check(self, name: str, password: str) -> User | None:
         """The user, if the password is right. This takes a while by design: call it in a thread."""
         user, kept = self._users.get(name, (None, self._nobody))
-        return user if _matches(password, kept) and user is not None else None
+        digest = hashlib.blake2b(_encoded(password), key=self._secret).digest()
+        if user is not None and hmac.compare_digest(self._right.get(name, b""), digest):
+            return user
+        if not _matches(password, kept) or user is None:
+            return None
+        self._right[name] = digest
+        return user
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Users:
@@ -80,7 +94,7 @@ class Users:
 
 def hashed(password: str) -> str:
     """A password as the file keeps it."""
-    salt = secrets.token_bytes(16)
+    salt = secrets.token_bytes(2 * _SALT)
     digest = _digest(password, salt, _COST, _BLOCK, 1)
     return f"scrypt:{_COST}:{_BLOCK}:1:{_text(salt)}:{_text(digest)}"
 
@@ -122,7 +136,7 @@ def list_users(path: str | os.PathLike[str]) -> dict[str, dict[str, dict[str, st
 def _entries(path: str | os.PathLike[str]) -> dict[str, Any]:
     where = os.fspath(path)
     try:
-        content = tomllib.loads(Path(path).read_text())
+        content = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise InvalidOption(f"the users in {where!r} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -181,7 +195,9 @@ def _write(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
             lines += [f"{access} = {_quoted(pattern)}" for access, pattern in granted.items()]
     beside = file.with_name(f"{file.name}.{os.getpid()}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        if file.exists():  # whoever may read it now, as the server's user, goes on to
+            os.fchmod(descriptor, stat.S_IMODE(file.stat().st_mode))
         out.write("\n".join(lines) + "\n")
         out.flush()
         os.fsync(out.fileno())
@@ -189,19 +205,20 @@ def _write(path: str | os.PathLike[str], entries: Mapping[str, Any]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML's basic string, which JSON's is too."""
-    return msgspec.json.encode(text).decode()
+    """A text as TOML's basic string, which JSON's is too, but for one sign."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
 
 
 def _parts(kept: str) -> tuple[int, int, int, bytes, bytes] | None:
     try:
-        kind, cost, block, lanes, salt, digest = kept.split(":")
-        parts = int(cost), int(block), int(lanes), base64.b64decode(salt), base64.b64decode(digest)
+        kind, *numbers, salt, digest = kept.split(":")
+        cost, block, lanes = map(int, numbers)
+        parts = cost, block, lanes, base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
     except ValueError:
         return None
-    return (
-        parts if kind == "scrypt" and 1 < parts[0] <= _MOST_COST and 0 < parts[1] <= 16 and 0 < parts[2] <= 4 else None
-    )
+    possible = 1 < cost <= _MOST_COST and not cost & (cost - 1) and 0 < block <= 16 and 0 < lanes <= 4
+    fits = possible and 128 * block * (cost + lanes + 2) <= _MEMORY  # else whoever logs in would find out
+    return parts if kind == "scrypt" and fits and len(parts[3]) >= _SALT and len(parts[4]) == _DIGEST else None
 
 
 def _matches(password: str, kept: str) -> bool:
@@ -213,8 +230,11 @@ def _matches(password: str, kept: str) -> bool:
 
 
 def _digest(password: str, salt: bytes, cost: int, block: int, lanes: int) -> bytes:
-    text = password.encode("utf-8", "surrogatepass")
-    return hashlib.scrypt(text, salt=salt, n=cost, r=block, p=lanes, maxmem=_MEMORY, dklen=32)
+    return hashlib.scrypt(_encoded(password), salt=salt, n=cost, r=block, p=lanes, maxmem=_MEMORY, dklen=_DIGEST)
+
+
+def _encoded(password: str) -> bytes:
+    return password.encode("utf-8", "surrogatepass")
 
 
 def _text(raw: bytes) -> str:

@@ -56,6 +56,7 @@ class WireServer:
         self._limit = limit
         self._close = close
         self._clients: set[asyncio.Task[None]] = set()
+        self._logins = asyncio.Semaphore(2)
         host, port = listening.getsockname()[:2]
         self.address: tuple[str, int] = (host, port)
         self._loop = asyncio.new_event_loop()
@@ -95,7 +96,10 @@ class WireServer:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._accept, sock=self._listening, ssl=self._tls, limit=_CHUNK)
+        server = await asyncio.start_server(
+            self._accept, sock=self._listening, ssl=self._tls, limit=_CHUNK,
+            ssl_handshake_timeout=None if self._tls is None else _UNKNOWN_SECONDS,
+        )  # fmt: skip
         self._ready.set()
         await self._stop.wait()
         server.close()
@@ -169,7 +173,8 @@ class WireServer:
         if self._users is not None:
             known: User | None = None
             if hello.user is not None and hello.password is not None:
-                known = await asyncio.to_thread(self._users.check, hello.user, hello.password)
+                async with self._logins:  # a password takes a core for a while: others are served meanwhile
+                    known = await asyncio.to_thread(self._users.check, hello.user, hello.password)
             if known is None:
                 raise NotAllowed("the user or the password is wrong; write remuda://user:password@host:port")
             grants = _grants(known, self._users.vhosts)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
+import socket
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
+from remuda.broker.shared import frames, sockets
 from remuda.broker.shared import host as hosting
 from remuda.broker.shared.session import Session
 from remuda.model.commands import Subscribe
@@ -88,6 +91,30 @@ def test_s5_a_guest_that_does_not_read_holds_little_of_the_hosts_memory(folder: 
             assert not session.outgoing(send)
         assert not woken
         session.end(None)
+
+
+def test_s5_a_host_that_may_open_no_more_files_waits_for_some(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not try again and again, serves whom it has, and lets others in as soon as it can."""
+    monkeypatch.setattr(hosting, "_LOOK", 0.3)
+    tried: list[int] = []
+
+    def refuse(listening: socket.socket) -> None:
+        tried.append(listening.fileno())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with open_broker(folder, sync="os") as host, open_broker(folder, sync="os") as guest:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "accept", refuse)
+            with sockets.connect(folder) as peer:
+                eventually(lambda: tried)
+                for _ in range(100):
+                    guest.publish(Message("jobs", b"x"))
+                assert len(tried) < 50
+                patch.undo()
+                peer.settimeout(30)
+                peer.sendall(frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "late", 1)))
+                assert peer.recv(4096)[4] == frames.WELCOME
+        assert host.queue("jobs").waiting == 100
 
 
 def test_s5_setting_a_guests_clock_changes_no_deadline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

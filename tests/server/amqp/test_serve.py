@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -27,8 +29,9 @@ from remuda.cli.app import app
 from remuda.model.errors import InvalidOption, NotAllowed, RemudaError
 from remuda.model.message import Message
 from remuda.server.addresses import read_address
+from remuda.server.amqp.connection import Limits
 from remuda.server.dashboard import DashboardListener
-from remuda.server.serving import AmqpListener, tls_context
+from remuda.server.serving import AmqpListener, allow_many_connections, possible, tls_context
 from remuda.server.users import Users, add_user
 from tests.server.amqp.kit import Client, eventually
 from tests.servers.amqpd import RunningServer
@@ -58,14 +61,14 @@ def serving(data: Path, *arguments: str, listen: str = "127.0.0.1:0", **environm
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=100)
 
 
 def test_it_is_ready_and_ends_in_order(tmp_path: Path) -> None:
     """S4: the readiness line, the dashboard on the same queues, systemd's notice, and SIGTERM."""
     notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notices.bind(str(tmp_path / "notify"))
-    notices.settimeout(30)
+    notices.settimeout(60)
     told = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     with notices, serving(tmp_path / "data", "--dashboard", "127.0.0.1:0", **told) as served:
         assert notices.recv(100) == b"READY=1"
@@ -74,7 +77,7 @@ def test_it_is_ready_and_ends_in_order(tmp_path: Path) -> None:
         client.channel.queue_declare("seen-on-the-page")
         page = re.search(r" and (http://127\.0\.0\.1:\d+/) ", served.line)
         assert page is not None
-        with urllib.request.urlopen(page[1], timeout=30) as answer:
+        with urllib.request.urlopen(page[1], timeout=60) as answer:
             assert "seen-on-the-page" in answer.read().decode()
         client.publish("q", b"1", b"2", delivery_mode=2)
         client.get("q", ack=False)
@@ -82,7 +85,7 @@ def test_it_is_ready_and_ends_in_order(tmp_path: Path) -> None:
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
             eventually(lambda: client.connection.process_data_events(0.2))
         assert caught.value.reply_code == 320
-        assert served.process.wait(30) == 0
+        assert served.process.wait(60) == 0
         assert notices.recv(100) == b"STOPPING=1"
     with open_broker(tmp_path / "data") as broker:
         assert broker.queue("q").waiting == 2
@@ -100,7 +103,7 @@ def test_what_was_confirmed_survives_kill_9(tmp_path: Path) -> None:
         assert held[2] == b"10"
         client.waiting("q")  # an answer, so that what came before it is done
         served.process.kill()
-        served.process.wait(30)
+        served.process.wait(60)
     with serving(tmp_path / "data") as served, Client(f"{served.url}/") as client:
         client.channel.queue_declare("q", durable=True, arguments={"x-max-priority": 3})
         first = client.get("q")
@@ -115,7 +118,7 @@ def test_a_bus_elsewhere_shares_its_queues(tmp_path: Path) -> None:
         client.channel.queue_declare("q", durable=True)
         client.publish("q", b"from afar", delivery_mode=2)
         with open_broker(served.wire) as broker:
-            delivery = broker.pull("q", timeout="30s")
+            delivery = broker.pull("q", timeout="60s")
             assert delivery is not None
             assert delivery.bodies == [b"from afar"]
             delivery.ack()
@@ -135,7 +138,7 @@ def test_the_wire_lets_each_do_what_was_granted(tmp_path: Path) -> None:
         with open_broker(f"remuda://reader:long%20enough@{place}") as broker:
             with pytest.raises(NotAllowed):
                 broker.publish(Message("q", b"2"), queue="q")
-            delivery = broker.pull("q", timeout="30s")
+            delivery = broker.pull("q", timeout="60s")
             assert delivery is not None
             assert delivery.bodies == [b"1"]
 
@@ -153,7 +156,7 @@ def test_the_dashboard_can_stand_without_an_address(arguments: list[str], read: 
 def _fails(tmp_path: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "remuda.cli", "serve", "--data", str(tmp_path / "data"), *arguments],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(_ROOT / "src")},
+        capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "PYTHONPATH": str(_ROOT / "src")},
     )  # fmt: skip
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
@@ -240,14 +243,45 @@ def test_each_user_does_what_was_granted(guarded: RunningServer) -> None:
         eve.channel.queue_declare("anything")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"x-remuda-topics": ["bob"]}, {"x-remuda-patterns": ["#"]}, {"x-remuda-expired-queue": "bob-late"}],
+)  # fmt: skip
+def test_own_options_reach_no_farther_than_what_was_granted(guarded: RunningServer, arguments: dict[str, Any]) -> None:
+    """S4: neither into the topics of a bus, nor into a queue of somebody else or of another vhost."""
+    with Client(_url(guarded, "ann", "correct%20horse")) as ann:
+        assert ann.refused(lambda ch: ch.queue_declare("ann-far", arguments=arguments))[0] == 403
+        for_own = {"x-remuda-expired-queue": "ann-late"}
+        ann.channel.queue_declare("ann-near", arguments=for_own)
+        assert ann.refused(
+            lambda ch: ch.queue_declare("ann-far", arguments={"x-remuda-expired-queue": "lab/late"})
+        )[0] == 403  # fmt: skip
+    with Client(_url(guarded, "eve", "battery%20staple", "lab")) as eve:
+        if "x-remuda-expired-queue" in arguments:
+            eve.channel.queue_declare("q", arguments=arguments)
+            assert guarded.broker.queue("lab/q").options.expired_queue == "lab/bob-late"
+        else:
+            assert eve.refused(lambda ch: ch.queue_declare("far", arguments=arguments))[0] == 403
+
+
 def test_tls(tmp_path: Path) -> None:
     """S4."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
          "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        capture_output=True, check=True, timeout=100,
+    )  # fmt: skip
+    encrypted = tmp_path / "encrypted.pem"
+    subprocess.run(
+        ["openssl", "rsa", "-aes128", "-passout", "pass:secret", "-in", str(key), "-out", str(encrypted)],
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
+    with pytest.raises(InvalidOption, match="encrypted"):  # nobody is there to be asked for the passphrase
+        tls_context(str(certificate), str(encrypted))
+    for wrong in (certificate, tmp_path / "missing", tmp_path):
+        with pytest.raises(InvalidOption, match=r"cannot be used"):
+            tls_context(str(certificate), str(wrong))
     with serving(tmp_path / "data", "--tls-cert", str(certificate), "--tls-key", str(key)) as served:
         assert served.url.startswith("amqps://127.0.0.1:")
         parameters = pika.URLParameters(f"{served.url}/")
@@ -258,3 +292,31 @@ def test_tls(tmp_path: Path) -> None:
         channel.basic_publish("", "q", b"x" * 300_000)
         assert channel.basic_get("q", auto_ack=True)[2] == b"x" * 300_000
         connection.close()
+
+
+def test_the_images_health_check_finds_out(guarded: RunningServer) -> None:
+    """A server that answers is healthy, one that stands still is not."""
+    text = (Path(__file__).parents[3] / "Dockerfile").read_text()
+    found = re.search(r"^HEALTHCHECK .* CMD (\[.*\])$", text, re.MULTILINE)
+    assert found is not None
+    python, option, code = json.loads(found[1])
+    assert (python, option) == ("python", "-c")
+    assert "5672" in code
+    exec(code.replace("5672", str(guarded.port)).replace(", 5)", ", 30)"))
+    with socket.create_server(("127.0.0.1", 0)) as frozen, pytest.raises(TimeoutError):
+        exec(code.replace("5672", str(frozen.getsockname()[1])).replace(", 5)", ", 0.1)"))
+
+
+def test_connections_leave_files_to_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4: by default a system lets a process have 1,024 of them, and more if it asks."""
+    allowed = {"files": (1024, 4096)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: allowed["files"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, files: allowed.update(files=files))
+    assert possible(Limits()).connection_max == 824
+    assert possible(Limits(connection_max=5)).connection_max == 5
+    allow_many_connections()
+    assert allowed["files"] == (4096, 4096)
+    assert possible(Limits()).connection_max == 3896
+    allowed["files"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    allow_many_connections()
+    assert possible(Limits()).connection_max == 10_000

@@ -10,7 +10,9 @@ import pytest
 
 from remuda import Bus
 from remuda.model.message import Message
-from tests.server.amqp.kit import Client, eventually
+from remuda.model.routing import Binding
+from remuda.server.amqp.topology import DECLARED
+from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
 
 
@@ -67,7 +69,7 @@ def test_a_client_sends_straight_to_a_buss_queue(bus: Bus, shared: Client) -> No
     """S3: through the default exchange, also without having declared it."""
     bus.broker.create_queue("inbox")
     shared.channel.basic_publish("", "inbox", b"hello", pika.BasicProperties(content_type="text/plain"), mandatory=True)
-    delivery = bus.broker.pull("inbox", timeout="10s")
+    delivery = bus.broker.pull("inbox", timeout="60s")
     assert delivery is not None
     message = delivery[0]
     assert (message.body, message.mime_type, message.name) == (b"hello", "text/plain", "inbox")
@@ -82,7 +84,7 @@ def test_headers_are_texts_in_python_and_what_they_were_on_the_wire(bus: Bus, sh
     shared.channel.queue_bind("typed", "typed-x")
     headers = {"n": 5, "on": True, "deep": {"list": [1, "x"]}, "none": None}
     shared.publish("k", b"1", exchange="typed-x", headers=headers, message_id="mine")
-    delivery = bus.broker.pull("typed", timeout="10s")
+    delivery = bus.broker.pull("typed", timeout="60s")
     assert delivery is not None
     message = delivery[0]
     assert message.id == "mine"
@@ -102,7 +104,7 @@ def test_answers_of_both_kinds_meet_in_one_queue(bus: Bus, shared: Client) -> No
         if turn % 2:
             seen.append(shared.get("work")[2])
         else:
-            delivery = bus.broker.pull("work", timeout="10s")
+            delivery = bus.broker.pull("work", timeout="60s")
             assert delivery is not None
             seen.append(delivery.bodies[0])
             delivery.ack()
@@ -150,3 +152,15 @@ def test_what_was_declared_is_there_after_a_restart(tmp_path: Path) -> None:
         assert client.bodies("keep") == [b"kept", b"new"]
         assert client.refused(lambda ch: ch.queue_declare("temporary", passive=True))[0] == 404
         assert client.refused(lambda ch: ch.queue_declare("own", passive=True))[0] == 404
+
+
+def test_a_binding_that_describes_nothing_is_passed_over(bus: Bus, shared: Client) -> None:
+    """Whoever may bind can write anything into a binding's arguments."""
+    bus.broker.create_queue(name := fresh("q"))
+    bus.broker.create_router(router := fresh("r"), "direct")
+    for exchange in (router, "amq.default"):
+        bus.broker.bind(exchange, Binding(queue=name, key=f"{name}-forged", arguments={DECLARED: b"\xff nonsense"}))
+    shared.channel.queue_declare(own := fresh("own"))
+    assert shared.channel.queue_declare(name, passive=True).method.message_count == 0
+    shared.publish(own, b"fine")
+    assert shared.bodies(own) == [b"fine"]

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _AGAIN: Final = 1.0
 """Seconds before definitions that could not be followed are read again."""
+_FAREWELL: Final = 5.0
+"""Seconds that closing waits for RabbitMQ where it does not answer: what was not answered goes back with the
+connection."""
 
 
 class Runtime:
@@ -257,6 +260,8 @@ class Runtime:
             if self._closing.is_set():
                 return
             self._closing.set()
+        for connection in (self.publishing_connection, self.consuming_connection):
+            connection.hurry(_FAREWELL)
         if self.consuming_connection.up:
             for fetcher in self.consumers.subscribed():
                 try:

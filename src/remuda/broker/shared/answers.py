@@ -114,8 +114,7 @@ class Answers:
 
     def published(self, raw: Any) -> Any:
         said = frames.decode(frames.Told, raw)
-        receipt = frames.receipt_of(said)
-        return (receipt, said.watched)
+        return frames.receipt_of(said), said.watched
 
     def pulled(self, raw: Any) -> Carried | None:
         return frames.carried(frames.decode(frames.Delivered, raw))

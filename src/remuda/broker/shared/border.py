@@ -26,6 +26,14 @@ _NAMES: Final = ("queue", "unbound", "exchange", "consumer", "to", "group")
 _HIGHEST: Final = 1 << 62
 
 
+def checked_question(question: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is asked with, or an error that names what is wrong with it."""
+    if question == "parked":
+        queue, chosen, limit = values
+        return read_name("queue", queue), checks.message_filter(chosen), read_count("limit", limit, 0)
+    return values
+
+
 def checked(command: Any) -> Any:
     """The same command, or an error that names what is wrong with it."""
     for name in _NAMES:

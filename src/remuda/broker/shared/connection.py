@@ -88,18 +88,18 @@ class Connection:
 
     def flush(self) -> None:
         """Send as much as the peer takes."""
-        while self.unsent:
-            data = self.unsent[0] if len(self.unsent) == 1 else b"".join(self.unsent)
-            self.unsent.clear()
-            try:
-                sent = send_at_once(self.peer, data)
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            if sent < len(data):
-                self.unsent.appendleft(data[sent:] if sent else data)
-            self.unsent_bytes -= sent
-            if sent < len(data):
-                return
+        unsent = self.unsent
+        if not unsent:
+            return
+        data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
+        unsent.clear()
+        try:
+            sent = send_at_once(self.peer, data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        self.unsent_bytes -= sent
+        if sent < len(data):
+            unsent.append(data[sent:])
 
 
 class Listener:

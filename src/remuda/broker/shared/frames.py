@@ -29,6 +29,7 @@ from remuda.model.routing import Binding, ExchangeKind
 
 VERSION: Final = 2
 HEAD: Final = struct.Struct(">IB")
+_HEAD_BYTES: Final = HEAD.size
 MAX_FRAME: Final = (1 << 30) + (64 << 20)
 """More than the largest batch that a broker takes."""
 
@@ -246,6 +247,7 @@ QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
 """Questions by name: what is asked with, and what is answered."""
 
 _encode = msgspec.msgpack.Encoder().encode
+_pack_head = HEAD.pack
 _decoders: dict[Any, Callable[[Any], Any]] = {}
 
 
@@ -262,7 +264,7 @@ def decode(kind: Any, payload: Any) -> Any:
 
 def frame(kind: int, value: Any) -> bytes:
     payload = _encode(value)
-    return HEAD.pack(len(payload), kind) + payload
+    return _pack_head(len(payload), kind) + payload
 
 
 def raw(value: Any) -> msgspec.Raw:
@@ -281,6 +283,13 @@ class Buffer:
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The frames that are whole now. Those that are not taken stay, for when it is called again."""
+        if len(data) >= _HEAD_BYTES and not self._data:
+            length, kind = HEAD.unpack_from(data)
+            if length == len(data) - _HEAD_BYTES and length <= self.limit:  # as mostly: one, and nothing else
+                return iter(((kind, data[_HEAD_BYTES:]),))
+        return self._frames(data)
+
+    def _frames(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         if not self._data:
             buffer: bytes | bytearray = data
         else:
@@ -308,10 +317,10 @@ class Buffer:
 # Messages, in the log's own columns
 
 
-def columns_of(messages: Messages, producer: str | None = None, sequence: int = 0) -> msgspec.Raw:
-    created = messages.created if type(messages.created) is int else 0
-    record = Appended(0, created, messages, (), None, producer, sequence)
-    return msgspec.Raw(codec.encode(record, 0, 0)[1])
+def columns_of(messages: Messages) -> msgspec.Raw:
+    created = messages.created
+    record = Appended(0, created if type(created) is int else 0, messages, (), None)
+    return msgspec.Raw(codec.encode_appended(record, 0))
 
 
 def messages_of(columns: msgspec.Raw) -> Messages:
@@ -322,10 +331,11 @@ def messages_of(columns: msgspec.Raw) -> Messages:
     assert isinstance(record, Appended)
     messages = record.messages
     count = len(messages.bodies)
-    for at, column in enumerate(msgspec.structs.astuple(messages)):
-        if type(column) is list and len(column) != count:
-            name = Messages.__struct_fields__[at]
-            raise WireError(f"column {name!r} has {len(column)} values for {count} bodies")
+    found: tuple[Any, ...] = msgspec.structs.astuple(messages)
+    if list(map(type, found)).count(list) > 1:  # else there are the bodies alone
+        for name, column in zip(Messages.__struct_fields__, found, strict=True):
+            if type(column) is list and len(column) != count:
+                raise WireError(f"column {name!r} has {len(column)} values for {count} bodies")
     return messages
 
 
@@ -333,12 +343,10 @@ def messages_of(columns: msgspec.Raw) -> Messages:
 
 
 def publish_frame(request: int, command: Publish) -> bytes:
-    columns = columns_of(command.messages, command.producer, command.sequence)
+    """A publish, which its producer knows by the number of the request: as `Published`."""
+    columns = columns_of(command.messages)
     return frame(
-        PUBLISH,
-        Published(
-            request, command.queue, command.unbound, command.exchange, command.options, command.sequence, columns
-        ),
+        PUBLISH, (request, command.queue, command.unbound, command.exchange, command.options, request, columns)
     )
 
 

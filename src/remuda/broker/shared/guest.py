@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.shared import frames
 from remuda.broker.shared.answers import Answers
@@ -70,7 +68,7 @@ class Guest(Questions):
         self.line = Line()
         self.holdings = Holdings(self.clock)
         self._answers = Answers(self.line, self.holdings, self.notices, self.give_back)
-        self._reading = Reading(self.line, self._answers, self._attentive, lambda: way.describe(self.pid))
+        self._reading = Reading(self.line, self._answers, self._attentive, lambda: way.describe(self.pid), patience)
         self._last_peer: socket.socket | None = None
         self._successor: Succession | None = None
         """The engine in this very process, once it has become the host."""
@@ -117,15 +115,15 @@ class Guest(Questions):
     def _request_for(self, command: Command, inbox: Inbox | None, waits: bool) -> Request:
         number = self.line.new_number()
         if type(command) is Publish:
-            command = msgspec.structs.replace(command, producer=self.token, sequence=number)
             request = Request(number, frames.publish_frame(number, command), self._answers.published)
+            request.command = command
+            return request
+        data = frames.command_frame(number, command, waits=waits)
+        if type(command) is Pull:
+            request = Request(number, data, self._answers.pulled)
         else:
-            data = frames.command_frame(number, command, waits=waits)
-            if type(command) is Pull:
-                request = Request(number, data, self._answers.pulled)
-            else:
-                kind = frames.RESULTS[type(command)]
-                request = Request(number, data, lambda raw: frames.decode(kind, raw))
+            kind = frames.RESULTS[type(command)]
+            request = Request(number, data, lambda raw: frames.decode(kind, raw))
         request.command, request.inbox, request.waits = command, inbox, waits
         if type(command) is Settle:
             request.expected = self.holdings.expected(command)
@@ -148,22 +146,24 @@ class Guest(Questions):
         with line.lock:
             if self.closed:
                 raise BrokerClosed(_CLOSED_TEXT)
-            successor = self._successor
-            if self._late is not None:
+            engine = self._engine
+            if engine is None:
+                line.post(request)
+            elif self._late is not None:
                 self._late.append(request)
                 return
-            if successor is None:
-                line.post(request)
-        if successor is not None:
-            successor.carry_out([request])
+        if engine is not None:
+            assert self._successor is not None
+            self._successor.carry_out([request])
             return
-        line.send_waiting()
+        if line.backlog:
+            line.send_waiting()
         if request.future is not None or len(line.requests) > _UNREAD:
             self._unattended = self._unattended or request.future is not None
             self._reading.wake()
 
     def _await(self, request: Request) -> Any:
-        if not self._reading.wait_for(request, self._patience):
+        if not self._reading.wait_for(request):
             raise self.not_responding()
         if request.error is not None:
             raise request.error
@@ -304,7 +304,7 @@ class Guest(Questions):
 
     def hand_to(self, runtime: Runtime) -> None:
         """The engine runs in this process from now on: bring everything that is under way to it."""
-        succession = Succession(runtime, self.holdings)
+        succession = Succession(runtime, self.holdings, self.token)
         with self.line.lock:
             self._late = []
             self._engine = runtime

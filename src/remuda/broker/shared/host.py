@@ -56,6 +56,8 @@ class Host:
         self._wake_to.setblocking(False)
         self._selector.register(self._wake_from, selectors.EVENT_READ, None)
         self._listeners: list[Listener] = []
+        self._deaf: list[Listener] = []
+        """Those at which nobody can come in for now, as when this process has as many files open as it may."""
         self._connections: set[Connection] = set()
         self._touched: set[Connection] = set()
         """Those with which something is to be done in this turn."""
@@ -150,7 +152,7 @@ class Host:
             self._shut()
 
     def _patience(self) -> float | None:
-        if self._eager or any(connection.ready for connection in self._stalled):
+        if self._eager or (self._stalled and any(connection.ready for connection in self._stalled)):
             return 0
         if self._requests.defers:
             return _DEFERRED
@@ -166,7 +168,7 @@ class Host:
             for connection in [one for one in self._stalled if one.ready]:
                 self._touched.add(connection)
                 self._guarded(connection, self._feed)
-        self._look_after()
+        self._look_after(time.monotonic())
         self._commit()
         self._send()
 
@@ -226,7 +228,9 @@ class Host:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                _log.error("a connection could not be accepted: %s", error)
+                _log.error("a connection could not be accepted, and none is for a second: %s", error)
+                self._selector.unregister(listener.socket)
+                self._deaf.append(listener)
                 return
             try:
                 peer.setblocking(False)
@@ -342,16 +346,17 @@ class Host:
     def _send(self) -> None:
         self._eager = False
         dirty: set[Session] = set()
-        while self._dirty:
-            dirty.add(self._dirty.popleft())
-        self._touched.update(one.connection for one in dirty if one.connection is not None)
+        if self._dirty:
+            while self._dirty:
+                dirty.add(self._dirty.popleft())
+            self._touched.update(one.connection for one in dirty if one.connection is not None)
         touched = list(self._touched)
         self._touched.clear()
         for connection in touched:
             if connection.closed:
                 continue
             session = connection.session
-            if session in dirty and session is not None and not connection.closing:
+            if dirty and session in dirty and session is not None and not connection.closing:
                 while session.outgoing(connection.send):
                     self._guarded(connection, Connection.flush)
                     if connection.unsent or connection.closed:
@@ -382,12 +387,13 @@ class Host:
             self._selector.modify(connection.peer, wanted, connection)
         connection.waits_for = wanted
 
-    def _look_after(self) -> None:
-        now = time.monotonic()
-        for session in [one for one in self._absent if one.until is not None and one.until <= now]:
-            self._end(session)
-        for connection in [one for one in self._strangers if now - one.since > _STRANGERS]:
-            self._drop(connection)
+    def _look_after(self, now: float) -> None:
+        if self._absent:
+            for session in [one for one in self._absent if one.until is not None and one.until <= now]:
+                self._end(session)
+        if self._strangers:
+            for connection in [one for one in self._strangers if now - one.since > _STRANGERS]:
+                self._drop(connection)
         if self._listeners and now - self._looked > _LOOK:
             self._looked = now
             self._look_for_sockets()
@@ -401,6 +407,9 @@ class Host:
 
     def _look_for_sockets(self) -> None:
         """Somebody may have removed one, and others then do not find this process."""
+        deaf, self._deaf = self._deaf, []
+        for listener in deaf:
+            self._selector.register(listener.socket, selectors.EVENT_READ, listener)
         for at, listener in enumerate(self._listeners):
             try:
                 again = listener.again()

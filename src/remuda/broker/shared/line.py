@@ -37,10 +37,14 @@ class Shapes(Protocol):
 
 def _send_all(peer: socket.socket, data: bytes) -> None:
     if not isinstance(peer, TlsSocket):
-        with contextlib.suppress(BlockingIOError, InterruptedError):
-            data = data[send_at_once(peer, data) :]
-    if data:
-        peer.sendall(data)
+        try:
+            sent = send_at_once(peer, data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        if sent == len(data):
+            return
+        data = data[sent:]
+    peer.sendall(data)
 
 
 class Line:
@@ -52,19 +56,16 @@ class Line:
         self.buffer = frames.Buffer()
         """What came from there and is not whole yet."""
         self.requests: dict[int, Request] = {}
-        self._numbers = itertools.count(1)
-        self._backlog: deque[Request] = deque()
+        self.new_number = itertools.count(1).__next__
+        self.backlog: deque[Request] = deque()
         """Publishes that wait until fewer are under way: a host remembers only so many of each guest."""
         self._publishing: set[int] = set()
-
-    def new_number(self) -> int:
-        return next(self._numbers)
 
     def post(self, request: Request) -> None:
         self.requests[request.number] = request
         if type(request.command) is Publish:
-            if len(self._publishing) >= UNCONFIRMED or self._backlog:
-                self._backlog.append(request)
+            if self.backlog or len(self._publishing) >= UNCONFIRMED:
+                self.backlog.append(request)
                 return
             self._publishing.add(request.number)
         request.sent = True
@@ -99,8 +100,8 @@ class Line:
 
     def catch_up(self) -> None:
         """Send publishes that waited, for who holds the lock."""
-        while self._backlog and len(self._publishing) < UNCONFIRMED:
-            request = self._backlog.popleft()
+        while self.backlog and len(self._publishing) < UNCONFIRMED:
+            request = self.backlog.popleft()
             self._publishing.add(request.number)
             request.sent = True
             self.say(request.frame)
@@ -108,13 +109,13 @@ class Line:
     @property
     def backlogged(self) -> bool:
         """Whether publishes wait that may go now."""
-        return bool(self._backlog) and len(self._publishing) < UNCONFIRMED
+        return bool(self.backlog) and len(self._publishing) < UNCONFIRMED
 
     def take_all(self) -> list[Request]:
         """All that nobody answered, for whoever answers it in another way."""
         requests = [request for request in self.requests.values() if not request.restores]
         self.requests = {}
-        self._backlog.clear()
+        self.backlog.clear()
         self._publishing.clear()
         return requests
 

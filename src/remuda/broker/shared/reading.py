@@ -40,15 +40,23 @@ _GONE: Final = getattr(select, "POLLRDHUP", select.POLLIN) | select.POLLHUP | se
 
 
 class Reading:
-    """Reads from a line, one thread at a time. `attentive` tells whether something may come that nobody waits for."""
+    """Reads from a line, one thread at a time. `attentive` tells whether something may come that nobody waits for, and
+    `patience` for how many seconds somebody waits for an answer."""
 
     def __init__(
-        self, line: Line, answers: Answers, attentive: Callable[[], bool], describe: Callable[[], str]
+        self,
+        line: Line,
+        answers: Answers,
+        attentive: Callable[[], bool],
+        describe: Callable[[], str],
+        patience: float,
     ) -> None:
         self._line = line
         self._answers = answers
         self._attentive = attentive
         self._describe = describe
+        self._patience = patience
+        self._tick = min(_TICK, patience * 1000)
         self._reader: object = None
         """Whoever reads, if anybody does. Unlike a lock it tells whose turn it is, so that an interrupt which comes
         between taking it and the next line leaves nobody out for good."""
@@ -60,14 +68,16 @@ class Reading:
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._resting = False
         self._stopped = False
+        self._heard = False
+        """Whether anything has come since the guest's thread last looked around."""
         self._heard_at = time.monotonic()
         self._worried = False
 
     # A caller
 
-    def wait_for(self, request: Request, patience: float) -> bool:
+    def wait_for(self, request: Request) -> bool:
         """Whether the answer came in time."""
-        deadline = time.monotonic() + patience
+        deadline = request.since + self._patience
         gate: threading.Lock | None = None
         try:
             while not request.finished:
@@ -109,9 +119,11 @@ class Reading:
             return
         try:
             watch = self._watch(peer)
-            while not request.finished and (left := deadline - time.monotonic()) > 0:
+            while not request.finished:
                 # In `recv` it would be woken twice: also when the host takes what was sent.
-                if not watch.poll(min(left * 1000, _TICK)):
+                if not watch.poll(self._tick):
+                    if time.monotonic() >= deadline:
+                        return
                     continue
                 try:
                     data = self._receiving.receive(peer)
@@ -142,12 +154,13 @@ class Reading:
     def _pass_on(self) -> None:
         """Somebody else reads from here on, if there is anything to read."""
         line = self._line
-        waiting = [one for one in list(line.requests.values()) if one.awaited] if line.requests else []
-        if self._attentive() or any(one.gate is None for one in waiting):
+        waiting = [one for one in list(line.requests.values()) if one.awaited] if line.requests else None
+        if self._attentive() or (waiting and any(one.gate is None for one in waiting)):
             self.wake()
         elif waiting:
             waiting[0].open_gate()
-        line.send_waiting()
+        if line.backlog:
+            line.send_waiting()
 
     def wake(self) -> None:
         """Have the guest's thread look whether it should read."""
@@ -252,7 +265,7 @@ class Reading:
 
     def _take(self, data: bytes) -> bool:
         """What came; False when the host goes."""
-        self._heard_at, self._worried = time.monotonic(), False
+        self._heard = True
         take = self._answers.take
         for kind, payload in self._line.buffer.feed(data):
             if kind == frames.MOVING:
@@ -262,6 +275,8 @@ class Reading:
 
     def _look_after(self) -> None:
         """Nothing came for a second: say so, if somebody has waited for long."""
+        if self._heard:
+            self._heard, self._heard_at, self._worried = False, time.monotonic(), False
         waiting = [request.since for request in list(self._line.requests.values())]
         quiet = time.monotonic() - max(self._heard_at, min(waiting, default=time.monotonic()))
         if waiting and quiet > _WORRY and not self._worried:

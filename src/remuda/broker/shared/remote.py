@@ -15,7 +15,7 @@ from remuda.broker.shared.frames import VERSION, Hello
 from remuda.broker.shared.guest import PATIENCE, Guest
 from remuda.broker.shared.pages import RemoteLog
 from remuda.broker.shared.role import Role
-from remuda.broker.shared.tls import TlsSocket
+from remuda.broker.shared.tls import TlsSocket, no_passphrase
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError
 from remuda.model.urls import Url
 
@@ -26,6 +26,7 @@ _log = logging.getLogger("remuda.guest")
 PORT: Final = 5680
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 2.0
+_LONGEST_TIMEOUT: Final = 3600
 _OPTIONS: Final = frozenset({"tls", "ca", "cert", "key", "verify", "timeout"})
 
 
@@ -41,8 +42,12 @@ class RemoteWay:
             raise InvalidOption(f"{url} names no host; write remuda://user:password@host:{PORT}")
         self._url = url
         self._addresses = [(one.host, one.port or PORT) for one in url.hosts]
-        self._context = _context(options) if _flag(options.get("tls"), "ca" in options) else None
-        self._connect_seconds = float(options.get("timeout", "5"))
+        self._context = _context(options) if _flag("tls", options.get("tls"), "ca" in options) else None
+        self._connect_seconds = _seconds(options.get("timeout", "5"))
+
+    @property
+    def encrypts(self) -> bool:
+        return self._context is not None
 
     def connect(self) -> socket.socket:
         failure: OSError = ConnectionRefusedError("no address")
@@ -97,7 +102,9 @@ class RemoteServer(Role):
         try:
             guest.connect()
         except OSError as error:
-            raise HostNotResponding(f"nobody answers at {self._url}: {error}. Nothing was changed") from error
+            closed = isinstance(error, ConnectionResetError) and not self._way.encrypts
+            hint = "; if the server wants TLS, add tls=true" if closed else ""
+            raise HostNotResponding(f"nobody answers at {self._url}: {error}{hint}. Nothing was changed") from error
         self._use(guest)
         self._thread = threading.Thread(target=self._follow, args=(guest,), name="remuda-guest", daemon=True)
         self._thread.start()
@@ -151,24 +158,34 @@ class RemoteServer(Role):
             closed_after_fork(self)
 
 
-def _flag(text: str | None, default: bool) -> bool:
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_TIMEOUT:
+        raise InvalidOption(f"timeout must be a number of seconds above 0, at most {_LONGEST_TIMEOUT}, not {text!r}")
+    return seconds
+
+
+def _flag(name: str, text: str | None, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() in ("1", "true", "yes", "on", ""):
         return True
     if text.lower() in ("0", "false", "no", "off"):
         return False
-    raise InvalidOption(f"tls must be true or false, not {text!r}")
+    raise InvalidOption(f"{name} must be true or false, not {text!r}")
 
 
 def _context(options: dict[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.get("ca"))
         if options.get("cert"):
-            context.load_cert_chain(options["cert"], options.get("key"))
+            context.load_cert_chain(options["cert"], options.get("key"), password=no_passphrase)
     except (OSError, ssl.SSLError) as error:
         raise InvalidOption(f"a file for TLS cannot be read: {error}") from None
-    if not _flag(options.get("verify"), True):
+    if not _flag("verify", options.get("verify"), True):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

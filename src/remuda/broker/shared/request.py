@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from remuda.broker.embedded.pending import Pending
@@ -17,46 +17,46 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A command or a question with its number, under which the answer comes back; `shape` makes the result of it."""
+    """A command or a question with its number, under which the answer comes back; `shape` makes the result of it.
 
-    __slots__ = (
-        "again", "awaited", "command", "error", "expected", "finished", "frame", "future", "gate", "inbox", "number",
-        "pending", "question", "restores", "sent", "shape", "since", "values", "waits",
-    )  # fmt: skip
+    What is mostly so stands in the class: there is one for every message that a guest publishes.
+    """
+
+    future: Future[Any] | None = None
+    """For who may not wait: set before it is sent, if at all."""
+    gate: threading.Lock | None = None
+    """Where the thread that asked waits, if it does not read the answer itself."""
+    finished = False
+    error: Exception | None = None
+    command: Command | None = None
+    question: str | None = None
+    values: tuple[Any, ...] = ()
+    inbox: Inbox | None = None
+    waits = True
+    awaited = True
+    """Whether somebody wants the answer."""
+    expected = 0
+    """Of a settlement: how many messages it should settle."""
+    sent = False
+    again = False
+    """Whether it was sent to a second host."""
+    restores = False
+    """Whether it brings a host to where the one before was, and is made anew for the next."""
 
     def __init__(self, number: int, frame: bytes, shape: Callable[[Any], Any]) -> None:
         self.number = number
         self.frame = frame
         self.shape = shape
-        self.future: Future[Any] | None = None
-        """For who may not wait: set before it is sent, if at all."""
-        self.gate: threading.Lock | None = None
-        """Where the thread that asked waits, if it does not read the answer itself."""
-        self.finished = False
-        self.error: Exception | None = None
         self.pending = Pending(None, 0)
-        self.command: Command | None = None
-        self.question: str | None = None
-        self.values: tuple[Any, ...] = ()
-        self.inbox: Inbox | None = None
-        self.waits = True
-        self.awaited = True
-        """Whether somebody wants the answer."""
-        self.expected = 0
-        """Of a settlement: how many messages it should settle."""
-        self.sent = False
-        self.again = False
-        """Whether it was sent to a second host."""
-        self.restores = False
-        """Whether it brings a host to where the one before was, and is made anew for the next."""
-        self.since = time.monotonic()
+        self.since = monotonic()
 
     def resolve(self, result: Any) -> None:
         """The answer is here. Only the first one counts."""
         if not self.finished:
             self.pending.result = result
             self.finished = True
-            self._tell()
+            if self.future is not None or self.gate is not None:
+                self._tell()
 
     def fail(self, error: Exception) -> None:
         if not self.finished:

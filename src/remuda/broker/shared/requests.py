@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from remuda.broker.shared import frames
-from remuda.broker.shared.border import checked
+from remuda.broker.shared.border import checked, checked_question
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
 from remuda.broker.shared.permissions import READ, Permissions
@@ -26,7 +28,7 @@ _SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUESTIONS
 """Questions that may take long, and are answered by a thread of their own."""
 
 
-class _Answer(NamedTuple):
+class _Answer(msgspec.Struct, eq=False):
     """An answer that may go out once its ticket is kept."""
 
     connection: Connection
@@ -52,6 +54,8 @@ class RequestHandler:
         self._post = post
         self._later = later
         self._answers: list[_Answer] = []
+        self._ticket = 0
+        """Once this is kept, all of them are."""
         self.waiting: set[Connection] = set()
         """Whose requests are done and have to be kept."""
         self._deferred: deque[_Answer] = deque()
@@ -97,9 +101,12 @@ class RequestHandler:
 
     def _keep(self, connection: Connection, request: int, pending: Pending, shape: Callable[[Any], Any]) -> None:
         """Answer with the next commit."""
-        if pending.ticket:
+        ticket = pending.ticket
+        if ticket:
             self.waiting.add(connection)
-        self._answers.append(_Answer(connection, request, pending, shape, pending.ticket))
+            if ticket > self._ticket:
+                self._ticket = ticket
+        self._answers.append(_Answer(connection, request, pending, shape, ticket))
 
     def _publish(self, connection: Connection, session: Session, said: frames.Published) -> None:
         command = frames.publish_of(said, session.token, trusted=connection.local)
@@ -188,6 +195,8 @@ class RequestHandler:
         if shapes is None:
             raise WireError(f"there is no question {said.question!r}")
         values = frames.decode(shapes[0], said.values)
+        if not connection.local:
+            values = checked_question(said.question, values)
         permissions = session.permissions
         if permissions is not None:
             permissions.check_question(said.question, values)
@@ -245,16 +254,18 @@ class RequestHandler:
     def commit(self) -> None:
         """Keep what was done, once for all, and answer for it."""
         answers, self._answers = self._answers, []
+        ticket, self._ticket = self._ticket, 0
         self.waiting = set()
         failure: BaseException | None = None
-        if answers:
+        if ticket:
             try:
-                self._runtime.wait(max(answer.ticket for answer in answers))
+                self._runtime.wait(ticket)
             except Exception as error:
                 failure = error
-        reached = self._runtime.reached
-        while self._deferred and self._deferred[0].ticket <= reached:
-            answers.append(self._deferred.popleft())
+        if self._deferred:
+            reached = self._runtime.reached
+            while self._deferred and self._deferred[0].ticket <= reached:
+                answers.append(self._deferred.popleft())
         for answer in answers:
             self._reply(answer, failure)
 

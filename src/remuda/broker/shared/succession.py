@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from remuda.model.commands import Pull, Reclaim, RemoveExchange, RemoveQueue, Settle
+from remuda.model.commands import Publish, Pull, Reclaim, RemoveExchange, RemoveQueue, Settle
 from remuda.model.errors import NotFound, RemudaError
 
 if TYPE_CHECKING:
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 
 class Succession:
-    """Brings a guest's holdings and requests to an engine."""
+    """Brings a guest's holdings and requests to an engine. `token` is the guest's, by which the log knows what it has
+    published."""
 
-    def __init__(self, runtime: Runtime, holdings: Holdings) -> None:
+    def __init__(self, runtime: Runtime, holdings: Holdings, token: str) -> None:
         self.runtime = runtime
         self._holdings = holdings
+        self._token = token
 
     def restore(self) -> None:
         """Reclaim what is in hand, subscribe and pull again, and go on awaiting the fate of batches."""
@@ -67,8 +69,11 @@ class Succession:
                 if request.question is not None:
                     done.append((request, self._answer(request), None))
                 else:
-                    assert request.command is not None
-                    pending = runtime.submit(request.command, request.inbox, wait=request.waits)
+                    command = request.command
+                    assert command is not None
+                    if type(command) is Publish:
+                        command = msgspec.structs.replace(command, producer=self._token, sequence=request.number)
+                    pending = runtime.submit(command, request.inbox, wait=request.waits)
                     last = max(last, pending.ticket)
                     done.append((request, pending.result, pending))
             except Exception as error:

@@ -9,6 +9,11 @@ import threading
 import time
 
 
+def no_passphrase() -> str:
+    """Said for a key that is encrypted: nobody is there to be asked, and a server that asks seems to hang."""
+    raise ssl.SSLError("the key is encrypted; give one without a passphrase, readable for its owner alone")
+
+
 class TlsSocket:
     """As much of a socket as a guest uses. It never blocks while it holds the lock."""
 

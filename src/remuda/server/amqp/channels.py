@@ -6,7 +6,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from remuda.amqp.frames import method_frame
 from remuda.amqp.methods import BasicAck, BasicNack
@@ -277,14 +277,20 @@ class Channel:
         self.closed = False
 
 
+Gathered: TypeAlias = tuple[list[Publications], list[tuple[list[Taken], Settlement]]]
+"""What a transaction publishes, and what it answers."""
+
+
 class Transaction:
     """What a transaction has gathered since the last commit."""
 
     def __init__(self) -> None:
         self.publications: list[Publications] = []
         self.answers: list[tuple[list[Taken], Settlement]] = []
+        self.size = 0
+        """Bytes of the publications, about."""
 
-    def clear(self) -> tuple[list[Publications], list[tuple[list[Taken], Settlement]]]:
+    def clear(self) -> Gathered:
         gathered = self.publications, self.answers
-        self.publications, self.answers = [], []
+        self.publications, self.answers, self.size = [], [], 0
         return gathered

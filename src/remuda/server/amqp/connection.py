@@ -86,6 +86,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one connection may have sent, and the broker not have kept yet, before it is read no further."""
     memory_bytes: int = 512 << 20
     """The same for all connections together: beyond it, publishers are blocked."""
+    transaction_bytes: int = 128 << 20
+    """What the transactions of one connection may gather before they are committed, beyond one message."""
     consumer_seconds: float = 1800.0
     """How long a consumer may take to answer, unless its queue says otherwise."""
 

@@ -1,4 +1,5 @@
-"""How much all publishers together may have under way: beyond it they are told to stop, and read no further."""
+"""How much all publishers together may have under way: beyond it they are told to stop, and read no further. What their
+transactions gather cannot wait, since only they can end it: beyond as much of that, they lose their connection."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ class Intake:
     def __init__(self, most: int) -> None:
         self._most = most
         self._bytes = 0
+        self._uncommitted = 0
         self._full_until = 0.0
         self._reason: str | None = None
         self._sessions: set[Session] = set()
@@ -46,6 +48,15 @@ class Intake:
     def remove(self, size: int) -> None:
         self._bytes -= size
         self.review()
+
+    def gather(self, size: int) -> bool:
+        """Have a transaction hold so many bytes more; False if that is too much."""
+        self._uncommitted += size
+        return self._uncommitted <= self._most
+
+    def let_go(self, size: int) -> None:
+        """A transaction has ended."""
+        self._uncommitted -= size
 
     def full(self, reason: str) -> None:
         """The disk took nothing: publishers are to wait a while."""

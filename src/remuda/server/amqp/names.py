@@ -50,6 +50,6 @@ class VHost(msgspec.Struct, frozen=True):
         if not self.holds(full):
             raise Failure(ACCESS_REFUSED, f"{kind} '{name}' belongs to another vhost than '{self.name}'")
         if not full.isprintable() or len(full.encode("utf-8", "replace")) > MAX_NAME_BYTES:
-            text = f"the name of a {kind} must be at most {MAX_NAME_BYTES} bytes of printable text, with its vhost"
+            text = f"names of {kind}s are at most {MAX_NAME_BYTES} bytes of printable text, with its vhost"
             raise Failure(PRECONDITION_FAILED, text)
         return full

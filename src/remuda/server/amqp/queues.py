@@ -20,7 +20,7 @@ from remuda.model.options import (
     read_options,
 )
 from remuda.server.amqp.failures import NOT_IMPLEMENTED, PRECONDITION_FAILED, Failure, inequivalent
-from remuda.server.amqp.names import DEAD_LETTERS
+from remuda.server.amqp.names import DEAD_LETTERS, VHost
 
 OWN: Final = "x-remuda-"
 _OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
@@ -69,8 +69,8 @@ class QueueDeclaration(msgspec.Struct, frozen=True, array_like=True):
         return self.arguments.get("x-queue-type") == "quorum"
 
 
-def options_of(full: str, declaration: QueueDeclaration, consumer_seconds: float) -> QueueOptions:
-    """The broker's options for a queue that was declared so."""
+def options_of(vhost: VHost, full: str, declaration: QueueDeclaration, consumer_seconds: float) -> QueueOptions:
+    """The broker's options for a queue that was declared so. Another queue that they name is one of the same vhost."""
     arguments = declaration.arguments
     timeout = declaration.consumer_timeout
     values: dict[str, Any] = {
@@ -93,7 +93,10 @@ def options_of(full: str, declaration: QueueDeclaration, consumer_seconds: float
         values["single_active_consumer"] = True
     if declaration.dead_letter_exchange is not None:
         values["dead_letter_queue"] = DEAD_LETTERS + full
-    values.update(_own_options(arguments))
+    own = _own_options(arguments)
+    if own.get("expired_queue"):
+        own["expired_queue"] = vhost.queue(own["expired_queue"])
+    values.update(own)
     return QueueOptions().with_values(values)
 
 

@@ -73,7 +73,7 @@ from remuda.server.amqp.failures import (
     no_exchange,
     no_queue,
 )
-from remuda.server.amqp.names import REPLY_TO
+from remuda.server.amqp.names import REPLY_TO, VHost
 from remuda.server.amqp.outbound import exchange_of, properties_of
 from remuda.server.amqp.queues import QueueDeclaration
 from remuda.server.amqp.topology import owner_of
@@ -149,7 +149,7 @@ class Requests:
         if channel.transaction is None:
             raise Failure(PRECONDITION_FAILED, "channel is not transactional")
         session = self._session
-        publications, answers = channel.transaction.clear()
+        publications, answers = session.end_transaction(channel.transaction)
         for _, stretch in groupby(publications, key=lambda one: one.method.exchange):
             _, returned = await session.publish(channel.number, list(stretch))
             session.write(returned)
@@ -162,7 +162,7 @@ class Requests:
     async def _rollback(self, channel: Channel, method: TxRollback) -> Method:
         if channel.transaction is None:
             raise Failure(PRECONDITION_FAILED, "channel is not transactional")
-        _, answers = channel.transaction.clear()
+        _, answers = self._session.end_transaction(channel.transaction)
         for taken, _ in answers:
             channel.unanswered.give_back(taken)
         return TxRollbackOk()
@@ -292,14 +292,14 @@ class Requests:
         )  # fmt: skip
         queues.check_arguments(name, self._vhost, asked)
         try:
-            queues.options_of(full, asked, 1)
+            options = queues.options_of(session.vhost, full, asked, 1)
         except InvalidOption as error:
             raise Failure(PRECONDITION_FAILED, f"{error} (queue '{name}' in vhost '{self._vhost}')") from None
         if info is not None:
             await self._own(full, name)
             standing = await topology.declaration(full)
             if standing is None:
-                standing = _as_declared(info, asked)
+                standing = _as_declared(session.vhost, info, asked)
                 await self._adopt(full)
             queues.check_equivalent(name, self._vhost, asked, standing)
             return info
@@ -311,6 +311,11 @@ class Requests:
         if exchange is not None:
             session.check("read", "queue", name)
             session.check("write", "exchange", exchange or "amq.default")
+        if options.expired_queue is not None:
+            session.check("read", "queue", name)
+            session.check("write", "queue", session.vhost.short(options.expired_queue))
+        if options.topics or options.patterns:
+            self._check_topics()
         await topology.create_queue(session.vhost, full, asked)
         if asked.exclusive:
             session.exclusive.add(full)
@@ -378,6 +383,12 @@ class Requests:
             binding = Binding(queue=full, key=key, arguments=binding_arguments(method.arguments))
             await (topology.bind if binds else topology.unbind)(source, binding)
         return QueueBindOk() if binds else QueueUnbindOk()
+
+    def _check_topics(self) -> None:
+        """Whoever has a queue filled from a bus's topics needs what a binding to them does."""
+        if self._session.vhost.exchange(TOPICS) != TOPICS:
+            raise Failure(ACCESS_REFUSED, f"the topics of a bus belong to the vhost '/', not to '{self._vhost}'")
+        self._session.check("read", "exchange", TOPICS)
 
     async def _follow_topics(self, full: str, info: QueueInfo, pattern: str, binds: bool) -> None:
         """A queue takes topics of a bus from now on, or no longer."""
@@ -531,10 +542,10 @@ def _short(text: str) -> str:
     return text.encode("utf-8", "surrogateescape")[:255].decode("utf-8", "ignore")
 
 
-def _as_declared(info: QueueInfo, asked: QueueDeclaration) -> QueueDeclaration:
+def _as_declared(vhost: VHost, info: QueueInfo, asked: QueueDeclaration) -> QueueDeclaration:
     """A bus's own queue, as if it had been declared with those of the arguments that agree with its options."""
     durable = info.options.persistence is Persistence.PERSISTENT
-    wanted = queues.options_of(info.name, asked, 1)
+    wanted = queues.options_of(vhost, info.name, asked, 1)
     agrees = {
         "x-message-ttl": "message_timeout", "x-max-length": "message_limit", "x-max-length-bytes": "byte_limit",
         "x-max-priority": "max_priority", "x-single-active-consumer": "single_active_consumer",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from remuda.amqp.frames import Event, add_content, method_frame
 from remuda.amqp.methods import (
@@ -46,7 +46,7 @@ from remuda.model.errors import (
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt
 from remuda.model.settlement import Settlement
-from remuda.server.amqp.channels import Channel, Taken, UnknownTag
+from remuda.server.amqp.channels import Channel, Gathered, Taken, Transaction, UnknownTag
 from remuda.server.amqp.connection import ServerConnection, Stage
 from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from remuda.server.amqp.shell import AmqpServer, Wire
 
 _log = logging.getLogger("remuda.amqp")
+_OVERHEAD: Final = 200
+"""About what a publication takes in memory beside its bytes."""
 
 
 class Session:
@@ -92,6 +94,10 @@ class Session:
         """Whether it ever published: then it is told when publishers are blocked."""
         self.in_flight = 0
         """Bytes of publications that the broker has not kept yet."""
+        self._failed = False
+        """Whether the connection is closed for a mistake."""
+        self._uncommitted = 0
+        """Bytes that its transactions hold."""
         self._wire = wire
         self._inbound = Inbound()
         self._requests = Requests(self)
@@ -106,6 +112,8 @@ class Session:
         """Carry out what a received buffer asks for."""
         channels = self.channels
         for number, method, _, _ in events:
+            if self._failed:
+                break  # what came behind the mistake does not count: a commit would be of a part only
             channel = channels.get(number)
             try:
                 if isinstance(method, Publications):
@@ -195,6 +203,7 @@ class Session:
         """Close the channel or, where it is worse, the connection."""
         channel = self.channels.get(number)
         if failure.hard or channel is None:
+            self._failed = True
             self.protocol.fail(failure, method)
             self._wire.flush()
             return
@@ -246,6 +255,8 @@ class Session:
     async def _end_channel(self, channel: Channel) -> None:
         channel.closed = True
         self.channels.pop(channel.number, None)
+        if channel.transaction is not None:
+            self.end_transaction(channel.transaction)
         self.server.replies.pop(channel.reply_token or "", None)
         consumers = list(channel.consumers.values())
         channel.consumers.clear()
@@ -340,17 +351,29 @@ class Session:
         return with_property(properties, "reply_to", f"{REPLY_TO}.{channel.reply_token}")
 
     def _gather(self, channel: Channel, publications: Publications) -> None:
-        if channel.transaction is not None:
-            channel.transaction.publications.append(publications)
-        else:
+        if channel.transaction is None:
             self._gathered.append((channel, publications))
+            return
+        transaction, limits = channel.transaction, self.server.limits
+        size = _size(publications) + _OVERHEAD * len(publications.bodies)
+        transaction.size += size
+        self._uncommitted += size
+        if not self.server.intake.gather(size) or self._uncommitted > limits.transaction_bytes + limits.message_max:
+            raise Failure(RESOURCE_ERROR, "transactions hold more than there is room for; commit more often")
+        transaction.publications.append(publications)
+
+    def end_transaction(self, transaction: Transaction) -> Gathered:
+        """What it has gathered, which the caller has from now on."""
+        self._uncommitted -= transaction.size
+        self.server.intake.let_go(transaction.size)
+        return transaction.clear()
 
     def _publish_soon(self, channel: Channel, publications: list[Publications]) -> None:
         if not self.publishes:
             self.publishes = True
             self.server.intake.watch(self)
         count = sum(len(one.bodies) for one in publications)
-        size = sum(map(_size, publications)) + 200 * count
+        size = sum(map(_size, publications)) + _OVERHEAD * count
         self.in_flight += size
         self.server.intake.add(size)
         confirms = channel.confirms

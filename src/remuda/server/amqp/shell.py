@@ -86,7 +86,10 @@ class AmqpServer:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Accept clients; gives the port."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Wire(self), host, port, ssl=tls, backlog=1024, reuse_address=True)
+        server = await loop.create_server(
+            lambda: Wire(self), host, port, ssl=tls, backlog=1024, reuse_address=True,
+            ssl_handshake_timeout=None if tls is None else self.limits.login_seconds,
+        )  # fmt: skip
         self._servers.append(server)
         found: int = server.sockets[0].getsockname()[1]
         return found

@@ -6,6 +6,7 @@ hold the declaration. So it lives as long as what it describes, and another serv
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from remuda.server.amqp.exchanges import PREDECLARED, ExchangeDeclaration, type_
 from remuda.server.amqp.names import DEAD_LETTERS, DEFAULT_EXCHANGE, VHost
 from remuda.server.amqp.queues import QueueDeclaration, options_of
 
+_log = logging.getLogger("remuda.amqp")
 DECLARED: Final = "x-remuda-declared"
 
 _encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
@@ -63,10 +65,14 @@ class Topology:
                 kept = binding.arguments.get(DECLARED)
                 if not isinstance(kept, bytes):
                     continue
-                if binding.exchange == name:
-                    declaration = _exchange_decoder.decode(kept)
-                elif binding.queue is not None:
-                    queues[binding.queue] = _queue_decoder.decode(kept)
+                try:
+                    if binding.exchange == name:
+                        declaration = _exchange_decoder.decode(kept)
+                    elif binding.queue is not None and name.rpartition("/")[2] == DEFAULT_EXCHANGE:
+                        queues[binding.queue] = _queue_decoder.decode(kept)
+                except msgspec.MsgspecError as error:
+                    # Whoever may bind can write anything there.
+                    _log.warning("a binding of %s describes nothing: %s", name, error)
             exchanges[name] = declaration
         self.exchanges, self.queues = exchanges, queues
 
@@ -142,7 +148,7 @@ class Topology:
         return self.queues.get(full)
 
     async def create_queue(self, vhost: VHost, full: str, declaration: QueueDeclaration) -> None:
-        options = options_of(full, declaration, self._consumer_seconds)
+        options = options_of(vhost, full, declaration, self._consumer_seconds)
         if declaration.dead_letter_exchange is not None:
             await self.broker.create_queue(
                 DEAD_LETTERS + full, persistence=options.persistence, acknowledge_timeout="5m", put_back="priority"
