@@ -288,6 +288,35 @@ def test_a_retry_policy_refuses_what_it_cannot_follow(options: dict[str, Any], n
         RetryPolicy(**options)
 
 
+def test_named_policies_take_other_numbers() -> None:
+    """B5: `failed_retry_count` is the number of attempts in all, after which the threshold callback fires."""
+    told: list[tuple[str, str, str]] = []
+    bus = Bus(on_threshold=lambda *what: told.append(what))
+    attempts: list[int] = []
+
+    @bus.subscribe("a", queue="a", retry=RetryPolicy.cap(failed_retry_count=4))
+    def fail(attempt: Attempt) -> None:
+        attempts.append(int(attempt))
+        raise ValueError("no")
+
+    with bus.testing() as test:
+        id = test.publish("a")
+        test.run()
+        test.advance("1h")
+    assert (attempts, told) == ([1, 2, 3, 4], [("a", id, "ValueError: no")])
+    assert RetryPolicy.exponential("1s", factor=3, longest="5s", retries=3).intervals == (
+        1_000_000,
+        3_000_000,
+        5_000_000,
+    )
+    for wrong in (0, -1, "5", True):
+        with pytest.raises(InvalidOption, match="failed_retry_count"):
+            RetryPolicy.cap(wrong)  # type: ignore[arg-type]
+    for option, value in (("first", "soon"), ("factor", 0.5), ("factor", "2"), ("retries", -1), ("longest", -1)):
+        with pytest.raises(InvalidOption, match=option):
+            RetryPolicy.exponential(**{option: value})  # type: ignore[arg-type]
+
+
 def test_a_retry_policy_takes_lists_of_intervals_and_of_errors() -> None:
     """B4"""
     bus = Bus()
