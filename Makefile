@@ -1,11 +1,13 @@
 PYTHON := .venv/bin/python
 READY := .venv/ready
+TYPES := $(PYTHON) -m mypy
+LAYERS := .venv/bin/lint-imports --no-logo
 SEEDS ?= 1000
 SEED ?=
 KILLS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench simulate mutants soak
+.PHONY: help setup run test style lint bench simulate mutants soak
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -15,14 +17,19 @@ setup: $(READY) ## Prepare .venv; every other target does this by itself
 run: $(READY) ## Play a day in the example shop; DIR=data keeps its messages there
 	@$(PYTHON) -m examples.shop $(DIR)
 
-test: lint ## Lint, then run all tests
-	$(PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# Types take a minute to check, and the tests, which wait much, let it be done beside them.
+test: style ## Lint and run all tests
+	@( nice -n 19 $(TYPES) && nice -n 19 $(LAYERS) ) >.venv/lint.txt 2>&1 & lint=$$!; \
+	$(PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
+	wait $$lint || { cat .venv/lint.txt; exit 1; }; exit $$tests
 
-lint: $(READY) ## Check style, types and the layers of imports
+style: $(READY)
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
-	$(PYTHON) -m mypy
-	.venv/bin/lint-imports --no-logo
+
+lint: style ## Check style, types and the layers of imports
+	$(TYPES)
+	$(LAYERS)
 
 bench: $(READY) ## Measure Remuda beside its peers
 	@$(PYTHON) -m benchmarks

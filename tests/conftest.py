@@ -87,7 +87,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         env={**os.environ, "REMUDA_ALONE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # which would cost seconds
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -72,22 +72,47 @@ fail_in_ci() {
     fi
 }
 
-# Servers that some tests need. Without them those tests are skipped and say so; CI skips nothing.
-install_rabbitmq() {
-    if [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ]; then
-        return
-    fi
+# Programs that some tests need. Without them those tests are skipped and say so; CI skips nothing.
+has_rabbitmq() { [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] && command -v openssl >/dev/null; }
+has_browser() { command -v chromium >/dev/null || command -v google-chrome >/dev/null; }
+has_postgres() { command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; }
+
+packages_of() {
+    case $1 in
+        rabbitmq) echo "rabbitmq-server openssl" ;;
+        browser) echo "chromium" ;;
+        postgres) echo "postgresql" ;;
+    esac
+}
+
+apt_install() {
+    # With this run level no server starts by itself: tests start theirs on private ports.
+    RUNLEVEL=1 apt-get install -qq -y --no-install-recommends -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 \
+        "$@" </dev/null >/dev/null
+}
+
+install_programs() {
+    local name missing="" packages=""
+    for name in rabbitmq browser postgres; do
+        "has_$name" || { missing="$missing $name" && packages="$packages $(packages_of $name)"; }
+    done
+    [ -n "$missing" ] || return 0
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-        say "installing rabbitmq-server, which tests start on a private port ..."
+        say "installing$packages, which tests start on private ports ..."
         export DEBIAN_FRONTEND=noninteractive
-        if apt-get update -qq </dev/null && RUNLEVEL=1 apt-get install -qq -y --no-install-recommends \
-            -o DPkg::Lock::Timeout=300 rabbitmq-server openssl </dev/null >/dev/null; then
-            return
-        fi
+        mkdir -p /etc/postgresql-common
+        [ -e /etc/postgresql-common/createcluster.conf ] ||
+            echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+        apt-get update -qq -o Acquire::Retries=3 </dev/null || say "the lists of packages could not be renewed"
+        # shellcheck disable=SC2086
+        apt_install $packages || for name in $missing; do apt_install $(packages_of "$name") || true; done
     fi
-    say "skipped: RabbitMQ could not be installed, so the tests on it will be skipped. As root run"
-    say "    apt-get install -y --no-install-recommends rabbitmq-server openssl"
-    fail_in_ci
+    for name in $missing; do
+        "has_$name" && continue
+        say "SKIPPED: there is no $name here, and its tests will be skipped. On Debian or Ubuntu, as root, run"
+        say "    apt-get install -y --no-install-recommends $(packages_of "$name")"
+        fail_in_ci
+    done
 }
 
 # OpenSearch for the tests of the search index. The package carries the whole server; the lock file holds its checksum.
@@ -118,49 +143,11 @@ opensearch_missing() {
     fail_in_ci
 }
 
-# The dashboard is tested in a real browser. Without one those tests say so and are skipped.
-install_browser() {
-    if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then
-        return
-    fi
-    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        say "no Chromium here, so the dashboard is not tested in a browser; on Debian or Ubuntu run"
-        say "    sudo apt-get install -y --no-install-recommends chromium"
-        fail_in_ci
-        return
-    fi
-    say "installing chromium ..."
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -qq </dev/null &&
-        apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 chromium </dev/null >/dev/null; } ||
-        { say "chromium could not be installed, so the dashboard is not tested in a browser" && fail_in_ci; }
-}
-
-# The tests start a PostgreSQL of their own; without root, or elsewhere than on Debian, one has to be there already.
-install_postgres() {
-    if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
-        return
-    fi
-    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        say "There is no PostgreSQL here: tests of the outbox on PostgreSQL will be SKIPPED. On Debian or Ubuntu run"
-        say "    sudo apt-get install -y --no-install-recommends postgresql"
-        fail_in_ci
-        return
-    fi
-    say "installing postgresql ..."
-    mkdir -p /etc/postgresql-common
-    [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -qq </dev/null &&
-        apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 postgresql </dev/null >/dev/null; } ||
-        { say "PostgreSQL could not be installed: tests of the outbox on PostgreSQL will be SKIPPED" && fail_in_ci; }
-}
-
 make_venv
-install_browser
-install_postgres
+install_programs & # which apt takes a while for, and nothing else here needs
+programs=$!
 say "installing the locked packages and remuda ..."
 install_with_uv || { say "uv did not do it, installing with pip ..." && install_with_pip; }
-install_rabbitmq
 install_opensearch
+wait $programs
 say "ready after $SECONDS s"

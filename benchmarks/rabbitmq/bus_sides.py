@@ -1,5 +1,4 @@
-"""The same work through whole libraries: a bus, actors, subscribers. Each gives the seconds that its work took, since
-some take a while to get ready."""
+"""The same work through whole libraries: a bus, actors, subscribers."""
 
 from __future__ import annotations
 
@@ -8,21 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
-from benchmarks.rabbitmq.sides import WINDOW
+from benchmarks.rabbitmq.jobs import BATCH, EXCHANGE, MIME_TYPE, PATIENCE, WINDOW, Job, message_id
+from benchmarks.rabbitmq.sides import fill
 from remuda import Bus
-from remuda.amqp.confirms import Outgoing, Receipt
-from remuda.amqp.connection import Connection
-from remuda.broker.rabbitmq import codec
-from remuda.broker.rabbitmq.topology import CHANNELS
-from remuda.model.messages import Messages
-
-Timed = Callable[[str, str, bytes, int], float]
-"""Of a URL, a queue, a body and a count to seconds."""
-
-_BATCH: Final = 250
-_PATIENCE: Final = 120
 
 
 class _Counter:
@@ -40,45 +29,43 @@ class _Counter:
                 self.done.set()
 
 
-def _bus(url: str, queue: str, handle: Callable[..., None], *, logged: bool = False, batch: int | None = None) -> Bus:
-    """With the same queue as the others have: without priorities, which cost RabbitMQ a queue within the queue for
-    each; and without the event log, which they do not keep, unless it is to be `logged`."""
-    bus = Bus(f"{url}?queue_type=classic&max_priority=0{'' if logged else '&log=no'}")
-    bus.subscribe(queue, queue=queue, batch=batch)(handle)
+def _ignore(body: bytes) -> None: ...
+
+
+def opened_bus(
+    job: Job, handle: Callable[..., None] = _ignore, *, logged: bool = False, batch: int | None = None
+) -> Bus:
+    """As it is by default, on quorum queues; but without the event log, which the others do not keep, unless it is to
+    be `logged`."""
+    bus = Bus(f"{job.url}{'' if logged else '?log=no'}")
+    bus.subscribe(job.queue, queue=job.queue, batch=batch)(handle)
     assert bus.broker
     return bus
 
 
-def _publish(bus: Bus, queue: str, body: bytes, count: int) -> None:
+def publish_all(job: Job, bus: Bus) -> None:
     """In batches, of which as many are on their way as the window holds."""
-    batches = iter([min(_BATCH, count - start) for start in range(0, count, _BATCH)])
+    batches = iter(job.batches)
 
     async def one_after_another() -> None:
-        for size in batches:
-            await bus.publish_many_async(queue, [body] * size)
+        for batch in batches:
+            await bus.publish_many_async(job.queue, [job.body] * len(batch))
 
     async def main() -> None:
-        await asyncio.gather(*(one_after_another() for _ in range(WINDOW // _BATCH)))
+        await asyncio.gather(*(one_after_another() for _ in range(WINDOW // BATCH)))
 
     asyncio.run(main())
 
 
-def _ignore(body: bytes) -> None: ...
+def remuda_publish(job: Job, *, logged: bool = False) -> None:
+    with opened_bus(job, logged=logged) as bus:
+        with job.measured():
+            publish_all(job, bus)
+        bus.broker.remove_queue(job.queue)
 
 
-def remuda_publish(url: str, queue: str, body: bytes, count: int, *, logged: bool = False) -> float:
-    with _bus(url, queue, _ignore, logged=logged) as bus:
-        began = time.perf_counter()
-        _publish(bus, queue, body, count)
-        took = time.perf_counter() - began
-        bus.broker.remove_queue(queue)
-        return took
-
-
-def remuda_consume(
-    url: str, queue: str, body: bytes, count: int, *, logged: bool = False, batch: int | None = None
-) -> float:
-    counter = _Counter(count)
+def remuda_consume(job: Job, *, logged: bool = False, batch: int | None = None) -> None:
+    counter = _Counter(job.count)
 
     def handle(body: bytes) -> None:
         counter()
@@ -86,80 +73,49 @@ def remuda_consume(
     def handle_many(bodies: list[bytes]) -> None:
         counter(len(bodies))
 
-    with _bus(url, queue, handle if batch is None else handle_many, logged=logged, batch=batch) as bus:
-        _publish(bus, queue, body, count)
-        began = time.perf_counter()
-        bus.start()
-        assert counter.done.wait(_PATIENCE)
-        took = time.perf_counter() - began
+    with opened_bus(job, handle if batch is None else handle_many, logged=logged, batch=batch) as bus:
+        publish_all(job, bus)
+        with job.measured():
+            bus.start()
+            assert counter.done.wait(PATIENCE)
         bus.stop()
-        bus.broker.remove_queue(queue)
-        return took
+        bus.broker.remove_queue(job.queue)
 
 
-def remuda_end_to_end(url: str, queue: str, body: bytes, count: int, *, logged: bool = False) -> float:
-    counter = _Counter(count)
+def remuda_end_to_end(job: Job, *, logged: bool = False) -> None:
+    counter = _Counter(job.count)
 
     def handle(body: bytes) -> None:
         counter()
 
-    with _bus(url, queue, handle, logged=logged) as bus:
+    with opened_bus(job, handle, logged=logged) as bus:
         bus.start()
-        began = time.perf_counter()
-        _publish(bus, queue, body, count)
-        assert counter.done.wait(_PATIENCE)
-        took = time.perf_counter() - began
+        with job.measured():
+            publish_all(job, bus)
+            assert counter.done.wait(PATIENCE)
         bus.stop()
-        bus.broker.remove_queue(queue)
-        return took
+        bus.broker.remove_queue(job.queue)
 
 
-def server_publish(url: str, queue: str, body: bytes, count: int) -> float:
-    """What RabbitMQ takes in: the bytes that the bus would send, made before, by a client that does nothing else."""
-    now = time.time_ns() // 1000
-    columns = Messages(bodies=[body] * count, name=queue, ids=range(1 << 50, (1 << 50) + count), created=now)
-    messages = [Outgoing(CHANNELS, queue, properties, body) for properties in codec.encode(columns, now)]
-    with _bus(url, queue, _ignore) as bus, Connection(url) as connection:
-        channel, waiting = connection.channel(confirms=True), list[Receipt]()
-        began = time.perf_counter()
-        for start in range(0, count, _BATCH):
-            if len(waiting) * _BATCH >= WINDOW:
-                waiting.pop(0).wait(_PATIENCE)
-            waiting.append(channel.publish_many(messages[start : start + _BATCH], mandatory=True))
-        for receipt in waiting:
-            receipt.wait(_PATIENCE)
-        took = time.perf_counter() - began
-        bus.broker.remove_queue(queue)
-        return took
+def _kombu_publish(job: Job, producer: Any) -> None:
+    for number in range(job.count):
+        producer.publish(
+            job.body, exchange=EXCHANGE, routing_key=job.queue, delivery_mode=2, mandatory=True, content_type=MIME_TYPE,
+            content_encoding="binary", message_id=message_id(number), type=job.queue, timestamp=int(time.time()),
+        )  # fmt: skip
 
 
-def server_consume(url: str, queue: str, body: bytes, count: int) -> float:
-    """What RabbitMQ gives out of what the bus published, to a client that only acknowledges."""
-    with _bus(url, queue, _ignore) as bus, Connection(url) as connection:
-        _publish(bus, queue, body, count)
-        began = time.perf_counter()
-        consumer, seen = connection.channel(prefetch=WINDOW).consume(queue), 0
-        while seen < count:
-            seen += consumer.ack(consumer.get(WINDOW, _PATIENCE))
-        took = time.perf_counter() - began
-        consumer.cancel()
-        bus.broker.remove_queue(queue)
-        return took
-
-
-def kombu_publish(url: str, queue: str, body: bytes, count: int) -> float:
+def kombu_publish(job: Job) -> None:
     kombu: Any = import_module("kombu")  # which has no types
-    with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
+    with kombu.Connection(job.url, transport_options={"confirm_publish": True}) as connection:
         producer = connection.Producer()
-        began = time.perf_counter()
-        for _ in range(count):
-            producer.publish(body, exchange="", routing_key=queue, delivery_mode=2)
-        return time.perf_counter() - began
+        with job.measured():
+            _kombu_publish(job, producer)
 
 
-def kombu_consume(url: str, queue: str, body: bytes, count: int) -> float:
+def kombu_consume(job: Job) -> None:
     kombu: Any = import_module("kombu")  # which has no types
-    kombu_publish(url, queue, body, count)
+    fill(job)
     seen = 0
 
     def receive(content: Any, message: Any) -> None:
@@ -167,110 +123,123 @@ def kombu_consume(url: str, queue: str, body: bytes, count: int) -> float:
         seen += 1
         message.ack()
 
-    with kombu.Connection(url) as connection:
-        source = kombu.Queue(queue, no_declare=True)
-        began = time.perf_counter()
-        with connection.Consumer(source, callbacks=[receive], prefetch_count=WINDOW, accept=None):
-            while seen < count:
-                connection.drain_events(timeout=_PATIENCE)
-        return time.perf_counter() - began
+    with kombu.Connection(job.url) as connection:
+        source = kombu.Queue(job.queue, no_declare=True)
+        with (
+            job.measured(),
+            connection.Consumer(source, callbacks=[receive], prefetch_count=WINDOW, accept=[MIME_TYPE]),
+        ):
+            while seen < job.count:
+                connection.drain_events(timeout=PATIENCE)
 
 
-def faststream_publish(url: str, queue: str, body: bytes, count: int) -> float:
+def _faststream_publish(job: Job, broker: Any) -> Callable[[int], Any]:
+    def one(number: int) -> Any:
+        return broker.publish(
+            job.body, exchange=EXCHANGE, routing_key=job.queue, persist=True, content_type=MIME_TYPE,
+            message_id=message_id(number), message_type=job.queue, timestamp=int(time.time()),
+        )  # fmt: skip
+
+    return one
+
+
+async def _in_windows(job: Job, publish: Callable[[int], Any]) -> None:
+    for start in range(0, job.count, WINDOW):
+        await asyncio.gather(*map(publish, range(start, min(start + WINDOW, job.count))))
+
+
+def faststream_publish(job: Job) -> None:
     from faststream.rabbit import RabbitBroker
 
-    async def main() -> float:
-        async with RabbitBroker(url, logger=None) as broker:
+    async def main() -> None:
+        async with RabbitBroker(job.url, logger=None) as broker:
             await broker.start()
-            began = time.perf_counter()
-            for start in range(0, count, WINDOW):
-                many = min(WINDOW, count - start)
-                await asyncio.gather(*(broker.publish(body, queue, persist=True) for _ in range(many)))
-            return time.perf_counter() - began
+            publish = _faststream_publish(job, broker)
+            await publish(0)  # it looks for the exchange
+            with job.measured():
+                await _in_windows(job, publish)
 
-    return asyncio.run(main())
+    asyncio.run(main())
 
 
-def _faststream(url: str, queue: str, body: bytes, count: int, *, filled: bool) -> float:
+def _faststream(job: Job, *, filled: bool) -> None:
     from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
 
-    async def main() -> float:
-        broker = RabbitBroker(url, logger=None, default_channel=Channel(prefetch_count=WINDOW))
+    async def main() -> None:
+        broker = RabbitBroker(job.url, logger=None, default_channel=Channel(prefetch_count=WINDOW))
         seen, done = 0, asyncio.Event()
 
-        @broker.subscriber(RabbitQueue(queue, declare=False))
+        @broker.subscriber(RabbitQueue(job.queue, declare=False))
         async def receive(message: bytes) -> None:
             nonlocal seen
             seen += 1
-            if seen >= count:
+            if seen >= job.count:
                 done.set()
 
         async with broker:
             await broker.connect()
-            if not filled:
-                await broker.start()
-            began = time.perf_counter()
-            for start in range(0, count, WINDOW):
-                many = min(WINDOW, count - start)
-                await asyncio.gather(*(broker.publish(body, queue, persist=True) for _ in range(many)))
             if filled:
-                began = time.perf_counter()
+                fill(job)
+            else:
                 await broker.start()
-            await asyncio.wait_for(done.wait(), _PATIENCE)
-            return time.perf_counter() - began
+            with job.measured():
+                if filled:
+                    await broker.start()
+                else:
+                    await _in_windows(job, _faststream_publish(job, broker))
+                await asyncio.wait_for(done.wait(), PATIENCE)
 
-    return asyncio.run(main())
-
-
-def faststream_consume(url: str, queue: str, body: bytes, count: int) -> float:
-    return _faststream(url, queue, body, count, filled=True)
-
-
-def faststream_end_to_end(url: str, queue: str, body: bytes, count: int) -> float:
-    return _faststream(url, queue, body, count, filled=False)
+    asyncio.run(main())
 
 
-def _dramatiq(url: str, queue: str, body: bytes, count: int, *, work: bool, filled: bool) -> float:
+def faststream_consume(job: Job) -> None:
+    _faststream(job, filled=True)
+
+
+def faststream_end_to_end(job: Job) -> None:
+    _faststream(job, filled=False)
+
+
+def _dramatiq(job: Job, *, work: bool, filled: bool) -> None:
     import dramatiq
     from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
-    broker = RabbitmqBroker(url=url, confirm_delivery=True, middleware=[])
-    counter = _Counter(count)
+    broker = RabbitmqBroker(url=job.url, confirm_delivery=True, middleware=[])
+    counter = _Counter(job.count)
+    name = f"{job.queue}-dramatiq"
 
-    @dramatiq.actor(broker=broker, queue_name=f"{queue}-dramatiq")
+    @dramatiq.actor(broker=broker, queue_name=name)
     def receive(text: str) -> None:
         counter()
 
-    text = body.decode()
+    text = job.body.decode()
     worker = dramatiq.Worker(broker, worker_threads=2, worker_timeout=100)
     try:
         if work and not filled:
             worker.start()
-        began = time.perf_counter()
-        for _ in range(count):
+        job.begin()
+        for _ in range(job.count):
             receive.send(text)
-        if not work:
-            return time.perf_counter() - began
         if filled:
-            began = time.perf_counter()
+            job.begin()
             worker.start()
-        assert counter.done.wait(_PATIENCE)
-        return time.perf_counter() - began
+        assert not work or counter.done.wait(PATIENCE)
+        job.end()
     finally:
         if work:
             worker.stop()
         for suffix in ("", ".DQ", ".XQ"):
-            broker.channel.queue_delete(f"{queue}-dramatiq{suffix}")
+            broker.channel.queue_delete(name + suffix)
         broker.close()
 
 
-def dramatiq_publish(url: str, queue: str, body: bytes, count: int) -> float:
-    return _dramatiq(url, queue, body, count, work=False, filled=False)
+def dramatiq_publish(job: Job) -> None:
+    _dramatiq(job, work=False, filled=False)
 
 
-def dramatiq_consume(url: str, queue: str, body: bytes, count: int) -> float:
-    return _dramatiq(url, queue, body, count, work=True, filled=True)
+def dramatiq_consume(job: Job) -> None:
+    _dramatiq(job, work=True, filled=True)
 
 
-def dramatiq_end_to_end(url: str, queue: str, body: bytes, count: int) -> float:
-    return _dramatiq(url, queue, body, count, work=True, filled=False)
+def dramatiq_end_to_end(job: Job) -> None:
+    _dramatiq(job, work=True, filled=False)

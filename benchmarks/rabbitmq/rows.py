@@ -5,6 +5,7 @@ Two rows are about bare clients, three about the whole: a bus with its handlers 
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -12,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from benchmarks.effort import Effort
-from benchmarks.processes import cpu_seconds
-from benchmarks.rabbitmq import bus_sides, sides
+from benchmarks.rabbitmq import bus_sides, limits, sides
+from benchmarks.rabbitmq.jobs import BATCH, EXCHANGE, WINDOW, Job, Server, Work
 from benchmarks.results import Result, rate_result
 from remuda.amqp.connection import Connection
 from tests.servers.rabbitmq import RabbitNode, end_node
@@ -25,23 +26,10 @@ _BODY: Final = b"x" * 100
 _PER_SECOND: Final = 20_000
 _LEAST: Final = 2_000
 _SLOW: Final = {"pika", "aio-pika", "kombu", "faststream", "dramatiq"}
-_CLASSIC: Final = "classic, durable"
 
 ROWS: Final = (
     "rabbitmq/publish", "rabbitmq/consume", "rabbitmq/end-to-end", "rabbitmq/client-publish", "rabbitmq/client-consume",
 )  # fmt: skip
-
-
-class Server(NamedTuple):
-    """A running RabbitMQ."""
-
-    url: str
-    pid: int
-
-    @property
-    def cpu(self) -> float:
-        """Seconds of CPU that it has used so far."""
-        return cpu_seconds(self.pid)
 
 
 @contextmanager
@@ -55,31 +43,20 @@ def started_server() -> Iterator[Server]:
         end_node(node)
 
 
-def _timed(work: sides.Work, *, filled: bool) -> bus_sides.Timed:
-    """A bare client's work, with the time it took."""
-
-    def run(url: str, queue: str, body: bytes, count: int) -> float:
-        if filled:
-            sides.remuda_publish(url, queue, body, count)
-        began = time.perf_counter()
-        work(url, queue, body, count)
-        return time.perf_counter() - began
-
-    return run
-
-
 LOGGED: Final = "remuda with its event log"
 BATCHED: Final = "remuda with a handler of batches"
 LIMIT: Final = "server"
 """Whatever RabbitMQ carries of the same messages, to and from a client that costs next to nothing."""
-_OURS: Final = ("remuda", LOGGED, BATCHED, LIMIT)
+BARE_LIMIT: Final = "server, bare messages"
+_OF_BUS: Final = frozenset({"remuda", LOGGED, BATCHED, LIMIT})
 _BARE: Final = ("pika", "pika-select", "aio-pika")
-WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
+WORKS: Final[dict[str, dict[str, Work]]] = {
     "rabbitmq/publish": {
         "remuda": bus_sides.remuda_publish,
         LOGGED: partial(bus_sides.remuda_publish, logged=True),
-        LIMIT: bus_sides.server_publish,
-        **{side: _timed(sides.PUBLISH[side], filled=False) for side in _BARE},
+        LIMIT: limits.publish_as_the_bus,
+        BARE_LIMIT: limits.publish_bare,
+        **{side: sides.PUBLISH[side] for side in _BARE},
         "kombu": bus_sides.kombu_publish,
         "faststream": bus_sides.faststream_publish,
         "dramatiq": bus_sides.dramatiq_publish,
@@ -87,9 +64,10 @@ WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
     "rabbitmq/consume": {
         "remuda": bus_sides.remuda_consume,
         LOGGED: partial(bus_sides.remuda_consume, logged=True),
-        BATCHED: partial(bus_sides.remuda_consume, batch=250),
-        LIMIT: bus_sides.server_consume,
-        **{side: _timed(sides.CONSUME[side], filled=True) for side in _BARE},
+        BATCHED: partial(bus_sides.remuda_consume, batch=BATCH),
+        LIMIT: limits.consume_from_the_bus,
+        BARE_LIMIT: limits.consume_bare,
+        **{side: sides.CONSUME[side] for side in _BARE},
         "kombu": bus_sides.kombu_consume,
         "faststream": bus_sides.faststream_consume,
         "dramatiq": bus_sides.dramatiq_consume,
@@ -100,38 +78,80 @@ WORKS: Final[dict[str, dict[str, bus_sides.Timed]]] = {
         "faststream": bus_sides.faststream_end_to_end,
         "dramatiq": bus_sides.dramatiq_end_to_end,
     },
-    "rabbitmq/client-publish": {side: _timed(work, filled=False) for side, work in sides.PUBLISH.items()},
-    "rabbitmq/client-consume": {side: _timed(work, filled=True) for side, work in sides.CONSUME.items()},
+    "rabbitmq/client-publish": {**sides.PUBLISH, LIMIT: limits.publish_bare},
+    "rabbitmq/client-consume": {**sides.CONSUME, LIMIT: limits.consume_bare},
+}
+_EXTRA: Final = {
+    LOGGED: "with_event_log",
+    BATCHED: "with_handler_of_batches",
+    BARE_LIMIT: "limit_of_bare_messages",
+}
+
+_ALL_PUBLISH: Final = (
+    "100 B, persistent, mandatory, by topic to a quorum queue, with an id of its own, type and time; confirms are "
+    f"awaited, at most {WINDOW} outstanding"
+)
+_ALL_CONSUME: Final = f"prefetch {WINDOW}, each acknowledged by hand, from a quorum queue filled before"
+DOES: Final[dict[str, dict[str, str]]] = {
+    "rabbitmq/publish": {
+        "all": _ALL_PUBLISH,
+        "remuda": f"the bus's own topic exchange, batches of {BATCH}; the event log is off, as the others keep none",
+        "pika, pika-select, aio-pika, kombu": f"{EXCHANGE}; pika and kombu wait for each confirm, the others for many",
+        "faststream": f"{EXCHANGE}, {WINDOW} publishes gathered",
+        "dramatiq": "its own classic queue, through the default exchange; each confirm is waited for",
+        "limit": "the bus's own bytes, made before, from one socket that does nothing else",
+    },
+    "rabbitmq/consume": {
+        "all": _ALL_CONSUME,
+        "remuda": "a handler of the bus for each message, with its retries and timeouts",
+        "pika, pika-select, aio-pika": f"a callback or loop for each message, one acknowledgement for {BATCH}",
+        "kombu, faststream": "a callback for each message, each acknowledged alone",
+        "dramatiq": "an actor for each message, from its own classic queue",
+        "limit": "the bus's own messages to one socket that counts them and acknowledges what it read",
+    },
+    "rabbitmq/end-to-end": {"all": f"{_ALL_PUBLISH}, while handlers take them", "dramatiq": "its own classic queue"},
+    "rabbitmq/client-publish": {"all": f"{_ALL_PUBLISH}; through {EXCHANGE}"},
+    "rabbitmq/client-consume": {"all": _ALL_CONSUME},
 }
 
 
 def row(name: str, server: Server, effort: Effort) -> Result:
-    works, url = WORKS[name], server.url
-    rates: dict[str, list[float]] = {side: [] for side in works}
-    costs: dict[str, list[float]] = {side: [] for side in works}
-    of_server: dict[str, list[float]] = {side: [] for side in works}
+    works = WORKS[name]
+    jobs: dict[str, list[Job]] = {side: [] for side in works}
     for _ in range(effort.rounds):
         for side, work in works.items():
             count = max(_LEAST, round(_PER_SECOND * effort.seconds)) // (4 if side in _SLOW else 1)
-            with _queue(url, made=side not in _OURS or "client" in name) as queue:
-                worked, served = time.process_time(), server.cpu
-                rates[side].append(count / work(url, queue, _BODY, count))
-                costs[side].append((time.process_time() - worked) / count * 1e6)
-                of_server[side].append((server.cpu - served) / count * 1e6)
-    medians = {side: statistics.median(found) for side, found in rates.items()}
-    settings = {
-        "body_bytes": len(_BODY), "window": sides.WINDOW, "queue": _CLASSIC, "persistent": True,
-        # What a side costs is the same on a busy machine, and where the server is the limit. It includes getting ready.
-        "cpu_us_per_message": {side: round(statistics.median(found), 1) for side, found in costs.items()},
-        # Of both cores of the machine, of which the client needs one: who fills the queue first is counted, too.
-        "server_cpu_us_per_message": {side: round(statistics.median(found), 1) for side, found in of_server.items()},
-        "rounds": {side: [round(rate) for rate in found] for side, found in rates.items()},
+            with _queue(server.url, made=side not in _OF_BUS or "client" in name) as queue:
+                job = Job(server, queue, _BODY, count)
+                work(job)
+                jobs[side].append(job)
+    medians = {side: statistics.median(job.count / job.seconds for job in done) for side, done in jobs.items()}
+    settings: dict[str, Any] = {
+        "body_bytes": len(_BODY), "window": WINDOW, "queue": "quorum", "does": DOES[name],
+        # What a side costs is the same on a busy machine, and where the server is the limit.
+        "cpu_us_per_message": _median(jobs, lambda job: job.client_cpu / job.count * 1e6),
+        "server_cpu_us_per_message": _median(jobs, lambda job: job.server_cpu / job.count * 1e6),
+        "server_cores_busy": _median(jobs, lambda job: job.server_cpu / job.seconds, 2),
+        "rounds": {side: [round(job.count / job.seconds) for job in done] for side, done in jobs.items()},
     }  # fmt: skip
-    for name_of_it, side in (("with_event_log", LOGGED), ("with_handler_of_batches", BATCHED)):
+    for side, called in _EXTRA.items():
         if side in medians:
-            settings[name_of_it] = round(medians.pop(side))
+            settings[called] = round(medians.pop(side))
     ours, limit = medians.pop("remuda"), medians.pop(LIMIT, None)
+    settings["bound_by"] = _bound(settings)
     return rate_result(name, ours, dict(medians), limit, settings)
+
+
+def _median(jobs: dict[str, list[Job]], of: Callable[[Job], float], digits: int = 1) -> dict[str, float]:
+    return {side: round(statistics.median(map(of, done)), digits) for side, done in jobs.items()}
+
+
+def _bound(settings: dict[str, Any]) -> str:
+    """Who has the greater part of all CPU that a message takes."""
+    server, own = settings["server_cpu_us_per_message"]["remuda"], settings["cpu_us_per_message"]["remuda"]
+    shares = f"{server:.0f} µs of CPU for each message in RabbitMQ and {own:.0f} here"
+    busy = f"RabbitMQ takes {settings['server_cores_busy']['remuda']:.1f} of {os.cpu_count()} cores"
+    return f"{'RabbitMQ' if server > own else 'this process'}: {shares}; {busy}"
 
 
 @contextmanager
@@ -141,7 +161,8 @@ def _queue(url: str, *, made: bool) -> Iterator[str]:
         channel = connection.channel()
         name = f"bench-{time.time_ns()}"
         if made:
-            channel.declare_queue(name, arguments={"x-queue-type": "classic"})
+            channel.declare_queue(name, arguments={"x-queue-type": "quorum"})
+            channel.bind_queue(name, EXCHANGE, name)
         yield name
         channel.delete_queue(name)
 

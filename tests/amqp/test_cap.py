@@ -37,7 +37,7 @@ def test_a_cap_service_finds_what_it_would_have_made(channel: Channel) -> None:
     with pytest.raises(ChannelClosed, match="x-message-ttl"):
         channel.declare_queue(queue, arguments={"x-message-ttl": 5})
     for key in ("order.placed", "stock.left.berlin"):
-        channel.publish("cap.default.router", key, b"{}", cap.properties("1", key), mandatory=True).wait(20)
+        channel.publish("cap.default.router", key, b"{}", cap.properties("1", key), mandatory=True).wait(60)
     found = [channel.get(queue, no_ack=True) for _ in range(2)]
     assert [cap.read(one).name for one in found if one is not None] == ["order.placed", "stock.left.berlin"]
     assert cap.bind(channel, "cap.queue.shop", ["order.placed"]) == queue

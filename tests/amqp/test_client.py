@@ -28,7 +28,8 @@ from remuda.amqp.options import parse_url
 from remuda.amqp.properties import EMPTY, Properties, encode_properties
 from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
 from tests.servers.faultproxy import FaultProxy
-from tests.servers.rabbitmq import RabbitNode, free_port
+from tests.servers.ports import free_port
+from tests.servers.rabbitmq import RabbitNode
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def take(channel: Channel, queue: str, count: int) -> list[bytes]:
     consumer = channel.consume(queue)
     bodies: list[bytes] = []
     while len(bodies) < count:
-        batch = consumer.get(1000, 20)
+        batch = consumer.get(1000, 60)
         assert batch, f"only {len(bodies)} of {count} came"
         bodies += [delivery.body for delivery in batch]
         consumer.ack(batch)
@@ -70,7 +71,7 @@ def test_batches_out_and_in(connection: Connection, channel: Channel, queue: str
     """In order, nothing lost, nothing left unacknowledged."""
     receipts = [channel.publish_many(messages(queue, 500, b"%d-" % batch), mandatory=True) for batch in range(10)]
     for receipt in receipts:
-        receipt.wait(20)
+        receipt.wait(60)
     bodies = take(connection.channel(prefetch=700), queue, 5000)
     assert bodies == [b"%d-%d" % (batch, number) for batch in range(10) for number in range(500)]
     assert connection.channel().declare_queue(queue, passive=True).message_count == 0
@@ -82,7 +83,7 @@ def test_properties_and_bodies_come_back_exactly(channel: Channel, queue: str) -
         Properties(content_type="a/b", headers={"n": {"deep": [1, None, True, b"\xff"]}}, priority=4, timestamp=99)
     )
     for body in (b"", b"x", bytes(range(256)) * 4000):
-        channel.publish("", queue, body, raw, mandatory=True).wait(20)
+        channel.publish("", queue, body, raw, mandatory=True).wait(60)
         found = channel.get(queue, no_ack=True)
         assert found is not None
         assert (found.raw_properties, found.body, found.routing_key) == (raw, body, queue)
@@ -92,7 +93,7 @@ def test_returns_are_matched_to_their_publishes(channel: Channel, queue: str) ->
     batch = messages(queue, 3) + messages("nowhere", 2) + messages(queue, 1) + messages("nowhere", 1)
     receipt = channel.publish_many(batch, mandatory=True)
     with pytest.raises(Unroutable, match="'nowhere'"):
-        receipt.wait(20)
+        receipt.wait(60)
     assert (set(receipt.returned), receipt.nacked, receipt.failed) == ({3, 4, 6}, set(), {3, 4, 6})
     assert take(channel, queue, 4) == [b"x0", b"x1", b"x2", b"x0"]
 
@@ -113,7 +114,7 @@ def test_awaitable(connection: Connection, channel: Channel, queue: str) -> None
 def test_many_threads_share_a_channel(channel: Channel, queue: str) -> None:
     def publish(thread: int) -> None:
         for number in range(100):
-            channel.publish("", queue, b"%d-%d" % (thread, number)).wait(20)
+            channel.publish("", queue, b"%d-%d" % (thread, number)).wait(60)
 
     threads = [threading.Thread(target=publish, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -129,26 +130,26 @@ def test_a_refused_request_leaves_the_channel_usable(channel: Channel, queue: st
     assert caught.value.code == 406
     with pytest.raises(ChannelClosed, match="404 NOT_FOUND"):
         channel.consume("no such queue")
-    channel.publish("", queue, b"x", mandatory=True).wait(20)
+    channel.publish("", queue, b"x", mandatory=True).wait(60)
     with pytest.raises(ChannelClosed, match="no exchange 'nowhere'"):
-        channel.publish("nowhere", "key", b"x").wait(20)
-    channel.publish("", queue, b"y", mandatory=True).wait(20)
+        channel.publish("nowhere", "key", b"x").wait(60)
+    channel.publish("", queue, b"y", mandatory=True).wait(60)
     assert take(channel, queue, 2) == [b"x", b"y"]
 
 
 def test_settling_twice_or_late(connection: Connection, channel: Channel, queue: str) -> None:
-    channel.publish_many(messages(queue, 3)).wait(20)
+    channel.publish_many(messages(queue, 3)).wait(60)
     other = connection.channel(prefetch=10)
     consumer = other.consume(queue)
     held: list[Any] = []
     while len(held) < 3:
-        held += consumer.get(10, 20)
+        held += consumer.get(10, 60)
     assert other.ack(held[:1]) == 1
     assert other.ack(held[:1]) == 0
     assert other.nack(held[0]) is False
     assert other.nack(held[1]) is True
     assert other.nack(held[1]) is False
-    (again,) = consumer.get(10, 20)
+    (again,) = consumer.get(10, 60)
     assert (again.body, again.redelivered) == (held[1].body, True)
     other.close()
     assert other.ack([held[2], again]) == 0
@@ -163,7 +164,7 @@ def test_the_queue_is_deleted_under_a_consumer(connection: Connection, channel: 
     consumer = connection.channel().consume("short-lived")
     channel.delete_queue("short-lived")
     with pytest.raises(ConsumerCancelled, match="'short-lived'"):
-        consumer.get(1, 20)
+        consumer.get(1, 60)
 
 
 def test_without_acknowledgement_memory_is_bounded(connection: Connection, channel: Channel, queue: str) -> None:
@@ -178,7 +179,7 @@ def test_without_acknowledgement_memory_is_bounded(connection: Connection, chann
         assert len(consumer._held) < 20_000
         seen = 0
         while seen < total:
-            batch = consumer.get(1000, 20)
+            batch = consumer.get(1000, 60)
             assert batch
             seen += len(batch)
 
@@ -188,12 +189,12 @@ def test_connections_closed_by_the_broker_come_back(rabbit: RabbitNode, queue: s
         channel = connection.channel(confirms=True, prefetch=10)
         consumer = channel.consume(queue)
         rabbit.close_connections("testing")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while connection.connects < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        channel.publish("", queue, b"after", mandatory=True).wait(30)
-        (delivery,) = consumer.get(10, 30)
+        channel.publish("", queue, b"after", mandatory=True).wait(60)
+        (delivery,) = consumer.get(10, 60)
         assert delivery.body == b"after"
         assert consumer.ack([delivery]) == 1
 
@@ -206,7 +207,7 @@ def test_a_memory_alarm_blocks_publishers(rabbit: RabbitNode, queue: str) -> Non
         rabbit.limit_memory(0.00001)
         try:
             sent = channel.publish_many(messages(queue, 10))
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while connection.blocked is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert "memory" in (connection.blocked or "")
@@ -220,7 +221,7 @@ def test_a_memory_alarm_blocks_publishers(rabbit: RabbitNode, queue: str) -> Non
                 fill()
         finally:
             rabbit.limit_memory(0.4)
-        sent.wait(30)
+        sent.wait(60)
         channel.publish("", queue, b"last").wait(60)
         assert connection.blocked is None
 
@@ -228,16 +229,16 @@ def test_a_memory_alarm_blocks_publishers(rabbit: RabbitNode, queue: str) -> Non
 @pytest.mark.faults
 def test_a_half_open_link_is_noticed_by_heartbeats(rabbit: RabbitNode, queue: str) -> None:
     with FaultProxy("127.0.0.1", rabbit.port) as proxy:
-        url = f"amqp://127.0.0.1:{proxy.port}/?heartbeat=1s&connect_timeout=2s"
+        url = f"amqp://127.0.0.1:{proxy.port}/?heartbeat=1s&connect_timeout=20s"
         with Connection(url) as connection:
             channel = connection.channel(confirms=True)
-            channel.publish("", queue, b"before").wait(20)
+            channel.publish("", queue, b"before").wait(60)
             proxy.silent = True
             with pytest.raises(ConnectionLost, match=r"silent for . s, two heartbeats"):
-                channel.publish("", queue, b"lost?").wait(20)
+                channel.publish("", queue, b"lost?").wait(60)
             proxy.silent = False
-            channel.publish("", queue, b"after").wait(20)
-            assert connection.connects == 2
+            channel.publish("", queue, b"after").wait(60)
+            assert connection.connects >= 2
 
 
 @pytest.mark.faults
@@ -246,7 +247,7 @@ def test_heartbeats_keep_an_idle_connection(broker_url: str, queue: str) -> None
     with Connection(f"{broker_url}?heartbeat=1s") as connection:
         channel = connection.channel(confirms=True)
         time.sleep(4)
-        channel.publish("", queue, b"x").wait(20)
+        channel.publish("", queue, b"x").wait(60)
         assert connection.connects == 1
 
 
@@ -254,7 +255,7 @@ def test_heartbeats_keep_an_idle_connection(broker_url: str, queue: str) -> None
 def test_split_delayed_cut_and_corrupt(rabbit: RabbitNode, queue: str) -> None:
     """Published again until confirmed, everything arrives; a corrupt stream costs the connection, nothing else."""
     with FaultProxy("127.0.0.1", rabbit.port, seed=7) as proxy:
-        url = f"amqp://127.0.0.1:{proxy.port}/?connect_timeout=1s&reply_timeout=1s"
+        url = f"amqp://127.0.0.1:{proxy.port}/?connect_timeout=5s&reply_timeout=1s"
         with Connection(url, backoff=0.01, backoff_max=0.05) as connection:
             channel = connection.channel(confirms=True)
             done = set()
@@ -285,7 +286,7 @@ def test_tls(rabbit: RabbitNode, queue: str) -> None:
     with Connection(f"{url}?cafile={rabbit.certificate}&heartbeat=2s") as connection:
         channel = connection.channel(confirms=True, prefetch=500)
         bodies = [bytes([number % 256]) * (3000 if number % 50 else 400_000) for number in range(300)]
-        channel.publish_many([Outgoing("", queue, EMPTY, body) for body in bodies], mandatory=True).wait(30)
+        channel.publish_many([Outgoing("", queue, EMPTY, body) for body in bodies], mandatory=True).wait(60)
         assert take(channel, queue, 300) == bodies
     with pytest.raises(ConnectFailed, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
         Connection(url, attempts=1).open()
@@ -345,7 +346,7 @@ def test_a_callback_cannot_wait_for_itself(connection: Connection, channel: Chan
     for _ in range(200):
         done = threading.Event()
         channel.publish("", queue, b"x").when_settled(call)
-        assert done.wait(20)
+        assert done.wait(60)
         if raised:
             break
     assert len(raised) == 2
@@ -359,8 +360,8 @@ def test_consuming_while_a_channel_comes_back(channel: Channel, queue: str) -> N
         consumer = channel.consume(queue, exclusive=True)
         with pytest.raises(ChannelClosed, match="403 ACCESS_REFUSED"):
             channel.consume(queue)
-        channel.publish("", queue, b"x").wait(20)
-        (delivery,) = consumer.get(1, 20)
+        channel.publish("", queue, b"x").wait(60)
+        (delivery,) = consumer.get(1, 60)
         assert consumer.ack([delivery]) == 1
         consumer.cancel()
     assert channel.connection.connects == 1
@@ -382,6 +383,7 @@ def test_no_more_channels_than_the_broker_allows(broker_url: str) -> None:
         ("amqp://a,,b/", "is not a host"), ("amqp://h/?heartbeat=soon", "not a duration"),
         ("amqp://h/?color=red", "unknown option 'color'"), ("amqp://h/?cafile=x", "write amqps://"),
         ("amqps://h/?cafile=/no/such/file", "cannot be used"), ("amqp://h/?attempts=0", "attempts"),
+        ("amqp://h/?retry_after=0s", "retry_after must be"), ("amqp://h/?reply_timeout=0s", "reply_timeout must be"),
         ("amqp://h/?heartbeat=70000s", "at most 65535s"), (5, "must be a text"),
     ],
 )  # fmt: skip

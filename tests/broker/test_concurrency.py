@@ -29,7 +29,7 @@ def test_l2_eight_publishers_and_a_consumer_close_behind(tmp_path: Path, sync: s
             thread.start()
         received: list[bytes] = []
         while len(received) < PUBLISHERS * EACH:
-            delivery = broker.pull("jobs", 7, timeout="5s")
+            delivery = broker.pull("jobs", 7, timeout="60s")
             assert delivery is not None, f"only {len(received)} came out"
             received += [body.rstrip(b".") for body in delivery.bodies]
             delivery.ack()

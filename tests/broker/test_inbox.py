@@ -35,7 +35,7 @@ def test_a_waiting_thread_is_woken() -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(inbox.get, None)
         inbox.put(sending(7))
-        assert lease(waiting.result(5)) == 7
+        assert lease(waiting.result(60)) == 7
 
 
 def test_closing_wakes_all_threads() -> None:
@@ -43,7 +43,7 @@ def test_closing_wakes_all_threads() -> None:
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(inbox.get, None) for _ in range(3)]
         inbox.close()
-        assert [one.result(5) for one in waiting] == [None] * 3
+        assert [one.result(60) for one in waiting] == [None] * 3
 
 
 def test_q2_nothing_is_handed_out_after_closing() -> None:
@@ -59,7 +59,7 @@ def test_a_coroutine_is_woken_from_a_thread() -> None:
         waiting = asyncio.create_task(receive(inbox, None))
         await asyncio.sleep(0)
         threading.Thread(target=inbox.put, args=(sending(7),)).start()
-        return lease(await asyncio.wait_for(waiting, 5))
+        return lease(await asyncio.wait_for(waiting, 60))
 
     assert asyncio.run(scene()) == 7
 

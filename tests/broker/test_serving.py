@@ -73,7 +73,7 @@ def test_one_who_is_gone(broker: EmbeddedBroker) -> None:
 
     inbox.divert(give_back)
     broker.publish(Message("jobs", b"second"), queue="jobs")
-    assert back.wait(30)
+    assert back.wait(60)
     found = broker.pull("jobs")
     assert found is not None
     assert (found.bodies, found.attempts) == ([b"second"], [1])

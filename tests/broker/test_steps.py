@@ -15,6 +15,9 @@ from remuda import Message, open_broker
 
 pytestmark = pytest.mark.alone
 
+TURNS = 7
+"""The fewest of so many count: where another thread writes at the moment, a message goes a longer way."""
+
 
 def calls_of(work: Callable[[], Any]) -> list[tuple[str, str]]:
     """The files and names of all Python functions that are called."""
@@ -50,20 +53,21 @@ def test_one_message_takes_few_steps(delayed: bool, tmp_path: Path) -> None:
             publish(due=broker.runtime.clock() + 3600 * 1_000_000)
         publish()
         take()
-        published = calls_of(publish)
+        turns = [(calls_of(publish), calls_of(take)) for _ in range(TURNS)]
+        published, taken = (min(steps, key=len) for steps in zip(*turns, strict=True))
         assert len(published) <= 36
         assert len({file for file, _ in published}) <= 21  # with this one
-        assert len(published) + len(calls_of(take)) <= 90
+        assert len(published) + len(taken) <= 90
 
 
 def test_a_failure_takes_few_steps(tmp_path: Path) -> None:
     with open_broker(tmp_path, sync="os") as broker:
         broker.create_queue("orders", type="pull")
-        broker.publish([Message("orders", b"%d" % number) for number in range(2)])
+        broker.publish([Message("orders", b"%d" % number) for number in range(TURNS)])
         steps = []
-        for _ in range(2):
+        for _ in range(TURNS):
             delivery = broker.pull("orders")
             assert delivery is not None
-            steps = calls_of(partial(delivery.retry, after="1h", reason="no"))
-        assert len(steps) <= 60
-        assert broker.queue("orders").delayed == 2
+            steps.append(len(calls_of(partial(delivery.retry, after="1h", reason="no"))))
+        assert min(steps) <= 60
+        assert broker.queue("orders").delayed == TURNS

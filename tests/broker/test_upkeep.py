@@ -185,7 +185,7 @@ def test_l5_sealing_waits_for_a_quiet_moment_unless_much_waits(tmp_path: Path, m
     with open_broker(tmp_path / "d", sync="os", segment_bytes=1 << 19) as broker:
         keeping = broker.runtime.upkeep
         keeping._stop.set()
-        keeping.thread.join(30)
+        keeping.thread.join(60)
 
         def fill() -> None:
             broker.publish([Message("jobs", b"x" * 1000) for _ in range(600)])

@@ -11,7 +11,7 @@ from remuda import Bus
 from remuda.model.records import Event
 
 
-def eventually(condition: Callable[[], object], within: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], within: float = 60.0) -> None:
     """Wait until something holds; fail if it does not in time."""
     deadline = time.monotonic() + within
     while not condition():
@@ -20,7 +20,7 @@ def eventually(condition: Callable[[], object], within: float = 10.0) -> None:
 
 
 @contextmanager
-def running(bus: Bus, grace: float = 5.0) -> Iterator[Bus]:
+def running(bus: Bus, grace: float = 20.0) -> Iterator[Bus]:
     """The bus at work in the background, for tests in which threads, loops or processes are the point."""
     runner = bus.start()
     try:

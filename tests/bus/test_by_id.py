@@ -101,7 +101,7 @@ class TestResult:
         """B20"""
         bus.subscribe("sum")(lambda body: sum(body))
         with running(bus):
-            assert bus.result(bus.publish("sum", [1, 2], keep_result=True), int, timeout="20s") == 3
+            assert bus.result(bus.publish("sum", [1, 2], keep_result=True), int, timeout="60s") == 3
 
 
 class TestCancel:

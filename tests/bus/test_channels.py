@@ -30,21 +30,21 @@ def test_each_subscriber_gets_everything_under_its_prefixes(bus: Bus) -> None:
         bus.publish("fruit.sweet", 2)
         bus.publish("fruits.sour", 3)
         bus.publish("nut", 4)
-        first = ann.receive("5s")
+        first = ann.receive("60s")
         assert first is not None
         assert first.bodies == [b"1"]
         first.ack()
-        second = ann.receive("5s")
+        second = ann.receive("60s")
         assert second is not None
         assert second.bodies == [b"2"]
-        sour = ben.receive("5s")
+        sour = ben.receive("60s")
         assert sour is not None
         assert sour.bodies == [b"1"]
         eventually(lambda: sorted(handled) == [1, 2])
         states = {view.queue: view.state.value for view in bus.broker.message(lemon).queues}
         assert states == {"workers": "X", "ann": "X", "ben": "F"}
         sour.ack()
-        nut = ben.receive("5s")
+        nut = ben.receive("60s")
         assert nut is not None
         assert nut.bodies == [b"4"]
 
@@ -60,7 +60,7 @@ def test_a_channel_counts_as_a_subscriber(bus: Bus) -> None:
     """T2, B13: what it takes is not without one."""
     with bus.broker.channel("ann", ["fruit"]) as ann:
         bus.publish("fruit.sour", 1)
-        delivery = ann.receive("5s")
+        delivery = ann.receive("60s")
         assert delivery is not None
         delivery.ack()
         assert bus.broker.queue("remuda.unrouted").size == 0
@@ -73,7 +73,7 @@ def test_for_coroutines(bus: Bus) -> None:
     async def main() -> list[Any]:
         async with await bus.broker.aio.channel("ann", ["fruit"]) as ann:
             await bus.publish_async("fruit.sour", 1)
-            delivery = await ann.receive("5s")
+            delivery = await ann.receive("60s")
             assert delivery is not None
             await delivery.ack()
             return delivery.bodies
@@ -93,6 +93,6 @@ def test_what_a_subscriber_does_not_answer_stays_its_own(bus: Bus) -> None:
             assert ann.receive(0) is not None
         assert handled == [1]
         with bus.broker.channel("ann", ["fruit"]) as ann:
-            again = ann.receive("5s")
+            again = ann.receive("60s")
             assert again is not None
             assert again.attempts == [2]

@@ -64,10 +64,10 @@ def test_clocks_that_are_set_forward_and_back() -> None:
 )  # fmt: skip
 def test_hostile_texts_are_refused_at_once(text: str) -> None:
     """B19"""
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InvalidOption):
         Cron.read(text)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"* * * * *", ["*"]])

@@ -244,7 +244,7 @@ class TestCall:
 
         @bus.subscribe("slow", threads=4)
         def slow(body: Any) -> str:
-            go.wait(5)
+            go.wait(60)
             return "late"
 
         @bus.subscribe("quick")
@@ -288,7 +288,7 @@ class TestCall:
 
         def call() -> None:
             try:
-                bus.call("never", timeout="30s")
+                bus.call("never", timeout="60s")
             except BaseException as error:
                 failures.append(error)
 
@@ -296,7 +296,7 @@ class TestCall:
         thread.start()
         eventually(lambda: bus._calls.listener is not None and bus._calls.listener._waiting)
         bus.close()
-        thread.join(5)
+        thread.join(60)
         assert [type(error) for error in failures] == [BrokerClosed]
 
     def test_takes_no_callback_of_its_own(self, bus: Bus) -> None:

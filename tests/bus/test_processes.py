@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -64,7 +63,7 @@ def begin(child_process: ChildProcess, todo: Todo, headers: Mapping[str, str] | 
 def listen(child_process: ChildProcess, tracker: BatchTracker) -> str:
     """The next word but for outcomes, which are taken down."""
     while True:
-        said = child_process.listen(10)
+        said = child_process.listen(60)
         assert said is not None
         if said[0] != child.TOLD:
             return said[0]
@@ -189,7 +188,7 @@ class TestPool:
         bus.subscribe("answer", queue="answers")(lambda body: answers.append(body))
         with running(bus):
             ids = bus.publish_many("x", todo, callback="answer")
-            eventually(lambda: len(answers) == 599, 30)
+            eventually(lambda: len(answers) == 599)
             eventually(lambda: bus.broker.queue("q").size == 1)
             assert state(bus, ids[400], "q") == "R"
             assert [attempts(bus, message, "q") for message in ids[390:410]] == [1] * 20
@@ -204,7 +203,7 @@ class TestPool:
         bus.subscribe("x", queue="q", threads=2, executor="processes")(jobs.wait_if_told)
         with running(bus):
             bus.publish_many("x", todo)
-            eventually(lambda: bus.broker.queue("q").size == 1, 20)
+            eventually(lambda: bus.broker.queue("q").size == 1)
             assert len(jobs.notes(path)) == 299
             go.touch()
             eventually(lambda: bus.broker.queue("q").size == 0)
@@ -214,13 +213,13 @@ class TestPool:
         bus = Bus()
         todo = [{"path": str(path), "name": str(number)} for number in range(300)]
         todo[200]["how"] = "sleep"
-        bus.subscribe("x", queue="q", timeout="400ms", executor="processes", retry=["1h"])(jobs.reply_or_die)
+        bus.subscribe("x", queue="q", timeout="1s", executor="processes", retry=["1h"])(jobs.reply_or_die)
         with running(bus):
             ids = bus.publish_many("x", todo)
-            eventually(lambda: bus.broker.queue("q").size == 1, 30)
+            eventually(lambda: bus.broker.queue("q").size == 1)
             eventually(lambda: state(bus, ids[200], "q") == "R")
             assert [attempts(bus, message, "q") for message in ids[190:210]] == [1] * 20
-            assert bus.broker.message(ids[200]).queues[0].reason == "timed out after 400ms; its process was killed"
+            assert bus.broker.message(ids[200]).queues[0].reason == "timed out after 1s; its process was killed"
         assert sorted(map(int, jobs.notes(path))) == list(range(300))
 
     def test_a_body_that_brings_down_its_process_costs_others_of_its_list_one_attempt(self, path: Path) -> None:
@@ -231,7 +230,7 @@ class TestPool:
         bus.subscribe("x", queue="q", executor="processes", batch=5, retry=["1ms"])(jobs.many_fragile)
         ids = bus.publish_many("x", todo)
         with running(bus):
-            eventually(lambda: [state(bus, message, "q") for message in ids] == ["X", "E", "X"], 20)
+            eventually(lambda: [state(bus, message, "q") for message in ids] == ["X", "E", "X"])
         assert sorted(jobs.notes(path)) == ["a", "c"]
 
     def test_a_process_that_dies_before_the_first_call_charges_its_first_message(self, path: Path) -> None:
@@ -240,9 +239,9 @@ class TestPool:
         bus.subscribe("x", queue="q", executor="processes", retry=["1ms"])(jobs.die_later)
         with running(bus):
             first = bus.publish("x", {"path": str(path), "name": "a", "at": "_work_through"})
-            eventually(lambda: state(bus, first, "q") == "X", 20)
+            eventually(lambda: state(bus, first, "q") == "X")
             second = bus.publish("x", {"path": str(path), "name": "b"})
-            eventually(lambda: state(bus, second, "q") == "X", 20)
+            eventually(lambda: state(bus, second, "q") == "X")
             assert [attempts(bus, message, "q") for message in (first, second)] == [1, 2]
         assert jobs.notes(path) == ["a", "b"]
 
@@ -254,11 +253,10 @@ class TestPool:
         bus.subscribe("x", queue="q", executor="processes")(jobs.sleep)
         runner = bus.start()
         ids = bus.publish_many("x", todo)
-        eventually(lambda: jobs.notes(path).count("began") > 100, 20)
-        began = time.monotonic()
-        assert runner.stop(10)
-        assert time.monotonic() - began < 3
+        eventually(lambda: jobs.notes(path).count("began") > 100)
+        assert runner.stop(60)
         done = [message for message in ids if state(bus, message, "q") == "X"]
         assert len(done) == jobs.notes(path).count("ended") == jobs.notes(path).count("began")
+        assert len(done) < len(todo), "it did not wait for what had not begun"
         assert bus.broker.queue("q").in_flight == 0
         bus.close()

@@ -123,7 +123,7 @@ class TestFailures:
             raise ValueError("no such order")
 
         with running(bus), pytest.raises(HandlerFailed, match="ValueError: no such order") as raised:
-            bus.call("ask", 1, timeout="20s")
+            bus.call("ask", 1, timeout="60s")
         assert (raised.value.error_type, raised.value.queue) == ("ValueError", "q")
         assert "raise ValueError" in (raised.value.detail or "")
 

@@ -150,7 +150,7 @@ def test_priority_goes_first(bus: Bus) -> None:
         ({"delay": -1}, "negative"),
         ({"at": datetime(2030, 1, 1)}, "no time zone"),
         ({"at": 1.5}, "microseconds"),
-        ({"priority": "urgent"}, "high or normal"),
+        ({"priority": "urgent"}, "0 to 31"),
         ({"headers": {"number": 5}}, "headers are texts"),
         ({"headers": {5: "number"}}, "headers are texts"),
         ({"callback": "answer.*"}, "wildcard"),

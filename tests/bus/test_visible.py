@@ -131,7 +131,7 @@ def test_results_have_the_type_that_was_asked_for(bus: Bus) -> None:
     bus.subscribe("x", queue="x")(lambda body: body)
     with running(bus):
         assert_type(bus.call("x", 1, result=int), int)
-        assert_type(bus.result(bus.publish("x", 1, keep_result=True), int, timeout="20s"), int)
+        assert_type(bus.result(bus.publish("x", 1, keep_result=True), int, timeout="60s"), int)
     with pytest.raises(TypeError, match="delays"):
         bus.publish_many("x", [], delays="1s")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="timeuot"):

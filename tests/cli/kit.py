@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +37,9 @@ def ship(order: Order) -> str:
         raise Reject("no such order")
     if order.id == 4:
         print("holding", flush=True)
-        time.sleep(float(os.environ.get("HOLD", "0")))
+        until = time.monotonic() + float(os.environ.get("HOLD", "0"))
+        while time.monotonic() < until and not os.path.exists("go"):
+            time.sleep(0.01)
     print("shipped", order.id, flush=True)
     return f"shipped {order.id}"
 """
@@ -102,11 +105,16 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
 
 
 def wait_for(process: subprocess.Popen[str], words: str) -> str:
-    """Everything printed up to the line that holds these words."""
+    """Everything printed up to the line that holds these words; if they never come, the process is killed."""
     assert process.stdout is not None
     lines = ""
-    for line in process.stdout:
-        lines += line
-        if words in line:
-            return lines
+    limit = threading.Timer(120, process.kill)
+    limit.start()
+    try:
+        for line in process.stdout:
+            lines += line
+            if words in line:
+                return lines
+    finally:
+        limit.cancel()
     raise AssertionError(f"{words!r} was never printed: {lines}")

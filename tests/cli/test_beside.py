@@ -20,6 +20,7 @@ import pytest
 from remuda import open_broker
 from tests.broker.shared.kit import SOURCE
 from tests.cli.kit import Remuda, start, wait_for
+from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.faults
 
@@ -42,7 +43,7 @@ def end(process: subprocess.Popen[str]) -> str:
     if process.poll() is None:
         process.terminate()
     try:
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=100)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
@@ -57,7 +58,7 @@ def running(folder: Path, data: str) -> Iterator[subprocess.Popen[str]]:
     yield process
     if process.poll() is None:
         process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
 
 
 def test_s5_commands_work_beside_a_running_app(running: subprocess.Popen[str], remuda: Remuda, data: str) -> None:
@@ -83,7 +84,7 @@ def test_s5_commands_work_beside_a_running_app(running: subprocess.Popen[str], r
     wait_for(running, "shipped 6")
     assert running.poll() is None
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=60)
+    running.communicate(timeout=100)
     assert running.returncode == 0
 
 
@@ -193,27 +194,34 @@ def ship(order: dict) -> None:
 def test_s5_fastapi_under_uvicorn_with_three_workers_and_a_worker_process(folder: Path) -> None:
     (folder / "site_app.py").write_text(SITE)
     (folder / "site_worker.py").write_text(WORKER)
-    port = 20_000 + os.getpid() % 20_000
+    port = free_port()
     environment = {**os.environ, "PYTHONPATH": SOURCE}
     command = [sys.executable, "-m", "uvicorn", "site_app:app", "--port", str(port), "--workers", "3"]
     site = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
     worker = start(folder, "run", "site_worker:bus")
     try:
         eventually(lambda: _order(port, 0) is not None)
-        pids = [_order(port, number) for number in range(1, 41)]
+        pids: list[int | None] = [_order(port, number) for number in range(1, 41)]
+
+        def several() -> bool:
+            """On a busy machine the first process may take many orders before the others have started."""
+            if len(set(pids)) == 1:
+                pids.append(_order(port, len(pids) + 1))
+            return len(set(pids)) > 1
+
+        eventually(several)
         assert None not in pids
-        assert len(set(pids)) > 1
-        shipped = folder / "shipped"
-        eventually(lambda: shipped.exists() and set(map(int, shipped.read_text().split())) >= set(range(41)))
-        assert sorted(map(int, shipped.read_text().split())) == list(range(41))
+        shipped, orders = folder / "shipped", list(range(len(pids) + 1))
+        eventually(lambda: shipped.exists() and set(map(int, shipped.read_text().split())) >= set(orders))
+        assert sorted(map(int, shipped.read_text().split())) == orders
     finally:
         end(worker)
         site.terminate()
         try:
-            site.communicate(timeout=60)
+            site.communicate(timeout=100)
         except subprocess.TimeoutExpired:
             site.kill()
-            site.communicate(timeout=60)
+            site.communicate(timeout=100)
     assert worker.returncode == 0
 
 

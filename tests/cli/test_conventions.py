@@ -124,7 +124,7 @@ def test_a_reader_that_leaves_is_no_error(data: str, folder: Path) -> None:
     source = str(Path(package.__file__).parent.parent)
     done = subprocess.run(
         ["/bin/sh", "-c", f"{sys.executable} -m remuda.cli log tail data --from 0 | head -n 1"],
-        env={**os.environ, "PYTHONPATH": source}, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": source}, cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
@@ -142,7 +142,7 @@ def test_a_shell_completes_commands_and_queues(data: str, folder: Path, typed: s
             **os.environ, "PYTHONPATH": source, "_REMUDA_COMPLETE": "complete_bash", "COMP_WORDS": typed,
             "COMP_CWORD": str(len(typed.split()) - 1),
         },
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert set(done.stdout.split()) == offered
 

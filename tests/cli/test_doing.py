@@ -97,7 +97,7 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
         (["message", "data", "nope"], "there is no message 'nope'"),
         (["message", "data", "x", "--offset"], "an offset is a whole number"),
         (["reprocess", "data", "nope"], "nope"),
-        (["reprocess", "data", "ship", "--since", "soon"], "'soon' is no time"),
+        (["reprocess", "data", "ship", "--since", "soon"], "--since: 'soon' is not a time"),
         (["log", "tail", "data", "--from", "0", "--since", "1h"], "give one of them"),
         (["publish", "data", "order.placed", "1", "--header", "oops"], "--header takes NAME=VALUE"),
         (["publish", "memory://", "order.placed", "1"], "would end with this command"),

@@ -115,7 +115,7 @@ def test_a_table_of_many_rows_is_printed_quickly(capsys: pytest.CaptureFixture[s
     rows = ((f"queue.{number}.\x1b東" + "x" * 300 * (number == 7), number) for number in range(count))
     began = time.process_time()
     output.table(["queue", "waiting"], rows, right=["waiting"])
-    assert time.process_time() - began < count * 0.0005
+    assert time.process_time() - began < count * 0.002
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == count + 2
     assert lines[0].startswith(" queue ")

@@ -10,19 +10,21 @@ import urllib.request
 from pathlib import Path
 
 from tests.cli.kit import Remuda, start, wait_for
+from tests.servers.ports import free_port
 
 
 def test_run_handles_and_stops_in_order(remuda: Remuda, folder: Path) -> None:
     remuda("publish", "app:bus", "order.placed", '{"id": 2}', "--id", "unlucky")
     remuda("publish", "app:bus", "order.placed", '{"id": 4}', "--id", "slow")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    process = start(folder, "run", "app:bus", "--threads", "ship=2", "--metrics", str(port), HOLD="1")
+    port = free_port()
+    process = start(folder, "run", "app:bus", "--threads", "ship=2", "--metrics", str(port), HOLD="25")
     before = wait_for(process, "holding")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert b'remuda_handlers_running{queue="ship"} 1.0' in answer.read()
     process.send_signal(signal.SIGTERM)
-    said = before + process.communicate(timeout=20)[0]
+    before += wait_for(process, "stopping")
+    (folder / "go").touch()
+    said = before + process.communicate(timeout=100)[0]
     assert process.returncode == 0, said
     assert "ship: attempt 1 of 2 of message unlucky failed: ValueError: no stock; next attempt in 1h" in said
     assert "stopping; running handlers have 10s to finish" in said
@@ -39,7 +41,7 @@ def test_a_second_signal_stops_at_once_and_loses_nothing(remuda: Remuda, folder:
     process.send_signal(signal.SIGINT)
     said += wait_for(process, "stopping")
     process.send_signal(signal.SIGINT)
-    rest = process.communicate(timeout=20)[0]
+    rest = process.communicate(timeout=100)[0]
     assert process.returncode == 128 + signal.SIGINT
     assert "delivered again" in rest
     logged = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
@@ -62,7 +64,7 @@ def test_reload_starts_anew_when_a_file_changes(remuda: Remuda, folder: Path) ->
         wait_for(process, "handles ship")
     finally:
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=20)[0]
+        rest = process.communicate(timeout=100)[0]
     assert process.returncode == 0, rest
 
 
@@ -78,7 +80,7 @@ def test_tail_follows_a_log_that_another_process_writes(remuda: Remuda, folder: 
     remuda("publish", "data", "second", "2")
     wait_for(process, "second")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=100)
     assert process.returncode == 0
 
 
@@ -108,14 +110,14 @@ def test_u3_run_serves_the_dashboard_and_says_where(remuda: Remuda, folder: Path
     try:
         for process in both:
             address = wait_for(process, "dashboard at").split("dashboard at ")[1].strip()
-            with urllib.request.urlopen(address, timeout=30) as answer:
+            with urllib.request.urlopen(address, timeout=60) as answer:
                 assert b"Messaging" in answer.read()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=60) == 0
     finally:
         for process in both:
             process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=100)
 
 
 def test_u3_run_without_a_dashboard(remuda: Remuda, folder: Path) -> None:
@@ -123,7 +125,7 @@ def test_u3_run_without_a_dashboard(remuda: Remuda, folder: Path) -> None:
     try:
         wait_for(process, "handles ship")
         process.send_signal(signal.SIGTERM)
-        assert "dashboard" not in process.communicate(timeout=30)[0]
+        assert "dashboard" not in process.communicate(timeout=100)[0]
     finally:
         process.kill()
     assert "give one or the other" in remuda("run", "app:bus", "--no-dashboard", "--users", "x", code=1).err
@@ -141,4 +143,4 @@ def test_run_does_without_the_extra(remuda: Remuda, folder: Path) -> None:
         wait_for(process, "handles ship")
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=100)

@@ -41,18 +41,18 @@ def test_u3_log_tail_shows_messages_and_events_of_a_stream(remuda: Remuda, writt
 def test_u3_log_tail_follows_a_stream(written: WrittenStream, tmp_path: Path) -> None:
     written.publish([Message("order.placed", b"first")])
     following = start(tmp_path, "log", "tail", written.url, "--follow", "--json")
-    limit = threading.Timer(60, following.kill)
+    limit = threading.Timer(120, following.kill)
     limit.start()
     try:
         assert json.loads(wait_for(following, "offset"))["body"] == "first"
         written.publish([Message("order.placed", b"second")])
         assert json.loads(wait_for(following, "offset"))["body"] == "second"
         following.send_signal(signal.SIGINT)
-        assert following.wait(30) == 0
+        assert following.wait(60) == 0
     finally:
         limit.cancel()
         following.kill()
-        following.communicate(timeout=30)
+        following.communicate(timeout=100)
 
 
 def test_u3_one_message_tells_its_life_across_processes(remuda: Remuda, written: WrittenStream) -> None:

@@ -80,10 +80,10 @@ def test_a_terminal_of_80_columns_shows_it_and_q_ends_it(data: str, folder: Path
         told += _read_until(ours, b"sorted by name")
         os.write(ours, b"q")
         told += _read_until(ours, b"\x1b[?1049l")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
         os.close(ours)
     assert b"[red]xyyy" in told
     assert b"ship" in told

@@ -10,7 +10,7 @@ from remuda.broker.port import Broker
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.notices import Notice, NoticeKind
-from tests.conformance.kit import Conformance, Notebook, bodies_of, eventually, numbered, pulled, received
+from tests.conformance.kit import SOON, Conformance, Notebook, bodies_of, eventually, numbered, pulled, received
 
 
 class Events(Conformance):
@@ -94,13 +94,13 @@ class Events(Conformance):
 
         def linger(notice: Notice) -> None:
             entered.set()
-            go_on.wait(10)
+            go_on.wait(SOON)
 
         broker.on_notice(linger)
         try:
             consumer = broker.subscribe("orders")
             broker.publish(numbered(3))
-            assert entered.wait(5)
+            assert entered.wait(SOON)
             assert bodies_of(consumer, 3) == [b"0", b"1", b"2"]
             assert broker.queue("orders").size == 0
         finally:

@@ -19,7 +19,7 @@ from remuda.model.document import QueueView
 from remuda.model.message import Message, Priority
 from remuda.model.notices import Notice, NoticeKind
 
-SOON = 30.0
+SOON = 60.0
 """Seconds within which anything that shall happen must have happened, on the slowest machine."""
 MOMENT = "30ms"
 """How long to look for something that shall not happen."""

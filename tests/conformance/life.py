@@ -15,6 +15,7 @@ from remuda.model.message import Message
 from remuda.model.records import Appended
 from remuda.model.state import State
 from tests.conformance.kit import (
+    SOON,
     Backend,
     Conformance,
     eventually,
@@ -311,7 +312,7 @@ class Persistence(Conformance):
         waiting_bodies(broker)
         receipt = broker.publish(Message("orders", b"later", due=now + 150_000))
         broker = restarted(backend, broker)
-        assert pulled(broker, timeout=5).bodies == [b"later"]
+        assert pulled(broker, timeout=SOON).bodies == [b"later"]
         fetched = view(broker, receipt.id).consumed
         assert fetched is not None
         assert fetched >= now + 150_000

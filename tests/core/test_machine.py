@@ -389,7 +389,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 TestCoreMachine = CoreMachine.TestCase
 TestCoreMachine.settings = settings(
-    max_examples=350,
+    max_examples=250,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

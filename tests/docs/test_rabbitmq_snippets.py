@@ -31,7 +31,7 @@ def test_block_runs_on_rabbitmq(name: str, clean_url: str, tmp_path: Path) -> No
     (tmp_path / "app.py").write_text(code)
     try:
         done = subprocess.run(
-            [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+            [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
             env={**os.environ, "PYTHONPATH": str(Path(remuda.__file__).parent.parent)},
         )  # fmt: skip
     finally:

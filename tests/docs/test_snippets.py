@@ -45,7 +45,7 @@ def run(code: str, folder: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

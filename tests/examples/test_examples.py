@@ -48,7 +48,7 @@ def run(*arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": f"{Path(remuda.__file__).parent.parent}{os.pathsep}{ROOT}"}
     done = subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Exception ignored" not in done.stderr

@@ -61,7 +61,7 @@ def start(directory: Path, journals: Path, name: str) -> int:
 
 def wait_for_progress(journals: Path) -> None:
     """Until something was confirmed since now: else the next kill hits a process that has not yet taken over."""
-    before, deadline = volume(journals), time.monotonic() + 20
+    before, deadline = volume(journals), time.monotonic() + 60
     while volume(journals) == before and time.monotonic() < deadline:
         time.sleep(0.002)
 
@@ -80,7 +80,7 @@ def storm(directory: Path, kills: int, seed: int) -> dict[str, object]:
     alive = {start(directory, journals, next(names)) for _ in range(PROCESSES)}
     hosts = killed = ended = 0
     host_kills: list[float] = []
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 400
     while killed < kills and time.monotonic() < deadline:
         time.sleep(chance.uniform(0.01, 0.12))
         wait_for_progress(journals)

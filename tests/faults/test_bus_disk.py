@@ -61,7 +61,7 @@ def test_disk_full_in_mid_retry(kind: str, tmp_path: Path) -> None:
     disk.full = True
     fill(bus)
     with running(bus):
-        eventually(lambda: "room" in bus.health().get("problems", {}).get("handlers", ""), 30)
+        eventually(lambda: "room" in bus.health().get("problems", {}).get("handlers", ""))
         health = bus.health()
         assert (health["live"], health["ready"]) == (True, False)
         reached = len(numbers)
@@ -69,11 +69,11 @@ def test_disk_full_in_mid_retry(kind: str, tmp_path: Path) -> None:
             bus.publish("other", 0)
         assert bus.broker.queue("q").size == 1
         disk.full = False
-        eventually(lambda: len(numbers) > reached, 10)
+        eventually(lambda: len(numbers) > reached)
         mended[0] = True
         assert bus.publish("other", 1)
         eventually(lambda: others == [1])
         eventually(lambda: state(bus, message, "q") == "X")
-        eventually(lambda: bus.health() == {"live": True, "ready": True}, 30)
+        eventually(lambda: bus.health() == {"live": True, "ready": True})
         assert bus.broker.queue("q").late_answers == 0
     assert numbers == list(range(1, len(numbers) + 1)), "no attempt is skipped or made twice"

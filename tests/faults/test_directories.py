@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "ignore", "-c", code, *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
 
 def test_l7_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_l7_a_second_process_can_wait_for_the_directory(tmp_path: Path) -> None:
     waiting.start()
     assert not got.wait(0.1)
     first.unlock()
-    waiting.join(10)
+    waiting.join(60)
     assert got.is_set()
     with pytest.raises(DirectoryInUse, match=f"process {os.getpid()}"):
         first.lock()

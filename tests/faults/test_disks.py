@@ -103,7 +103,7 @@ broker.close()
 def test_l7_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     """The system itself says no, in another process."""
     run = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path / "log")], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", CHILD, str(tmp_path / "log")], cwd=ROOT, capture_output=True, text=True, timeout=100
     )
     assert run.returncode == 0, run.stderr
     accepted, settled, told = run.stdout.split()

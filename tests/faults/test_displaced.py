@@ -14,9 +14,10 @@ import pytest
 from remuda import Message, open_broker
 from remuda.broker.threads import EmbeddedBroker
 from remuda.cli.directory_view import DirectoryView
-from remuda.log import newest
+from remuda.log import ledger, newest
 from remuda.log.check import CheckReport, check
 from remuda.log.disk import DirectoryDisk
+from remuda.log.eventlog import open_event_log
 from remuda.model.errors import ForeignDirectory, StorageError
 
 pytestmark = pytest.mark.faults
@@ -163,13 +164,35 @@ def test_l9_a_note_of_the_newest_segment_that_is_damaged_costs_nothing_else(life
         assert taken(broker) == life.waiting
 
 
-def test_l9_what_queues_hold_and_no_file_has_is_reported_by_offset(life: Life, path: Path) -> None:
+@pytest.mark.parametrize("table", ["messages", "events"])
+@pytest.mark.parametrize("which", [0, -1])
+def test_l9_a_sealed_file_that_went_away_is_reported_by_number(life: Life, path: Path, table: str, which: int) -> None:
+    file = sorted((path / "sealed").glob(f"{table}-*"))[which]
+    first, last = (int(part) for part in file.stem.split("-")[1:])
+    file.unlink()
+    told = looked_at(path)
+    assert {getattr(finding, table) for finding in told.findings} == {(first, last)}
+    with opened(path) as broker:
+        assert {n for damage in broker.recovery.damages for n in getattr(damage, table) or ()} == set(
+            range(first, last + 1)
+        )
+        assert "was not collected" in broker.recovery.describe()
+        missing = {number_of(body) for body in life.waiting.keys() - taken(broker).keys()}
+        assert missing <= (set(range(first, last + 1)) if table == "messages" else set())
+    assert not looked_at(path).clean, "it is still missing"
+
+
+def test_l9_what_queues_hold_and_no_file_has_is_reported_where_nobody_noted_what_was_collected(
+    life: Life, path: Path
+) -> None:
     first, last = (int(part) for part in sealed(path)[0].stem.split("-")[1:])
     sealed(path)[0].unlink()
+    (path / ledger.NAME).unlink()
     with opened(path) as broker:
         lost = {n for damage in broker.recovery.damages for n in damage.messages or ()}
         held = {number_of(body) for body in (*life.waiting, *life.dead)}
         assert lost == {n for n in held if first <= n <= last}
+        assert broker.recovery.uncovered == (range(first, last + 1),)
 
 
 def test_l9_a_middle_segment_that_went_away_is_reported_by_offset(life: Life, path: Path) -> None:
@@ -220,12 +243,39 @@ def test_l9_events_in_the_place_of_messages_are_damage_and_no_crash(life: Life, 
         broker.checkpoint()
 
 
-def test_l9_an_index_that_was_emptied_hides_no_message(life: Life, path: Path) -> None:
-    for file in (path / "index").iterdir():
+def indexes(path: Path) -> list[Path]:
+    return sorted((path / "index").glob("*.ids"))
+
+
+def empty(path: Path) -> None:
+    for file in indexes(path):
         file.write_bytes(b"")
-    assert all("index" in finding.text for finding in looked_at(path).findings)
+
+
+INDEXES: dict[str, Callable[[Path], object]] = {
+    "emptied": empty,
+    "swapped": lambda path: swap(*indexes(path)[:2]),
+    "copied": lambda path: shutil.copy(*indexes(path)[:2]),
+    "cut": lambda path: indexes(path)[0].write_bytes(indexes(path)[0].read_bytes()[:-8]),
+    "removed": lambda path: shutil.rmtree(path / "index"),
+}
+
+
+@pytest.mark.parametrize("harm", INDEXES)
+def test_l9_an_index_that_is_not_its_own_hides_no_message(life: Life, path: Path, harm: str) -> None:
+    whole = {file.name: file.read_bytes() for file in indexes(path)}
+    last = max(int(file.stem.split("-")[2]) for file in sealed(path))
+    INDEXES[harm](path)
+    findings = looked_at(path).findings
+    assert all(finding.file.startswith("index/") for finding in findings)
+    assert bool(findings) == (harm != "removed"), "one that is missing is made again"
+    log = open_event_log(path)
+    assert [log.offset_of(f"id-{n}") for n in range(0, last, 7)] == list(range(0, last, 7))
+    assert log.offset_of("id-nobody") is None
     with opened(path) as broker:
         assert broker.message("id-3").offset == 3
+        assert broker.recovery.clean
+    assert {file.name: file.read_bytes() for file in indexes(path)} == whole, "it was made again"
 
 
 def test_l9_messages_found_without_their_queue_come_out_whoever_asks(life: Life, path: Path) -> None:
@@ -246,7 +296,7 @@ def test_l9_a_pipe_among_the_sealed_files_is_told_and_not_waited_for(path: Path)
     told: list[CheckReport] = []
     thread = threading.Thread(target=lambda: told.append(looked_at(path)), daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert told, "the check waits for the other end of a pipe"
     assert any("pipe" in finding.text for finding in told[0].findings)
 
@@ -293,7 +343,7 @@ def test_l7_a_directory_that_goes_away_under_its_broker_stops_it_and_everyone_kn
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         else:
             shutil.rmtree(path / "tail")
-        thread.join(30)
+        thread.join(60)
         assert isinstance(told[0], StorageError)
         assert not broker.runtime.health().live
         with pytest.raises(StorageError, match="nothing more is written"):

@@ -12,10 +12,10 @@ from tests.faults.killing import fork_server, kill_in_a_while
 from tests.faults.victim import Job
 from tests.faults.witness import Witness
 
-DIRECTORIES = 8
+DIRECTORIES = 6
 KILLS_EACH = 5
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_p2_a_batch_stays_while_the_disk_is_full(tmp_path: Path) -> None:
                 intake.run()
             assert len(spool.waiting(place)) == 1
         disk.failing.clear()
-        eventually(lambda: host.health().ready, 30)
+        eventually(lambda: host.health().ready)
         intake.run()
         assert spool.waiting(place) == []
         assert host.info("q").size == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.faults.test_disks import drained
 
 pytestmark = pytest.mark.faults
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 @pytest.fixture
@@ -213,9 +214,10 @@ def test_l7_a_stall_is_no_hot_loop(
     broker: EmbeddedBroker, disk: StallingDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     stall(broker, disk)
-    before = disk.failures
+    before, began = disk.failures, time.monotonic()
     threading.Event().wait(1.2)
-    assert disk.failures - before <= 40, "at most each probe and each sync that is due"
+    allowed = 40 * (time.monotonic() - began) / 1.2
+    assert disk.failures - before <= allowed, "at most each probe and each sync that is due"
     assert len([record for record in caplog.records if record.name == "remuda.broker"]) <= 2
 
 

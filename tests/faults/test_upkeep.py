@@ -71,7 +71,7 @@ def test_l3_a_segment_that_cannot_be_read_is_told_and_the_others_go_on(disk: Bad
         for _ in range(5):
             broker.runtime.upkeep.seal()
         assert len(log.catalog.files().tail) == 1
-        eventually(lambda: not broker.health().problems, 30)
+        eventually(lambda: not broker.health().problems)
         assert [name for name in disk.list() if name.startswith("damaged/")] == [names[1].replace("tail", "damaged")]
         missing = sum(count for _, count in log.fetch([(0, 400)]).missing)
         assert 0 < missing < 100
@@ -84,7 +84,7 @@ def test_l3_a_segment_that_can_be_read_again_loses_nothing(disk: BadFiles) -> No
         broker.runtime.upkeep.seal()
         assert broker.health().problems
         disk.unreadable = ""
-        eventually(lambda: not broker.health().problems, 30)
+        eventually(lambda: not broker.health().problems)
         assert len(log.catalog.files().tail) == 1
         received = broker.pull("q", 400)
         assert received is not None
@@ -97,10 +97,10 @@ def test_l4_a_checkpoint_that_cannot_be_written_is_told_and_tried_again(disk: Ba
     disk.full = True
     for _ in range(10):
         broker.publish(Messages(bodies=[b"x" * 1000] * 10, name="q"))
-    eventually(lambda: "upkeep: checkpoint" in broker.health().problems, 30)
+    eventually(lambda: "upkeep: checkpoint" in broker.health().problems)
     assert broker.health().ready, "messages are taken all the same"
     disk.full = False
-    eventually(lambda: not broker.health().problems, 60)
+    eventually(lambda: not broker.health().problems)
     assert disk.refused < 20
     broker.close()
 

@@ -13,7 +13,7 @@ from remuda.model.state import State
 from tests.index.kit import caught_up, every, ids, source
 from tests.index.naive import Naive
 
-pytestmark = pytest.mark.timeout(300)  # a server starts in them too
+pytestmark = pytest.mark.timeout(600)  # a server starts in them too
 LONG = "fruit." + "very-" * 40 + "long"
 WORDS = "apple pear plum cherry Äpfel STRASSE straße 東京 naïve order42 x_y 3.14".split()
 

@@ -20,7 +20,7 @@ from remuda.index import Query, open_index
 from tests.index.kit import caught_up, every
 from tests.index.naive import Naive
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]  # a server starts in them too
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]  # a server starts in them too
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -128,7 +128,7 @@ def victims() -> Iterator[Victims]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    guard = threading.Timer(240, process.kill)
+    guard = threading.Timer(500, process.kill)
     guard.daemon = True
     guard.start()
     try:

@@ -44,7 +44,9 @@ def test_wrong_places_are_refused(place: Any) -> None:
 
 def test_a_query_is_read_as_it_is_typed() -> None:
     query = parse_query(
-        ["queue:a b", "sour", "state:dead,I", "topic:fruit.*", "since:5", "key:a:b", "text:x:y", "50%"], int, limit=3
+        ["queue:a b", "sour", "state:dead,I", "topic:fruit.*", "since:5", "key:a:b", "text:x:y", "50%"],
+        lambda text, field: int(text),
+        limit=3,
     )
     expected = Query(
         queue="a b", states=frozenset({State.DEAD, State.INVALID}), topic="fruit.*", since=5, key="a:b",
@@ -52,7 +54,7 @@ def test_a_query_is_read_as_it_is_typed() -> None:
     )  # fmt: skip
     assert query == expected
     with pytest.raises(InvalidOption, match="twice"):
-        parse_query(["queue:a", "queue:b"], int)
+        parse_query(["queue:a", "queue:b"], lambda text, field: int(text))
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

@@ -30,7 +30,7 @@ from tests.spark.samples import broker_at, half_sealed, publish, seal
 
 
 def eventually(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end, "it did not come to be in time"
         time.sleep(0.05)
@@ -123,7 +123,7 @@ def test_what_a_killed_broker_did_not_publish_the_next_one_does(tmp_path: Path) 
         assert child.stdout.readline() == "sealed\n"
     finally:
         os.kill(child.pid, signal.SIGKILL)
-        child.communicate(timeout=30)
+        child.communicate(timeout=100)
     with broker_at(tmp_path / "data", lake="both"):
         pass
     assert by_delta(tmp_path / "data") == by_iceberg(tmp_path / "data") == _sealed_offsets(tmp_path / "data") != []

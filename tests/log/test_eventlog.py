@@ -67,7 +67,7 @@ def test_l8_messages_and_events_can_be_followed(tmp_path: Path) -> None:
             delivery = broker.pull("q")
             assert delivery is not None
             delivery.ack()
-        for _ in range(1000):
+        for _ in range(6000):
             if all(len(found) == 20 for found in bodies) and all(len(found) == 60 for found in states):
                 break
             stop.wait(0.01)

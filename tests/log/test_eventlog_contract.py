@@ -181,10 +181,10 @@ def test_l8_the_log_can_be_followed(written: Written) -> None:
         written.publish([Message("q", b"%d" % n)])
         written.handle(1)
     for _ in range(40):
-        assert enough.acquire(timeout=30)
+        assert enough.acquire(timeout=60)
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert bodies == [b"%d" % n for n in range(10)]
     assert states == list("FSX" * 10)

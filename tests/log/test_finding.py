@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from remuda.log import idindex
@@ -126,6 +128,36 @@ def test_an_index_finds_all_rows_of_an_id_newest_first() -> None:
     idindex.write(disk, file, [])
     assert idindex.offsets(disk, file, "x") == []
     assert idindex.whole(disk, file)
+
+
+def test_m7_a_page_of_an_index_is_read_in_its_own_place_only() -> None:
+    disk, file, other = MemoryDisk(), SealedFile(0, 2000, "messages"), SealedFile(2001, 4000, "messages")
+    idindex.write(disk, file, (idindex.entry(f"id-{row}", row) for row in range(2000)))
+    name, page = idindex.name_of(file), 4096
+    data = disk.read(name)
+    assert idindex.usable(disk, file)
+    for harmed in (data[:page], data[: 2 * page], data[page:], data[page : 2 * page] + data[:page] + data[2 * page :]):
+        disk.write_atomic(name, harmed)
+        assert not idindex.whole(disk, file)
+        with pytest.raises(idindex.DamagedIndex):
+            idindex.offsets(disk, file, "id-5")
+    disk.write_atomic(idindex.name_of(other), data)
+    assert not idindex.whole(disk, other)
+    disk.write_atomic(name, data)
+    assert idindex.offsets(disk, file, "id-5") == [5]
+
+
+def test_m7_an_index_of_an_earlier_version_is_no_damage_and_is_not_used() -> None:
+    disk, file = MemoryDisk(), SealedFile(0, 9, "messages")
+    content = struct.pack("<Q", idindex.entry("id-5", 5))
+    crc = google_crc32c.value((1).to_bytes(4, "little") + content)
+    disk.write_atomic(idindex.name_of(file), struct.pack("<4sII", b"RMDI", crc, 1) + content)
+    assert idindex.whole(disk, file)
+    assert not idindex.usable(disk, file)
+    with pytest.raises(idindex.DamagedIndex):
+        idindex.offsets(disk, file, "id-5")
+    disk.write_atomic(idindex.name_of(file), struct.pack("<4sII", b"RMDI", crc ^ 1, 1) + content)
+    assert not idindex.whole(disk, file)
 
 
 def test_l6_a_segment_is_rolled_by_age() -> None:

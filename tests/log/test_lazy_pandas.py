@@ -22,7 +22,7 @@ print(type(pd.__spec__.loader).__name__, importlib.resources.files("pandas").is_
 
 def run(program: str) -> list[str]:
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=100, check=False
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()

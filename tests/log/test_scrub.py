@@ -45,7 +45,7 @@ def test_l3_larger_logs_are_looked_through_in_the_background(tmp_path: Path, mon
     oldest = min((tmp_path / "sealed").glob("messages-*.parquet"))
     damage(oldest, 100)
     with broker_at(tmp_path) as broker:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while broker.recovery.clean:
             assert time.monotonic() < end
             time.sleep(0.05)

@@ -94,7 +94,7 @@ def test_p2_damaged_batches_are_set_aside_with_their_reason_and_others_are_taken
     pipe.unlink()
     os.mkfifo(pipe)
     with open_broker(tmp_path, sync="os") as broker:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while spool.waiting(tmp_path / "spool"):
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -60,7 +60,7 @@ def test_t3_processes_that_publish_at_once_agree(url: str) -> None:
     def work(name: int) -> None:
         try:
             with StreamWriter(url) as writer, ObjectHistory(url) as history:
-                begin.wait(30)
+                begin.wait(60)
                 for turn in range(15):
                     record = said(b"%d" % (turn // 3), key=str(turn % 2))
                     verdicts[record.messages.id(0)] = history.append(writer, record)[0]
@@ -71,7 +71,7 @@ def test_t3_processes_that_publish_at_once_agree(url: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(150)
         assert not thread.is_alive()
     assert failures == []
     last: dict[str | None, bytes] = {}

@@ -16,13 +16,17 @@ from hypothesis import strategies as st
 
 import remuda
 from remuda.amqp.connection import Connection
+from remuda.amqp.consumer import Consumer
+from remuda.amqp.delivery import Delivery
 from remuda.log.codec import Damaged
-from remuda.log.eventlog import EventLog, open_event_log
+from remuda.log.eventlog import Ends, EventLog, open_event_log
 from remuda.log.streams import log as streams
+from remuda.log.streams import source as sources
 from remuda.log.streams.entries import decode_entry, encode_entry, encode_records
 from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import GONE, ROWS, first_of, neighbours, reference
 from remuda.log.streams.references import References
+from remuda.log.streams.source import StreamSource
 from remuda.log.streams.writer import Retention, StreamWriter
 from remuda.model.errors import BrokerClosed, InvalidMessage, InvalidOption, RemudaError, StorageError
 from remuda.model.ids import Snowflakes
@@ -226,7 +230,7 @@ def test_l1_many_processes_write_one_log_and_every_reader_sees_the_same(url: str
         for name in ("a", "b", "c")
     ]
     try:
-        assert [writer.wait(90) for writer in writers] == [0, 0, 0]
+        assert [writer.wait(150) for writer in writers] == [0, 0, 0]
     finally:
         for writer in writers:
             writer.kill()
@@ -317,6 +321,52 @@ def test_l8_numbers_and_times_beyond_all_are_answered(url: str) -> None:
         assert log.offset_of(id) is None
 
 
+def test_l8_a_stream_without_entries_is_told_by_its_count(
+    url: str, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L8: nothing comes and RabbitMQ counts nothing. It counts every five seconds, which is not waited for here."""
+    monkeypatch.setattr(sources, "_COUNTED", 0.1)
+    monkeypatch.setattr(sources, "_LOOK", 0.1)
+    name = url.partition("log=")[2]
+    with Connection(broker_url) as connection:
+        connection.channel().declare_queue(name, arguments={"x-queue-type": "stream"})
+    log = StreamLog(url)
+    assert log.ends() == Ends(0, 0, 0, 0)
+    assert rows_of(log) == []
+    assert log.offset_at(0) == 0
+    log.close()
+
+
+def test_l8_entries_that_are_slow_to_come_are_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L8: where RabbitMQ counts some, a reader under load does not take the stream for empty."""
+    with StreamWriter(url) as writer:
+        writer.append([batch(["only"])])
+    monkeypatch.setattr(sources, "_COUNTED", 0.0)
+    monkeypatch.setattr(StreamSource, "_count", lambda source, channel: 2)
+    taken, waits = StreamSource._taken, iter([True, True, False])
+
+    def late(source: StreamSource, consumer: Consumer, wait: float) -> list[Delivery]:
+        return [] if next(waits, False) else taken(source, consumer, wait)
+
+    monkeypatch.setattr(StreamSource, "_taken", late)
+    source = StreamSource(url)
+    last = source.last()
+    assert last is not None
+    assert last.number >= 1
+    source.close()
+
+
+def test_l8_a_time_behind_the_last_entry_is_told_at_once(url: str) -> None:
+    """L8: by what comes of the last entry, not by waiting whether something comes."""
+    with StreamWriter(url) as writer:
+        writer.append([batch(["only"])])
+    source = StreamSource(url)
+    for _ in range(3):
+        assert source.at_time(now() + 3600 * 1_000_000) is None
+        assert source.at_time(0) == source.first()
+    source.close()
+
+
 def test_l8_one_log_serves_many_threads(url: str) -> None:
     ids = [f"id-{n}" for n in range(60)]
     with StreamWriter(url) as writer:
@@ -353,7 +403,7 @@ def test_l8_what_others_put_into_the_stream_is_a_gap_and_no_more(url: str, broke
             writer.append([batch([f"mine-{n}"])])
             writer.flush()
             for junk in (b"", b"hello", b"RMD1" + b"\0" * 40):
-                channel.publish("", writer.stream, junk).wait(30)
+                channel.publish("", writer.stream, junk).wait(60)
         tell(writer, "mine-0", State.FETCHED)
         writer.flush()
     log = open_event_log(url)
@@ -373,7 +423,7 @@ def test_l8_what_the_broker_let_go_is_told(url: str) -> None:
             writer.append([batch([f"{n}"], b"x" * 20_000)])
             writer.flush()
         log = open_event_log(url)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while log.ends().first_offset == 0 and time.monotonic() < deadline:
             writer.append([batch([uuid.uuid4().hex], b"x" * 20_000)])
             writer.flush()
@@ -416,7 +466,7 @@ def test_l1_confirms_that_are_lost_are_looked_up(url: str, rabbit: RabbitNode) -
         for n in range(5):
             proxy.delay = 0.3  # the cut comes while confirms are held back
             writer.append([batch([f"id-{n}"])])
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while [id for _, id in rows_of(open_event_log(url))].count(f"id-{n}") == 0:
                 assert time.monotonic() < deadline
             proxy.delay = 0.0
@@ -469,11 +519,11 @@ def test_l8_a_follower_comes_back_where_it_was(url: str, rabbit: RabbitNode) -> 
         for n in range(9):
             writer.append([batch([f"id-{n}"])])
             writer.flush()
-            assert arrived.acquire(timeout=30)
+            assert arrived.acquire(timeout=60)
             if n % 3 == 2:
                 proxy.cut()
         stop.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert found == [f"id-{n}" for n in range(9)]
 
@@ -498,8 +548,8 @@ def test_l8_a_follower_waits_for_a_message_that_is_on_the_way(url: str, monkeypa
         other.flush()
         writer.append([batch(["on the way"])])
         writer.flush()
-        assert arrived.wait(30)
+        assert arrived.wait(60)
         stop.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert found == [rows_of(open_event_log(url))[0][0]]

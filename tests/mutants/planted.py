@@ -22,6 +22,7 @@ REAL_DISK: Final = "tests/log/test_real_disk.py::test_l2_l5_a_power_loss_at_ever
 SIMULATION: Final = "tests/simulation/test_simulation.py::test_no_seed_breaks_the_contract"
 STALLS: Final = "tests/faults/test_stalls.py"
 DISPLACED: Final = "tests/faults/test_displaced.py"
+INTERRUPTS: Final = "tests/faults/test_interrupts.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -146,7 +147,7 @@ MUTANTS: Final = (
     Mutant(
         "a pull that is told None when nothing can come",
         "broker/threads.py",
-        "            if found is None:\n                backend.check_stalled()\n",
+        "                if found is None:\n                    backend.check_stalled()\n",
         "",
         f"{STALLS}::test_l7_a_waiting_pull_is_told_instead_of_none",
     ),
@@ -226,6 +227,55 @@ MUTANTS: Final = (
         "            self._look_for_directory()\n",
         "            pass\n",
         f"{DISPLACED}::test_l7_a_directory_that_goes_away_under_its_broker_stops_it_and_everyone_knows",
+    ),
+    Mutant(
+        "files that are collected without a note",
+        "log/dropping.py",
+        "        log.note_collected(messages, events)\n    except",
+        "        pass\n    except",
+        "tests/log/test_ledger.py::test_l9_a_sealed_file_that_was_removed_is_told_from_one_that_was_collected",
+    ),
+    Mutant(
+        "files that are noted as collected after they went",
+        "log/dropping.py",
+        "        log.note_collected(messages, events)\n    except",
+        "        remove()\n        log.note_collected(messages, events)\n    except",
+        "tests/log/test_collect.py::test_l5_a_crash_at_any_step_of_collecting_keeps_what_must_stay",
+    ),
+    Mutant(
+        "a sealed file that goes away and is not missed",
+        "log/log.py",
+        "            report.damages += self._gone(report.damages)\n",
+        "            pass\n",
+        f"{DISPLACED}::test_l9_a_sealed_file_that_went_away_is_reported_by_number",
+    ),
+    Mutant(
+        "an index that passes for another file's",
+        "log/idindex.py",
+        'b"" if place is None else repr(tuple(place)).encode()',
+        'b""',
+        f"{DISPLACED}::test_l9_an_index_that_is_not_its_own_hides_no_message",
+    ),
+    Mutant(
+        "a pull that was interrupted and still waits",
+        "broker/threads.py",
+        "            else:\n                backend.abandon_pull(pending, command, inbox)\n",
+        "",
+        f"{INTERRUPTS}::test_a_pull_that_was_interrupted_takes_nothing_from_those_who_come_later",
+    ),
+    Mutant(
+        "an interrupted leader that is begun again in vain",
+        "broker/embedded/commit.py",
+        "                except KeyboardInterrupt:\n                    # Begun",
+        "                except ZeroDivisionError:\n                    # Begun",
+        f"{INTERRUPTS}::test_two_interrupts_at_once_leave_no_leader_behind",
+    ),
+    Mutant(
+        "an interrupt beside the write that nobody is told of",
+        "broker/embedded/keeping.py",
+        "                self.engine.log.abandon(error)\n                self._fail(error)\n            raise\n",
+        "                pass\n            raise\n",
+        f"{INTERRUPTS}::test_l2_an_interrupt_beside_the_write_itself_is_told_to_everyone_who_waits",
     ),
 )
 

@@ -9,7 +9,7 @@ import pytest
 from tests.mutants.planted import IN_EVERY_TEST_RUN, MUTANTS, Mutant
 from tests.mutants.run import ROOT, SOURCES, Misplanted, is_found, plant
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 

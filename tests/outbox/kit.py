@@ -19,7 +19,7 @@ from remuda.outbox.sessions import sqlite_path
 def connect(url: str) -> Any:
     """A connection as an application has it."""
     if url.startswith("sqlite"):
-        return sqlite3.connect(sqlite_path(url), timeout=10, check_same_thread=False)
+        return sqlite3.connect(sqlite_path(url), timeout=60, check_same_thread=False)
     return psycopg.connect(url)
 
 
@@ -62,7 +62,7 @@ def app(url: str, **options: Any) -> Iterator[App]:
         made.close()
 
 
-def eventually(condition: Callable[[], object], within: float = 20.0) -> None:
+def eventually(condition: Callable[[], object], within: float = 60.0) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

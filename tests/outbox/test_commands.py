@@ -106,11 +106,11 @@ def test_relay_as_a_process(tmp_path: Path, remuda: Remuda, monkeypatch: pytest.
 
         eventually(lambda: outbox.counts()[Status.SUCCEEDED] == 20)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert "20 messages sent" in out
     assert process.returncode == 0
     drained = start(tmp_path, "relay", "outbox_app:bus", "--drain")
-    assert "0 messages sent" in drained.communicate(timeout=30)[0]
+    assert "0 messages sent" in drained.communicate(timeout=100)[0]
     wrong = start(tmp_path, "relay", "outbox_app:plain")
-    assert "no outbox" in wrong.communicate(timeout=30)[0]
+    assert "no outbox" in wrong.communicate(timeout=100)[0]
     assert wrong.returncode == 1

@@ -100,7 +100,7 @@ def test_killed_in_between(point: str, tmp_path: Path) -> None:
         Outbox(bus, url).create_tables()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REMUDA_OUTBOX_CRASH_AT": point}
     done = subprocess.run(
-        [sys.executable, "-c", CRASH, url, journal, str(data)], env=environment, timeout=60, check=False
+        [sys.executable, "-c", CRASH, url, journal, str(data)], env=environment, timeout=100, check=False
     )
     assert done.returncode == -9
     with app(url, broker=str(data), journal=journal) as heir:

@@ -54,7 +54,7 @@ def test_the_application_is_killed(url: str, tmp_path: Path) -> None:
     for number, point in enumerate(points):
         processes.append(victim(url, tmp_path / "none", "publish", str(number), crash=point))
     for process, point in zip(processes, points, strict=True):
-        assert process.wait(60) == (0 if point is None else -9)
+        assert process.wait(100) == (0 if point is None else -9)
     with app(url) as made:
         assert sorted(made.run()) == numbers(url, "orders") == [3, 4]
 
@@ -69,13 +69,13 @@ def test_the_relay_is_killed(point: str, url: str, tmp_path: Path) -> None:
         with bus.transaction(connection):
             ids = bus.publish_many("order", range(25))
         connection.close()
-    assert victim(url, tmp_path / "data", "relay", crash=point).wait(60) == -9
+    assert victim(url, tmp_path / "data", "relay", crash=point).wait(100) == -9
     heir = victim(url, tmp_path / "data", "relay")
     with Bus("memory://") as bus:
         outbox = Outbox(bus, url)
-        eventually(lambda: outbox.counts()[Status.SUCCEEDED] == 25, 40)
+        eventually(lambda: outbox.counts()[Status.SUCCEEDED] == 25)
     heir.terminate()
-    heir.wait(30)
+    heir.wait(60)
     with Bus(tmp_path / "data") as bus:
         sent = [message.id for record in bus.broker.spectate().messages() for message in record.messages]
     assert list(dict.fromkeys(sent)) == ids, "each was sent, in order"
@@ -90,9 +90,9 @@ def test_a_consumer_is_killed(point: str, url: str, tmp_path: Path) -> None:
     with Bus(tmp_path / "data") as bus:
         bus.broker.create_queue("orders", type="pull", patterns=["order"], acknowledge_timeout="60s")
         bus.publish_many("order", range(5))
-    assert victim(url, tmp_path / "data", "handle", crash=point).wait(60) == -9
+    assert victim(url, tmp_path / "data", "handle", crash=point).wait(100) == -9
     assert numbers(url, "shipped") == ([] if point == "handled" else [0])
-    assert victim(url, tmp_path / "data", "handle").wait(60) == 0
+    assert victim(url, tmp_path / "data", "handle").wait(100) == 0
     assert numbers(url, "shipped") == [0, 1, 2, 3, 4]
     Inbox(url).close()
 
@@ -100,7 +100,7 @@ def test_a_consumer_is_killed(point: str, url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("crash", [False, True])
 def test_postgres_stops_and_starts_in_mid_load(crash: bool) -> None:
     """O2: writers see their errors and go on later; all that they committed is sent once, and nothing else."""
-    with running_postgres() as server, app(server.url, lease="2s") as made:
+    with running_postgres() as server, app(server.url, lease="2s", batch=20) as made:
         committed: set[int] = set()
         unsure: set[int] = set()
         over = threading.Event()
@@ -111,7 +111,7 @@ def test_postgres_stops_and_starts_in_mid_load(crash: bool) -> None:
             while not over.is_set():
                 number += 10
                 try:
-                    with psycopg.connect(server.url, connect_timeout=2) as connection:
+                    with psycopg.connect(server.url, connect_timeout=20) as connection:
                         made.bus.publish("order", number, key=str(first), transaction=connection)
                         unsure.add(number)
                         connection.commit()
@@ -127,13 +127,13 @@ def test_postgres_stops_and_starts_in_mid_load(crash: bool) -> None:
         time.sleep(0.3)
         server.start()
         before = len(made.got)
-        eventually(lambda: len(made.got) > before + 10, 30)
+        eventually(lambda: len(made.got) > before + 10)
         over.set()
         for thread in threads:
             thread.join()
-        eventually(lambda: committed <= set(made.got), 30)
+        eventually(lambda: committed <= set(made.got))
         eventually(lambda: made.outbox.counts()[Status.SCHEDULED] == 0)
         assert set(made.got) <= committed | unsure
         # What was sent and not yet noted when the server went may come again, under its id; nothing else does.
         assert len(set(made.ids)) == len(set(made.got))
-        assert len(made.got) - len(set(made.got)) <= 20
+        assert len(made.got) - len(set(made.got)) <= 60, "a few batches"

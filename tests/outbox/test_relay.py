@@ -22,22 +22,18 @@ from remuda.outbox.sessions import PostgresSession
 from tests.outbox.kit import app, connect, eventually
 
 
-def test_a_commit_is_sent_at_once(url: str) -> None:
-    """O2: far sooner than the idle poll would come round, also for commits of other connections."""
-    with app(url) as made:
+def test_a_commit_is_sent_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O2: long before the idle poll comes round, which here is an hour, also for commits of other connections."""
+    monkeypatch.setattr("remuda.outbox.relay._IDLE", 3600)
+    with app(url, lease="6h") as made:
         made.bus.start()
-        time.sleep(1.0)  # long enough for the relay to be idle
         connection = made.connect()
-        waits = []
-        for number in range(5):
+        for number in range(3):
+            time.sleep(0.5)  # long enough for the relay to be idle
             made.bus.publish("order", number, transaction=connection)
             connection.commit()
-            begin = time.monotonic()
             eventually(lambda number=number: number in made.got)  # type: ignore[misc]
-            waits.append(time.monotonic() - begin)
-            time.sleep(0.4)
         connection.close()
-        assert sorted(waits)[2] < 0.4
 
 
 def test_a_row_that_becomes_visible_late_is_not_skipped(postgres_url: str) -> None:
@@ -80,7 +76,7 @@ def test_a_commit_that_stalls_is_not_skipped(postgres_url: str) -> None:
         for _ in range(4):
             assert feed.read(10) is None
         holder.rollback()
-        committing.join()
+        committing.join(60)
         batch = feed.read(10)
         assert batch is not None
         assert [row.topic for row in batch.rows] == ["order"]
@@ -240,8 +236,9 @@ def test_a_broker_that_is_down_costs_time_only(url: str) -> None:
             connection.commit()
         connection.close()
         made.bus.start()
+        eventually(lambda: broker.calls and made.outbox.relay.trouble)
         time.sleep(1.5)
-        assert 1 <= broker.calls <= 8
+        assert broker.calls <= 8
         assert made.outbox.counts() == {
             Status.SCHEDULED: 20, Status.SUCCEEDED: 0, Status.DELAYED: 0, Status.FAILED: 0
         }  # fmt: skip
@@ -257,7 +254,7 @@ def test_idle_it_asks_at_most_twice_a_second(postgres_url: str) -> None:
     """O2."""
     with app(postgres_url) as made, psycopg.connect(postgres_url, autocommit=True) as watcher:
         made.bus.start()
-        time.sleep(1.5)
+        eventually(lambda: made.outbox.relay._drained >= 2)
         asked = 0
         began = time.monotonic()
         with pytest.MonkeyPatch.context() as patch:
@@ -269,7 +266,7 @@ def test_idle_it_asks_at_most_twice_a_second(postgres_url: str) -> None:
                 return real(self, *names, **given)
 
             patch.setattr(PostgresSession, "run", counted)
-            time.sleep(6)
+            time.sleep(4)
         assert asked / (time.monotonic() - began) <= 2
         # The server agrees that nothing else is asked: the last statement of the relay is one of those.
         seen = watcher.execute("SELECT query FROM pg_stat_activity WHERE application_name = 'remuda outbox'").fetchall()

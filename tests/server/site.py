@@ -51,13 +51,13 @@ def serving(bus: Bus, *, service: MessagingService | None = None, **options: Any
     server = Server(create_app(service or bus, **options), Listen("127.0.0.1", 0))
     server.start()
     try:
-        with httpx.Client(base_url=server.address, timeout=30) as client:
+        with httpx.Client(base_url=server.address, timeout=60) as client:
             yield Site(bus, server, client)
     finally:
         server.stop()
 
 
-def until(look: Callable[[], Any], what: str = "it", seconds: float = 15) -> Any:
+def until(look: Callable[[], Any], what: str = "it", seconds: float = 60) -> Any:
     """What `look` gives, once it gives something."""
     deadline = time.monotonic() + seconds
     while not (found := look()):

@@ -89,10 +89,10 @@ def test_the_command_serves_a_directory_until_it_is_told_to_stop(tmp_path: Path)
         line = process.stdout.readline()
         address = re.search(r"http://\S+", line)
         assert address, line
-        assert until(lambda: httpx.get(f"{address[0]}health/ready").status_code == 200)
-        assert "orders" in httpx.get(address[0]).text
+        assert until(lambda: httpx.get(f"{address[0]}health/ready", timeout=60).status_code == 200)
+        assert "orders" in httpx.get(address[0], timeout=60).text
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -104,11 +104,11 @@ def test_the_command_refuses_to_listen_to_strangers_and_says_what_to_do(tmp_path
     """U2"""
     directory, users = str(tmp_path / "data"), str(tmp_path / "users.txt")
     arguments = _command("dashboard", directory, "--listen", "0.0.0.0:0")
-    done = subprocess.run(arguments, capture_output=True, text=True, env=_environment(), timeout=60, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, env=_environment(), timeout=100, check=False)
     assert done.returncode == 1
     assert "remuda dashboard-user users.txt NAME" in done.stderr
     assert not Path(directory).exists()
     arguments = _command("dashboard-user", users, "ann", "--role", "viewer")
-    done = subprocess.run(arguments, capture_output=True, text=True, env=_environment(), timeout=60, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, env=_environment(), timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert Path(users).read_text().startswith("ann viewer scrypt ")

@@ -169,7 +169,7 @@ def test_a_form_without_its_token_does_nothing(open_site: Site, clients: Clients
     assert stranger.post("/queues/orders", data={"action": "pause", "csrf": token}).status_code == 403
     assert open_site.queue("orders")["status"] == "running"
     assert client.post("/queues/orders", data={"action": "pause", "csrf": token}).status_code == 303
-    assert open_site.queue("orders")["status"] == "paused"
+    assert open_site.queue("orders")["status"] == "only-publish"
     open_site.client.post("/api/v1/queues/orders/resume")
 
 

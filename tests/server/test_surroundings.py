@@ -127,7 +127,7 @@ def test_the_outbox_shows_what_was_given_up_and_sends_it_again(shop: Site, watch
     page.get_by_label("Select all shown").check()
     page.get_by_role("button", name="Send again").click()
     expect(page.get_by_role("status")).to_contain_text("2 messages will be sent again")
-    until(lambda: shop.queue("small")["waiting"] == 2, seconds=30)
+    until(lambda: shop.queue("small")["waiting"] == 2, seconds=60)
     page.goto(f"{shop.address}/outbox?status=succeeded")
     page.locator("td.mono a").first.click()
     expect(page.locator(".timeline")).to_be_visible()

@@ -41,7 +41,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
          "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(folder / "key.pem"),
          "-out", str(folder / "cert.pem")],
-        capture_output=True, timeout=60,
+        capture_output=True, timeout=100,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     return folder
@@ -56,7 +56,7 @@ def test_s6_a_bus_over_tcp(server: WireServer) -> None:
         seen.append(order)
 
     bus.publish("order.placed", 7)
-    bus.run(until_idle=True, timeout="30s")
+    bus.run(until_idle=True, timeout="100s")
     bus.close()
     assert seen == [7]
 
@@ -139,7 +139,7 @@ def test_s6_nobody_there() -> None:
 def speak(server: WireServer, data: bytes) -> list[tuple[int, bytes]]:
     """What the server says to these bytes before it closes the connection."""
     with socket.create_connection(server.address, 30) as peer:
-        peer.settimeout(30)
+        peer.settimeout(60)
         peer.sendall(data)
         peer.shutdown(socket.SHUT_WR)
         said = b""
@@ -217,7 +217,7 @@ def test_s6_a_broken_connection_is_made_anew_and_nothing_is_doubled(tmp_path: Pa
                 client.publish(Message("jobs", b"%d" % number))
             assert held.ack() == 1
             client.publish(Message("other", b"!"))
-            delivery = subscription.receive(30)
+            delivery = subscription.receive(60)
             assert delivery is not None
             assert delivery.ack() == 1
             assert broker.queue("jobs").waiting == 20

@@ -155,7 +155,7 @@ def test_s6_a_bus_of_a_restricted_user(server: WireServer) -> None:
             seen.append(order)
 
         bus.publish("eve.placed", 7)
-        bus.run(until_idle=True, timeout="30s")
+        bus.run(until_idle=True, timeout="100s")
         with pytest.raises(NotAllowed, match=r"write access to topic 'order\.placed'"):
             bus.publish("order.placed", 7)
     assert seen == [7]
@@ -180,14 +180,14 @@ def test_s6_a_client_cannot_grant_itself_anything(server: WireServer, broker: Br
     pull = frames.command_frame(1, commands.Pull("bills", "c", 1))
     claim = frames.frame(frames.ATTACH, (2, [frames.Claim("bills", 1, "c", [(0, 1)], True)]))
     with socket.create_connection(server.address, 30) as peer:
-        peer.settimeout(30)
+        peer.settimeout(60)
         peer.sendall(frames.frame(frames.HELLO, hello) + pull + claim)
         buffer, said = frames.Buffer(), list[tuple[int, bytes]]()
         while len(said) < 3:
             said += buffer.feed(peer.recv(65536))
         # Nor take over the session of another.
         with socket.create_connection(server.address, 30) as other:
-            other.settimeout(30)
+            other.settimeout(60)
             stranger = frames.Hello(frames.VERSION, "mine", 1, "ann", PASSWORD)
             other.sendall(frames.frame(frames.HELLO, stranger))
             (kind, payload), *_ = frames.Buffer().feed(other.recv(65536))

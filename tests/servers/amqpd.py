@@ -41,7 +41,7 @@ class RunningServer:
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
 
-    def run(self, work: Coroutine[Any, Any, T], timeout: float = 30) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = 60) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(timeout)
 
@@ -50,7 +50,7 @@ class RunningServer:
         if self._owns:
             self.broker.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def __enter__(self) -> RunningServer:

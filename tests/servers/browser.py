@@ -18,7 +18,7 @@ _ARGUMENTS = [
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
 AXE = "axe-core@4.14.0"
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ class Watched:
 def watched(browser: Browser) -> Iterator[Watched]:
     """A fresh page; the test fails if anything went wrong in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 860})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     made = Watched(context.new_page())
     yield made
     context.close()
@@ -69,11 +69,13 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     if npm is None:
         _missing("npm is not installed; it brings axe-core")
     folder: Path = tmp_path_factory.mktemp("axe")
-    packed = subprocess.run(
-        [npm, "pack", "--silent", "--ignore-scripts", AXE], cwd=folder, capture_output=True, text=True, check=False
-    )
-    archives = list(folder.glob("*.tgz"))
-    if not archives:
+    command = [npm, "pack", "--silent", "--ignore-scripts", AXE]
+    for _ in range(3):  # a network may fail once
+        packed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        archives = list(folder.glob("*.tgz"))
+        if archives:
+            break
+    else:
         _missing(f"axe-core cannot be had from npm: {packed.stderr.strip()[:200]}")
     with tarfile.open(archives[0]) as archive:
         member = archive.extractfile("package/axe.min.js")

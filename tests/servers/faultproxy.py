@@ -45,12 +45,12 @@ class FaultProxy:
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._call(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def cut(self) -> None:
         """Reset every connection."""
@@ -64,7 +64,7 @@ class FaultProxy:
             done.set()
 
         self._loop.call_soon_threadsafe(run)
-        assert done.wait(10)
+        assert done.wait(60)
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._serve())

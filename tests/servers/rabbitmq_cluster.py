@@ -66,7 +66,7 @@ class Cluster:
         for node in self.nodes:
             node.join(self.nodes, cookie)
         self._together([node.start for node in self.nodes])
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self._evaluate("length(rabbit_nodes:all_running())") != str(len(self.nodes)):
             assert time.monotonic() < deadline, "the nodes do not find one another"
             time.sleep(0.2)
@@ -82,7 +82,7 @@ class Cluster:
     def leader(self, queue: str) -> ClusterNode:
         """The node that leads a queue, once all nodes have their part of it: a queue whose leader ends before that may
         stay without one. While one is being chosen, as after a node came back, there is none."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             told = self._evaluate(
                 f"{{ok, Q}} = {_lookup(queue)}, I = rabbit_quorum_queue:info(Q, [leader, online]), "
@@ -98,7 +98,10 @@ class Cluster:
         """Give the lead of a queue to another node, and name it."""
         before = self.leader(queue)
         target = next(node for node in self.nodes if node is not before)
-        self._evaluate(f"{{ok, Q}} = {_lookup(queue)}, rabbit_quorum_queue:transfer_leadership(Q, '{target.name}')")
+        deadline = time.monotonic() + 120
+        while self.leader(queue) is not target:
+            assert time.monotonic() < deadline, f"{target.name} does not come to lead {queue}"
+            self._evaluate(f"{{ok, Q}} = {_lookup(queue)}, rabbit_quorum_queue:transfer_leadership(Q, '{target.name}')")
         return target
 
     def _evaluate(self, expression: str) -> str:
@@ -126,7 +129,7 @@ class Cluster:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(200)
+            thread.join(250)
         if failures:
             raise failures[0]
 

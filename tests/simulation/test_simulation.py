@@ -12,7 +12,7 @@ from remuda.core.consuming import Consuming
 from remuda.core.publishing import Publishing
 from tests.simulation.runner import Simulation, play
 
-SEEDS = 320
+SEEDS = 240
 CHUNK = 20
 
 pytestmark = pytest.mark.simulation

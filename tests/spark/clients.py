@@ -25,7 +25,7 @@ def run_program(folder: Path, python: Path, module: str, *arguments: str) -> sub
         capture_output=True,
         text=True,
         check=False,
-        timeout=270,
+        timeout=500,
     )
 
 

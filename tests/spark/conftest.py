@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-_PATIENCE: Final = 300
+_PATIENCE: Final = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -78,9 +78,9 @@ def forking_python(folder: Path) -> Iterator[Path]:
     finally:
         server.stdin.close()  # which ends it
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(10)
+            server.wait(60)
         server.kill()
-        server.wait(10)
+        server.wait(60)
         server.stdout.close()
 
 

@@ -114,7 +114,7 @@ def play(broker: EmbeddedBroker) -> None:
     subscriptions = [broker.subscribe("both", consumer=f"s{number}") for number in range(2)]
     broker.publish(Message("both", b"x"))
     for subscription in subscriptions:
-        delivery = subscription.receive(5)
+        delivery = subscription.receive(60)
         assert delivery is not None
         delivery.ack()
     broker.runtime.sync()

@@ -120,7 +120,7 @@ def _running(folder: Path, python: Path, name: str, *arguments: str) -> Iterator
     finally:
         program.terminate()
         try:
-            program.wait(20)
+            program.wait(60)
         except subprocess.TimeoutExpired:
             program.kill()
             program.wait()

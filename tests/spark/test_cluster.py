@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_two_executors_give_what_a_local_session_gives(spark: SparkSession, tmp_path: Path) -> None:
     """By the source, `read`, the sink, a stream and a pipeline; with relative paths."""
 

@@ -23,7 +23,7 @@ from tests.spark.samples import broker_at, play, seal
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # a server starts in them too
+pytestmark = pytest.mark.timeout(600)  # a server starts in them too
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "opensearch"])

@@ -41,7 +41,7 @@ def take_in(broker: EmbeddedBroker) -> None:
 
 
 def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -177,7 +177,7 @@ def test_a_crash_between_any_two_records_publishes_no_row_twice_or_never(tmp_pat
         shutil.copytree(tmp_path / "data", tmp_path / "before", ignore=shutil.ignore_patterns("socket"))
         for place in ("before", "data"):
             lay(tmp_path / place, "app", 4, rows(0, 10), rows(10, 1, ".bad"), rows(11, 19), rows(30, 5, "other"))
-        (tail,) = (tmp_path / "data" / "tail").iterdir()
+        (tail,) = (tmp_path / "data" / "tail").glob("*.log")
         start = len((tmp_path / "before" / "tail" / tail.name).read_bytes().rstrip(b"\0"))
         take_in(broker)
         broker.runtime.sync()

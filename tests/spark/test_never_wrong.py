@@ -129,7 +129,7 @@ def test_windows_of_which_messages_are_gone_do_not_wait_for_ever(spark: SparkSes
         broker.runtime.sync()
         JOBS["metrics"](spark, place)
         subscription = broker.subscribe("orders", batch=550)
-        delivery = subscription.receive(5)
+        delivery = subscription.receive(60)
         assert delivery is not None
         delivery.ack()
         subscription.close()

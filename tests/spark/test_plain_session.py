@@ -28,7 +28,7 @@ spark.stop()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_p1_any_python_on_the_path_does(tmp_path: Path) -> None:
     """Where `python3` is another one, which has no Remuda, or there is none at all."""
     try:
@@ -51,7 +51,7 @@ def test_p1_any_python_on_the_path_does(tmp_path: Path) -> None:
     }
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "data"), quick_java()],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stdout.splitlines()[-2:] == ["read 400", "source 400"]

@@ -96,7 +96,7 @@ def test_what_was_listed_stays_readable_while_the_broker_shrinks_it(spark: Spark
         seal(broker)
         frame = read(spark, tmp_path, "messages")
         subscription = broker.subscribe("orders", batch=5000)
-        delivery = subscription.receive(5)
+        delivery = subscription.receive(60)
         assert delivery is not None
         delivery.ack()
         subscription.close()

@@ -64,7 +64,7 @@ def play_shop(broker: EmbeddedBroker) -> None:
         broker.create_queue(name, type="pull")
 
     def take(queue: str, count: int) -> Any:
-        delivery = broker.pull(queue, count, consumer="worker", timeout=5)
+        delivery = broker.pull(queue, count, consumer="worker", timeout=60)
         assert delivery is not None
         assert len(delivery.bodies) == count
         time.sleep(0.002)

@@ -129,7 +129,7 @@ def test_queues_topics_and_states_choose_rows(spark: SparkSession, tmp_path: Pat
         seal(broker)
         publish(broker, 10, "fruit.sweet")
         subscription = broker.subscribe("fruit", batch=5)
-        delivery = subscription.receive(5)
+        delivery = subscription.receive(60)
         assert delivery is not None
         delivery.ack()
         subscription.close()
@@ -199,7 +199,7 @@ def test_l8_it_reads_beside_a_broker_that_writes_seals_and_shrinks(spark: SparkS
                 publish(broker, 500, "pass", start=number)
                 publish(broker, 100, "keep", start=number + 500)
                 number += 600
-                delivery = subscription.receive(5)
+                delivery = subscription.receive(60)
                 if delivery is not None:
                     delivery.ack()
                 broker.collect()

@@ -156,7 +156,7 @@ def test_segments_may_be_sealed_and_shrunk_between_micro_batches(
         def shrink(number: int) -> None:
             if number == 0:
                 subscription = broker.subscribe("orders", batch=5000)
-                delivery = subscription.receive(5)
+                delivery = subscription.receive(60)
                 assert delivery is not None
                 delivery.ack()
                 subscription.close()

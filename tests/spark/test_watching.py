@@ -61,7 +61,7 @@ def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(
     stopper = threading.Thread(target=interrupt, daemon=True)
     stopper.start()
     ran = CliRunner().invoke(app, [*command, "--set", f"source={tmp_path / 'files'}", "--set", "order=number"])
-    stopper.join(90)
+    stopper.join(200)
     assert ran.exit_code == 0, ran.output
     told, done = ran.stdout.splitlines()
     assert told.startswith("ingest-files: batch 0, 5 rows")
@@ -107,7 +107,7 @@ def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(
         feeder = threading.Thread(target=feed, daemon=True)
         feeder.start()
         ran = CliRunner().invoke(app, ["run", "archive", data, "--lake", lake, "--continuous", "--json"])
-        feeder.join(90)
+        feeder.join(200)
     assert ran.exit_code == 0, ran.output
     *told, done = [json.loads(line) for line in ran.stdout.splitlines()]
     mine = [one for one in told if one["query"] == "archive-messages"]
@@ -130,7 +130,7 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
 
 
 def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not true():
         time.sleep(0.1)
 

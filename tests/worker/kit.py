@@ -19,7 +19,7 @@ from remuda.worker.tasks import encode_task, parse_task
 _NUMBERS = itertools.count(1)
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What the condition gives once it is true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -54,7 +54,7 @@ class Stage:
         try:
             yield worker
         finally:
-            worker.stop(5.0)
+            worker.stop(20.0)
 
     def declare(self, *names: str) -> None:
         for name in names or (self.input, self.output):
@@ -66,15 +66,15 @@ class Stage:
 
     def send_raw(self, body: bytes, *, queue: str = "", **properties: Any) -> None:
         raw = encode_properties(Properties(**{"delivery_mode": 2, **properties}))
-        self.channel.publish("", queue or self.input, body, raw, mandatory=True).wait(20)
+        self.channel.publish("", queue or self.input, body, raw, mandatory=True).wait(60)
 
-    def take(self, queue: str = "", seconds: float = 20.0) -> Delivery:
+    def take(self, queue: str = "", seconds: float = 60.0) -> Delivery:
         """The next message of a queue, by default of the output."""
         delivery: Delivery = until(lambda: self.channel.get(queue or self.output), seconds)
         self.channel.ack([delivery])
         return delivery
 
-    def result(self, seconds: float = 20.0) -> TaskMessage:
+    def result(self, seconds: float = 60.0) -> TaskMessage:
         return parse_task(self.take(seconds=seconds).body)
 
     def count(self, queue: str) -> int:
@@ -84,7 +84,7 @@ class Stage:
         """Take a message as a worker would, and die without an answer: it is redelivered."""
         with Connection(self.url) as connection:
             consumer = connection.channel(prefetch=1).consume(self.input)
-            return consumer.get(1, 20)[0]
+            return consumer.get(1, 60)[0]
 
     def crash_all(self, count: int) -> None:
         """The same with many messages at once."""
@@ -92,4 +92,4 @@ class Stage:
             consumer = connection.channel(prefetch=count).consume(self.input)
             seen = 0
             while seen < count:
-                seen += len(consumer.get(count, 20))
+                seen += len(consumer.get(count, 60))

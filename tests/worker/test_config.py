@@ -11,7 +11,7 @@ import pytest
 from remuda.amqp.errors import ConnectFailed, LoginRefused
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.worker import QueueType, Task, Worker, WorkerConfig
-from tests.servers.rabbitmq import free_port
+from tests.servers.ports import free_port
 from tests.worker.kit import Stage
 
 

@@ -25,7 +25,7 @@ def environment(url: str) -> dict[str, str]:
 def test_the_example(broker_url: str) -> None:
     done = subprocess.run(
         [sys.executable, "examples/worker.py"],
-        cwd=ROOT, env=environment(broker_url), capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, env=environment(broker_url), capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) == {
@@ -49,12 +49,12 @@ def test_the_pages_first_snippet(broker_url: str, tmp_path: Path) -> None:
             for name in ("tasks", "results"):
                 channel.declare_queue(name, arguments={"x-queue-type": "quorum"})
             task = encode_task(TaskMessage(task_id="t", task_data=b"hello"))
-            channel.publish("", "tasks", task, mandatory=True).wait(20)
-            (delivery,) = channel.consume("results").get(1, 40)
+            channel.publish("", "tasks", task, mandatory=True).wait(60)
+            (delivery,) = channel.consume("results").get(1, 60)
             assert parse_task(delivery.body).task_data == b"HELLO"
             channel.ack([delivery])
         process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

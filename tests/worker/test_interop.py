@@ -71,7 +71,7 @@ def exchange(node: Path, stage: Stage, body: str, headers: dict[str, Any]) -> di
     """Publish by amqplib, and the answer as amqplib reads it."""
     done = subprocess.run(
         ["node", "script.js", stage.url, stage.input, stage.output, body, json.dumps(headers)],
-        cwd=node, capture_output=True, text=True, timeout=60, check=False,
+        cwd=node, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

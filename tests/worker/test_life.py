@@ -32,7 +32,7 @@ def problems(worker: Worker) -> dict[str, str]:
 
 def ask(worker: Worker, path: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{worker.health_port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{worker.health_port}{path}", timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -66,19 +66,19 @@ def test_a_lost_connection_comes_back_with_its_consumer(stage: Stage, rabbit: Ra
     def handle(task: Task) -> bytes:
         running.set()
         if task.id == "long" and task.retries == 0:
-            assert task.wait(30)
+            assert task.wait(60)
             aborted.set()
             task.check()
         return b"done"
 
     with FaultProxy("127.0.0.1", rabbit.port) as proxy:
-        url = f"amqp://127.0.0.1:{proxy.port}/?connect_timeout=2s"
+        url = f"amqp://127.0.0.1:{proxy.port}/?connect_timeout=20s"
         with stage.worker(handle, url=url, health_port=0) as worker:
             stage.send("long")
-            assert running.wait(20)
+            assert running.wait(60)
             proxy.refuse = True
             proxy.cut()
-            assert aborted.wait(20)
+            assert aborted.wait(60)
             down = until(lambda: problems(worker))
             assert {"intake connection", "results connection", "intake channel", "results channel"} & set(down)
             assert ask(worker, "/ready")[0] == 503
@@ -96,7 +96,7 @@ def test_a_lost_connection_comes_back_with_its_consumer(stage: Stage, rabbit: Ra
 def test_giving_up_after_the_attempts(quorum: Stage, rabbit: RabbitNode) -> None:
     """W6: the worker ends with the cause."""
     with FaultProxy("127.0.0.1", rabbit.port) as proxy:
-        url = f"amqp://127.0.0.1:{proxy.port}/?connect_timeout=1s"
+        url = f"amqp://127.0.0.1:{proxy.port}/?connect_timeout=20s"
         worker = Worker(quorum.config(url=url, attempts=3), lambda task: b"x")
         worker.start()
         proxy.refuse = True
@@ -150,14 +150,14 @@ def test_long_handlers_never_miss_heartbeats(quorum: Stage) -> None:
     """W7: a task of several heartbeats, busy in Python all the while."""
 
     def handle(task: Task) -> bytes:
-        end = time.monotonic() + 5
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             pass
         return b"done"
 
-    with quorum.worker(handle, url=f"{quorum.url}?heartbeat=1s") as worker:
+    with quorum.worker(handle, url=f"{quorum.url}?heartbeat=2s") as worker:
         quorum.send()
-        assert quorum.result(30).task_data == b"done"
+        assert quorum.result().task_data == b"done"
         assert (worker._intake.connects, worker._results.connects) == (1, 1)
 
 
@@ -174,7 +174,7 @@ def test_a_graceful_stop_finishes_accepted_tasks(stage: Stage) -> None:
     worker.start()
     for number in range(10):
         stage.send(f"t{number}")
-    assert begun.wait(20)
+    assert begun.wait(60)
     until(lambda: len(worker.inputs) == 5)
     worker.stop()
     done = stage.count(stage.output)
@@ -192,14 +192,14 @@ def test_after_the_grace_the_rest_goes_back_uncounted(stage: Stage) -> None:
 
     def handle(task: Task) -> bytes:
         begun.set()
-        release.wait(30)
+        release.wait(60)
         return b"too late"
 
     worker = Worker(stage.config(prefetch_buffer=10), handle)
     worker.start()
     for number in range(4):
         stage.send(f"t{number}", headers={"own": number})
-    assert begun.wait(20)
+    assert begun.wait(60)
     until(lambda: len(worker.inputs) == 4)
     worker.stop(0.2)
     release.set()
@@ -253,7 +253,7 @@ def test_workers_killed_by_a_poisonous_task(stage: Stage, tmp_path: Path) -> Non
     process = start(tmp_path, stage)
     found: dict[str, str] = {}
     try:
-        deadline = time.monotonic() + 80
+        deadline = time.monotonic() + 150
         while len(found) < 11 and time.monotonic() < deadline:
             if process.poll() is not None:
                 assert process.returncode == -9
@@ -284,18 +284,18 @@ def test_the_command_stops_in_order(quorum: Stage, tmp_path: Path) -> None:
         quorum.send("one", b"data")
         until(lambda: (tmp_path / "starts").exists())
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=40)
+        _, said = process.communicate(timeout=100)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 0, said
-    assert quorum.result(1).task_data == b"DATA"
+    assert quorum.result().task_data == b"DATA"
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, quorum: Stage) -> None:
     """W1: one line and exit code 1."""
     process = start(tmp_path, quorum, REMUDA_WORKER_RETRY_LIMIT="0")
-    _, said = process.communicate(timeout=40)
+    _, said = process.communicate(timeout=100)
     assert process.returncode == 1
     assert said == "error: REMUDA_WORKER_RETRY_LIMIT: retry_limit must be from 1 to 2147483647, not '0'\n"
 
@@ -307,19 +307,19 @@ def test_the_broker_restarts_in_mid_load(quorum: Stage, rabbit: RabbitNode) -> N
     body = [encode_task(TaskMessage(task_id=f"t{number}", task_data=b"x")) for number in range(total)]
     with quorum.worker(lambda task: b"y", threads=2, prefetch_buffer=50, attempts=100, retry_limit=50) as worker:
         half = [Outgoing("", quorum.input, EMPTY, one) for one in body[: total // 2]]
-        quorum.channel.publish_many(half, mandatory=True).wait(30)
+        quorum.channel.publish_many(half, mandatory=True).wait(60)
         until(lambda: worker.counts.started > 50)
         rabbit.stop()
         assert until(lambda: problems(worker))
         rabbit.start()
         rest = [Outgoing("", quorum.input, EMPTY, one) for one in body[total // 2 :]]
-        quorum.channel.publish_many(rest, mandatory=True, timeout=60).wait(30)
+        quorum.channel.publish_many(rest, mandatory=True, timeout=60).wait(60)
         consumer = quorum.channel.consume(quorum.output)
         seen: list[str] = []
         while len(set(seen)) < total:
-            batch = consumer.get(1000, 30)
+            batch = consumer.get(1000, 60)
             assert batch, f"{len(set(seen))} of {total}; {worker.counts.outcomes}; {problems(worker)}"
             seen += [json.loads(delivery.body)["taskId"] for delivery in batch]
             consumer.ack(batch)
-        assert not problems(worker)
+        until(lambda: not problems(worker))
     assert len(seen) - total <= 2 * worker.config.prefetch

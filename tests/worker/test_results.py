@@ -75,12 +75,12 @@ def test_acknowledged_only_after_the_results_are_confirmed(quorum: Stage) -> Non
 
     def handle(task: Task) -> bytes:
         running.set()
-        release.wait(20)
+        release.wait(60)
         return b"done"
 
     with quorum.worker(handle) as worker:
         quorum.send()
-        running.wait(20)
+        running.wait(60)
         assert worker.counts.outcomes == {}
         assert len(worker.inputs) == 1
         release.set()

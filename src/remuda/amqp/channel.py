@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -12,7 +13,7 @@ from remuda.amqp.acks import AckWindow
 from remuda.amqp.confirms import ConfirmTracker, Outgoing, Receipt
 from remuda.amqp.consumer import Consumer
 from remuda.amqp.delivery import Delivery
-from remuda.amqp.errors import AmqpError, ConnectionEnded, ConsumerCancelled
+from remuda.amqp.errors import AmqpError, ConnectionEnded, ConsumerCancelled, ReplyTimeout
 from remuda.amqp.frames import add_content, method_frame
 from remuda.amqp.methods import (
     BasicCancel,
@@ -79,6 +80,11 @@ class Reply:
         self.error = error
         self.done.set()
 
+    def fail_unless_done(self, error: AmqpError, timeout: float) -> None:
+        """The channel is given up: whoever does that says so here, and soon."""
+        if not self.done.wait(timeout):
+            self.fail(error)
+
     def result(self) -> tuple[Method, bytes, bytes]:
         if self.error is not None:
             raise self.error
@@ -123,11 +129,11 @@ class Channel:
         On a channel without confirms the receipt is settled as soon as the messages are handed to the connection.
         """
         messages = tuple(messages)  # the caller may go on using its list
-        frame_max = self.connection.frame_max
+        number, frame_max = self.number, self.connection.frame_max
         data = self._encoded(messages, mandatory, frame_max)
         with self.connection.changed:
             self.connection.wait_for(self, timeout, room=True)
-            if self.connection.frame_max < frame_max:
+            if self.connection.frame_max < frame_max or self.number != number:
                 data = self._encoded(messages, mandatory, self.connection.frame_max)
             receipt = self._hand_over(messages, data)
         return self._sent(receipt)
@@ -135,12 +141,12 @@ class Channel:
     def publish_now(self, messages: Sequence[Outgoing], *, mandatory: bool = False) -> Receipt | None:
         """As `publish_many`, where that would not wait; None, and nothing is sent, where it would."""
         messages = tuple(messages)
-        connection, frame_max = self.connection, self.connection.frame_max
+        connection, number, frame_max = self.connection, self.number, self.connection.frame_max
         if not connection.has_room(self):
             return None
         data = self._encoded(messages, mandatory, frame_max)
         with connection.changed:
-            if not connection.has_room(self) or connection.frame_max < frame_max:
+            if not connection.has_room(self) or connection.frame_max < frame_max or self.number != number:
                 return None
             receipt = self._hand_over(messages, data)
         return self._sent(receipt)
@@ -180,7 +186,7 @@ class Channel:
                 self.connection.unbounded.add(consumer)
 
         with self._one_request:
-            self._exchange(request, (BasicConsumeOk,), begin)
+            self._exchange(request, (BasicConsumeOk,), begin, repeatable=True)
         return consumer
 
     def cancel(self, consumer: Consumer) -> None:
@@ -231,7 +237,7 @@ class Channel:
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 65535:
             raise InvalidOption(f"prefetch must be a whole number from 0 to 65535, not {count!r}")
         self.prefetch = count
-        self.request(BasicQos(0, count, False), BasicQosOk)
+        self.request(BasicQos(0, count, False), BasicQosOk, repeatable=True)
 
     def declare_queue(
         self,
@@ -245,7 +251,7 @@ class Channel:
     ) -> QueueDeclareOk:
         """Make a queue, or check that it is there as described."""
         request = QueueDeclare(0, queue, passive, durable, exclusive, auto_delete, False, _table(arguments))
-        return self.request(request, QueueDeclareOk)
+        return self.request(request, QueueDeclareOk, repeatable=True)
 
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; how many messages it held."""
@@ -257,12 +263,14 @@ class Channel:
     def bind_queue(
         self, queue: str, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
     ) -> None:
-        self.request(QueueBind(0, queue, exchange, routing_key, False, _table(arguments)), QueueBindOk)
+        request = QueueBind(0, queue, exchange, routing_key, False, _table(arguments))
+        self.request(request, QueueBindOk, repeatable=True)
 
     def unbind_queue(
         self, queue: str, exchange: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
     ) -> None:
-        self.request(QueueUnbind(0, queue, exchange, routing_key, _table(arguments)), QueueUnbindOk)
+        request = QueueUnbind(0, queue, exchange, routing_key, _table(arguments))
+        self.request(request, QueueUnbindOk, repeatable=True)
 
     def declare_exchange(
         self,
@@ -278,7 +286,7 @@ class Channel:
         """Make an exchange, or check that it is there as described."""
         table = _table(arguments)
         request = ExchangeDeclare(0, exchange, kind, passive, durable, auto_delete, internal, False, table)
-        self.request(request, ExchangeDeclareOk)
+        self.request(request, ExchangeDeclareOk, repeatable=True)
 
     def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
         self.request(ExchangeDelete(0, exchange, if_unused), ExchangeDeleteOk)
@@ -286,7 +294,8 @@ class Channel:
     def bind_exchange(
         self, destination: str, source: str, routing_key: str = "", arguments: Mapping[str, Any] | None = None
     ) -> None:
-        self.request(ExchangeBind(0, destination, source, routing_key, False, _table(arguments)), ExchangeBindOk)
+        request = ExchangeBind(0, destination, source, routing_key, False, _table(arguments))
+        self.request(request, ExchangeBindOk, repeatable=True)
 
     def close(self) -> None:
         """Close the channel. What it was delivered and did not settle goes back to its queues."""
@@ -297,32 +306,52 @@ class Channel:
         finally:
             connection.forget(self, ConnectionEnded("the channel was closed by this program; open another one"))
 
-    def request(self, method: Method, expected: type[M]) -> M:
-        """Send a method and wait for its answer."""
+    def request(self, method: Method, expected: type[M], *, repeatable: bool = False) -> M:
+        """Send a method and wait for its answer. One that is `repeatable` comes to the same when it is done twice."""
         with self._one_request:
-            return cast("M", self._exchange(method, (expected,))[1][0])
+            return cast("M", self._exchange(method, (expected,), repeatable=repeatable)[1][0])
 
     def _exchange(
-        self, method: Method, kinds: tuple[type[Method], ...], begin: Callable[[], None] | None = None
+        self,
+        method: Method,
+        kinds: tuple[type[Method], ...],
+        begin: Callable[[], None] | None = None,
+        *,
+        repeatable: bool = False,
     ) -> tuple[int, tuple[Method, bytes, bytes]]:
-        connection, reply = self.connection, Reply(kinds, begin)
-        data = method_frame(self.number, method)
+        connection = self.connection
         if connection.in_own_thread:
             raise InvalidOption("the connection's own thread cannot wait for the broker; do this in another thread")
+        began, wait = time.monotonic(), connection.options.retry_after
+        while True:
+            epoch, reply = self._ask(method, Reply(kinds, begin))
+            # With deliveries in hand the channel is not left behind early: they would come once more.
+            early = repeatable and not self.consumers and not self.window
+            left = connection.options.reply_timeout - (time.monotonic() - began)
+            last = not early or wait >= left
+            if not connection.await_reply(reply, left if last else wait):
+                waited = time.monotonic() - began
+                reason = f"{type(method).__name__} was not answered within {waited:.3g} s"
+                connection.abandon(self, epoch, reply, reason, waited if last else None)
+                reply.fail_unless_done(ReplyTimeout(reason), waited)
+            try:
+                return epoch, reply.result()
+            except ReplyTimeout:
+                if last or connection.hurries:
+                    raise
+            wait *= 2
+
+    def _ask(self, method: Method, reply: Reply) -> tuple[int, Reply]:
+        connection = self.connection
         with connection.changed:
             connection.wait_for(self, None)
-            epoch = self.epoch
             self.reply = reply
             # What was acknowledged before is told before: a channel that closes first would take it back.
             connection.flush_acks()
-            connection.put(data)
+            connection.put(method_frame(self.number, method))
             if isinstance(method, ChannelClose):
                 self.open = False  # whatever came behind it would be an error of the whole connection
-        timeout = connection.options.reply_timeout
-        if not reply.done.wait(timeout):
-            connection.abandon(self, epoch, f"{type(method).__name__} was not answered within {timeout:g} s", timeout)
-            reply.done.wait(timeout)
-        return epoch, reply.result()
+            return self.epoch, reply
 
     def _encoded(self, messages: Sequence[Outgoing], mandatory: bool, frame_max: int) -> bytes:
         if {*map(type, messages)} - {Outgoing}:

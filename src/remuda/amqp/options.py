@@ -28,11 +28,20 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
     frame_max: int = 131072
     connect_timeout: float = 10.0
     reply_timeout: float = 30.0
+    retry_after: float = 5.0
+    """A request that can be repeated is made again on a fresh channel after so long without an answer, then after twice
+    as long, and so on within `reply_timeout`."""
     attempts: int | None = None
     backoff: float = 0.2
     backoff_max: float = 15.0
     max_buffered: int = 16 << 20
     name: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout", "reply_timeout", "retry_after"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise InvalidOption(f"{name} must be more than no time at all, not {value!r}")
 
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
@@ -42,8 +51,8 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
 def parse_url(url: str, **changes: Any) -> ConnectionOptions:
     """Options from `amqp://user:password@host1,host2:port/vhost?heartbeat=30s`, with some replaced.
 
-    Known in the query: `heartbeat`, `connect_timeout`, `reply_timeout`, `backoff_max`, `attempts`, `name`, `frame_max`,
-    and for TLS `cafile`, `certfile`, `keyfile` and `verify` (`no` takes any certificate).
+    Known in the query: `heartbeat`, `connect_timeout`, `reply_timeout`, `retry_after`, `backoff_max`, `attempts`,
+    `name`, `frame_max`, and for TLS `cafile`, `certfile`, `keyfile` and `verify` (`no` takes any certificate).
     """
     if not isinstance(url, str):
         raise InvalidOption(f"the broker's URL must be a text, not {url!r}")
@@ -83,7 +92,7 @@ def _host(place: str, port: int) -> tuple[str, int]:
 def _query(query: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
-        if name in ("heartbeat", "connect_timeout", "reply_timeout", "backoff_max"):
+        if name in ("heartbeat", "connect_timeout", "reply_timeout", "retry_after", "backoff_max"):
             seconds = micros(text) / SECOND
             values[name] = round(seconds) if name == "heartbeat" else seconds
         elif name in ("attempts", "frame_max"):

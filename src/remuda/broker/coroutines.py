@@ -84,7 +84,7 @@ class AsyncEmbeddedBroker(AsyncVerbs):
         pending = self._backend.begin(command, inbox)
         try:
             differs = await self._finish(pending)
-        except StorageError:
+        except (StorageError, asyncio.CancelledError):
             await self._call(self._backend.leave, command.queue, command.consumer)
             raise
         return AsyncEmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
+from remuda.broker.allocation import keep_freed_memory
 from remuda.broker.backend import Backend
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.runtime import Runtime
-from remuda.broker.options import BrokerOptions
+from remuda.broker.options import BrokerKwargs, BrokerOptions
 from remuda.broker.shared.filesystems import check_local
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
@@ -22,13 +24,16 @@ if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
     from remuda.broker.rabbitmq.threads import RabbitBroker
 
+_PARTS: Final = frozenset({"extensions", "clock", "records"})
+"""What is given to a broker beside its options."""
+
 
 def open_broker(
     url: str | os.PathLike[str],
     *,
     extensions: Extensions | None = None,
     clock: Clock | None = None,
-    **options: Any,
+    **options: Unpack[BrokerKwargs],
 ) -> EmbeddedBroker:
     """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`.
 
@@ -44,7 +49,7 @@ async def open_async_broker(
     *,
     extensions: Extensions | None = None,
     clock: Clock | None = None,
-    **options: Any,
+    **options: Unpack[BrokerKwargs],
 ) -> AsyncEmbeddedBroker:
     """Open the broker at `url` for use from coroutines."""
     if _is_rabbitmq(url):
@@ -57,15 +62,22 @@ async def open_async_broker(
     return AsyncEmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
 
 
+def check_opening(url: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+    """Raise `InvalidOption` for a URL or for options that no broker takes. Opens nothing."""
+    parse_url(url)
+    BrokerOptions.parse(**{name: value for name, value in options.items() if name not in _PARTS})
+
+
 def _is_rabbitmq(url: str | os.PathLike[str]) -> bool:
     return parse_url(url).scheme in (AMQP, AMQPS)
 
 
 def _rabbit(
-    url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: dict[str, Any]
+    url: str | os.PathLike[str], extensions: Extensions | None, clock: Clock | None, options: BrokerKwargs
 ) -> RabbitBroker:
     from remuda.broker.rabbitmq.opening import open_rabbit_broker
 
+    keep_freed_memory()
     if extensions is not None and extensions != Extensions():
         raise Unsupported("extensions are parts of the embedded broker; RabbitMQ has its own", "extensions")
     return open_rabbit_broker(os.fspath(url), clock=clock, **options)
@@ -74,6 +86,7 @@ def _rabbit(
 def _runtime(
     url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
 ) -> Backend:
+    keep_freed_memory()
     place = parse_url(url)
     if place.scheme == MEMORY:
         for name in ("lake", "collect_after_archive"):

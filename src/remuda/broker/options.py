@@ -6,11 +6,11 @@ import difflib
 import os
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
-from remuda.model.durations import DAY, HOUR, SECOND
+from remuda.model.durations import DAY, HOUR, SECOND, Duration
 from remuda.model.errors import InvalidOption
 from remuda.model.ids import WORKERS
 from remuda.model.options import QueueOptions, read_duration, read_enum
@@ -25,6 +25,29 @@ class Sync(StrEnum):
     """Every `sync_interval`: a power loss may cost what came since."""
     OS = "os"
     """When the system likes to: survives the end of the process, not of the machine."""
+
+
+class BrokerKwargs(TypedDict, total=False):
+    """Options of `Bus` and `open_broker`, as people write them."""
+
+    sync: Sync | str
+    sync_interval: Duration
+    auto_queue_creation: bool
+    default_queue: str | None
+    queue_defaults: QueueOptions | Mapping[str, Any]
+    worker: int | None
+    compact: bool
+    compact_objects: Mapping[str, bool]
+    success_retention: Duration
+    dead_retention: Duration
+    collect_interval: Duration
+    segment_bytes: int
+    checkpoint_bytes: int
+    shared: bool
+    group: bool
+    force_network: bool
+    lake: str | None
+    collect_after_archive: str | os.PathLike[str] | None
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ class EmbeddedBroker(Verbs):
         pending = self._backend.submit(command, inbox)
         try:
             differs = self._finish(pending)
-        except StorageError:
+        except (StorageError, KeyboardInterrupt):
             self._backend.leave(command.queue, command.consumer)
             raise
         return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
@@ -128,23 +128,32 @@ class EmbeddedBroker(Verbs):
         command = checks.pull(tag, queue, consumer, count, newest, clear_after, timeout)
         inbox = Inbox() if command.wait else None
         pending = backend.submit(command, inbox)
-        if pending.ticket:
-            try:
-                backend.wait(pending.ticket)
-            except StorageError:
+        found: Dispatch | None = None
+        try:
+            if pending.ticket:
+                try:
+                    backend.wait(pending.ticket)
+                except StorageError:
+                    backend.abandon_pull(pending, command, inbox)
+                    raise
+            found = pending.result
+            if found is not None and pending.held is not None:
+                return Delivery(found, pending.held, self._settle, backend.track)
+            if found is None and inbox is not None:
+                found = inbox.get(command.wait / SECOND)
+                if found is None and not inbox.closed and not backend.cancel_pull(command.queue, tag):
+                    found = inbox.get(None)
+                backend.forget_pull(tag)
+                if found is None:
+                    backend.check_stalled()
+            return None if found is None else self._deliver(found)
+        except KeyboardInterrupt:
+            # Nobody is left to take what was, or will be, sent.
+            if found is not None and pending.result is None:
+                backend.give_back(found)
+            else:
                 backend.abandon_pull(pending, command, inbox)
-                raise
-        found: Dispatch | None = pending.result
-        if found is not None and pending.held is not None:
-            return Delivery(found, pending.held, self._settle, backend.track)
-        if found is None and inbox is not None:
-            found = inbox.get(command.wait / SECOND)
-            if found is None and not inbox.closed and not backend.cancel_pull(command.queue, tag):
-                found = inbox.get(None)
-            backend.forget_pull(tag)
-            if found is None:
-                backend.check_stalled()
-        return None if found is None else self._deliver(found)
+            raise
 
     def renew(self, delivery: Delivery) -> bool:
         checks.check_delivery(delivery)
@@ -218,7 +227,12 @@ class EmbeddedSubscription:
         wait = checks.wait_seconds(timeout)
         while (dispatch := self._inbox.get(wait)) is not None:
             taken = self._broker._backend.hand_over(dispatch, self._inbox)
-            delivery = None if taken is None else self._broker._deliver(taken)
+            try:
+                delivery = None if taken is None else self._broker._deliver(taken)
+            except KeyboardInterrupt:
+                if taken is not None:
+                    self._inbox.put_back(taken)
+                raise
             if delivery is not None:
                 return delivery
         if not self._inbox.closed:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
 from remuda.broker.embedded.clock import Clock, steady_clock
-from remuda.broker.opening import open_broker
+from remuda.broker.opening import check_opening, open_broker
+from remuda.broker.options import BrokerKwargs
 from remuda.broker.port import Broker, RunLedger
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.document import Document
@@ -20,6 +21,7 @@ __all__ = [
     "AsyncDelivery",
     "BaseDelivery",
     "Broker",
+    "BrokerKwargs",
     "Clock",
     "Delivery",
     "EmbeddedBroker",
@@ -30,6 +32,7 @@ __all__ = [
     "QueueInfo",
     "RunLedger",
     "Settlement",
+    "check_opening",
     "clear_waiting",
     "end_message",
     "in_hand",

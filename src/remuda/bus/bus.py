@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
-from remuda.bus.broker_api import Broker, Clock, clear_waiting, open_broker, reprocess_retries, steady_clock
+from remuda.bus import door
+from remuda.bus.broker_api import (
+    Broker,
+    BrokerKwargs,
+    Clock,
+    check_opening,
+    clear_waiting,
+    open_broker,
+    reprocess_retries,
+    steady_clock,
+)
 from remuda.bus.companions import Companion, TransactionalOutbox
 from remuda.bus.execution.failure_policy import Threshold
 from remuda.bus.execution.processes.parent import parent
@@ -59,11 +69,12 @@ from remuda.bus.scheduling.runs import Schedules
 from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule, topic_of
 from remuda.bus.settings.settings import QueueSettings, Settings
 from remuda.bus.testing import ManualClock, TestBus
-from remuda.model.durations import SECOND, Duration, micros
+from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
-from remuda.model.options import read_enum
+from remuda.model.options import read_duration, read_enum
+from remuda.model.texts import read_optional_text
 
 if TYPE_CHECKING:
     pass
@@ -91,18 +102,19 @@ class Bus:
         prefix: str | None = None,
         on_threshold: Threshold | None = None,
         clock: Clock | None = None,
-        **broker_options: Any,
+        **broker_options: Unpack[BrokerKwargs],
     ) -> None:
         bodies.check_encoding(encoding)
+        check_opening(url, broker_options)
         self.url = url
-        self.user = user
+        self.user = read_optional_text("user", user)
         self.encoding = encoding
-        self.stack = MiddlewareStack(middleware)
+        self.stack = MiddlewareStack(door.read_middleware(middleware))
         self.settings = settings if isinstance(settings, Settings) else Settings.load(settings, config)
         if prefix is not None:
             self.settings.put("message.prefix", prefix, "Bus(prefix=…)")
         self.prefix: str = self.settings.get("message.prefix").value
-        self.on_threshold = on_threshold
+        self.on_threshold = door.read_function("on_threshold", on_threshold)
         self.loop_holder = LoopHolder()
         self._registry = HandlerRegistry()
         self._providers = Providers()
@@ -111,7 +123,7 @@ class Bus:
         self._sending = Sending(self, self._publisher, self._registry, self._environment)
         self.schedules = Schedules(self)
         # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
-        self._clock = clock or steady_clock()
+        self._clock = door.read_function("clock", clock) or steady_clock()
         self._broker_options = broker_options
         self._broker: Broker | None = None
         self._closed = False
@@ -160,6 +172,8 @@ class Bus:
     def subscribe_class(self, instance: object) -> None:
         """Register the methods of an object that were marked with `handles`."""
         found = list(marked_methods(instance))
+        if isinstance(instance, type) and any(door.needs_instance(method) for method, _, _ in found):
+            raise InvalidOption(f"subscribe_class takes an instance: write {instance.__name__}(…), not the class")
         if not found:
             raise InvalidOption(f"no method of {type(instance).__name__} is marked with @handles")
         for method, topics, options in found:
@@ -200,6 +214,8 @@ class Bus:
         The function may take the `Context`. It may be a coroutine, or a generator that cleans up after its `yield`.
         """
 
+        door.check_type("provide", wanted)
+
         def register(function: F) -> F:
             self._providers.add(wanted, function)
             return function
@@ -208,12 +224,12 @@ class Bus:
 
     def on_startup(self, function: F) -> F:
         """Call a function, or await a coroutine, before handlers start. Coroutines run on the handlers' loop."""
-        self._running.lifecycle.startup.append(function)
+        self._running.lifecycle.startup.append(door.read_hook("on_startup", function))
         return function
 
     def on_shutdown(self, function: F) -> F:
         """Call a function, or await a coroutine, after handlers have stopped."""
-        self._running.lifecycle.shutdown.append(function)
+        self._running.lifecycle.shutdown.append(door.read_hook("on_shutdown", function))
         return function
 
     def add(self, handler: Handler) -> None:
@@ -277,9 +293,9 @@ class Bus:
         """Publish many bodies under one topic at the price of one; all are kept when it returns."""
         return self._publisher.publish(self._messages(topic, bodies, options), transaction)
 
-    def publish_messages(self, messages: Sequence[Message], *, transaction: Any = None) -> list[str]:
+    def publish_messages(self, messages: Message | Iterable[Message], *, transaction: Any = None) -> list[str]:
         """Publish messages made by hand."""
-        return self._publisher.publish(Messages.of(messages), transaction)
+        return self._publisher.publish(door.read_messages(messages), transaction)
 
     def transaction(self, connection: Any) -> Any:
         """`with bus.transaction(connection):` publishes inside are part of the connection's transaction, which ends
@@ -399,7 +415,9 @@ class Bus:
         Raises `ResultNotReady` if it has not ended within `timeout`.
         """
         name = None if queue is None else self._queue_name(queue)
-        return tracking.result_of(self.broker, tracking.check_id(id), name, result, micros(timeout) / SECOND)
+        bodies.read_wanted("result", result)
+        seconds = read_duration("timeout", timeout) / SECOND
+        return tracking.result_of(self.broker, tracking.check_id(id), name, result, seconds)
 
     # Running
 
@@ -421,6 +439,11 @@ class Bus:
                 self._broker = broker
                 self._closed = False
             return self._broker
+
+    @property
+    def running(self) -> bool:
+        """Whether handlers run in this process."""
+        return self._running.running
 
     def run(self, *, until_idle: bool = False, grace: Duration = "10s", timeout: Duration | None = None) -> None:
         """Handle messages until `stop` is called, or until none is left to be handled now.
@@ -614,7 +637,7 @@ class Bus:
     def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
         if "id" in options:
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self._publisher.messages(topic, bodies, read_publish_options(options))
+        return self._publisher.messages(topic, door.read_bodies(bodies), read_publish_options(options))
 
     def _who(self) -> str:
         """Who does something at this bus, if nobody is named."""

@@ -27,9 +27,11 @@ from remuda.bus.publishing import bodies
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs
 from remuda.bus.publishing.options import CallKwargs, PublishKwargs, SendKwargs
 from remuda.model.document import Document
-from remuda.model.durations import Duration, micros
-from remuda.model.errors import RemudaError
+from remuda.model.durations import Duration
+from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.message import Message
+from remuda.model.options import read_duration
+from remuda.model.texts import shown
 from remuda.model.topics import matches
 
 if TYPE_CHECKING:
@@ -44,13 +46,15 @@ class ManualClock:
     """Time that stands still until it is moved. It starts at the present unless told."""
 
     def __init__(self, now: int | None = None) -> None:
+        if now is not None and type(now) is not int:
+            raise InvalidOption(f"now must be microseconds since the epoch as a whole number, not {shown(now)}")
         self.now = time.time_ns() // 1000 if now is None else now
 
     def __call__(self) -> int:
         return self.now
 
     def advance(self, duration: Duration) -> None:
-        self.now += micros(duration)
+        self.now += read_duration("duration", duration)
 
 
 class TestBus:
@@ -61,6 +65,8 @@ class TestBus:
     def __init__(self, bus: Bus, url: str | os.PathLike[str], clock: ManualClock | None) -> None:
         if bus._running.running:
             raise RemudaError("the bus is running; stop it before testing")
+        if clock is not None and not isinstance(clock, ManualClock):
+            raise InvalidOption(f"clock must be a ManualClock, which the test can move, not {shown(clock)}")
         self.bus = bus
         self.clock = clock or ManualClock()
         self._started = False
@@ -108,6 +114,7 @@ class TestBus:
 
     def call(self, topic: str, body: Any = None, *, result: Any = Any, **options: Unpack[CallKwargs]) -> Any:
         """Publish, run, and give the reply, or raise the handler's error."""
+        bodies.read_wanted("result", result)
         _, future = self.bus._calls.ask(topic, body, 0, options)
         self.run()
         reply = future.result(_SOON)
@@ -145,7 +152,7 @@ class TestBus:
 
     def advance(self, duration: Duration, *, raise_errors: bool = False) -> int:
         """Let time pass, and handle everything when it becomes due. Gives how many calls were made."""
-        end = self.clock.now + micros(duration)
+        end = self.clock.now + read_duration("duration", duration)
         broker = self.bus.broker
         assert isinstance(broker, EmbeddedBroker)
         calls = self.run(raise_errors=raise_errors)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 _LONGEST = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `remuda` command. Remuda's own errors, and the system's, are one line on stderr and exit code 1."""
-    from remuda.cli.app import app
     from remuda.model.errors import RemudaError
 
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # whoever started it has closed them, and wants none of it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="remuda")
+        _command()(args=None if arguments is None else list(arguments), prog_name="remuda")
     except RemudaError as error:
         _fail(str(error))
     except OSError as error:
@@ -26,6 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(f"{named}{error.strerror or error}")
     except UnicodeEncodeError as error:
         _fail(f"{error.object!r} is not UTF-8; nothing was done")
+
+
+@cache
+def _command() -> Callable[..., Any]:
+    """All commands; making them takes longer than most of them do."""
+    from typer.main import get_command
+
+    from remuda.cli.app import app
+
+    return get_command(app)
 
 
 def _fail(text: str) -> None:

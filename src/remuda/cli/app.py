@@ -8,6 +8,7 @@ import typer
 
 from remuda.cli import (
     backup,
+    bench,
     cap,
     check,
     config,
@@ -85,6 +86,7 @@ app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("backup")(backup.backup)
 app.command("takeover")(takeover.takeover)
+app.command("bench")(bench.bench)
 app.command("search")(search.search)
 app.add_typer(index.app, name="index")
 app.command("relay")(relay.relay)

@@ -62,7 +62,8 @@ def dashboard_user(
     name: Annotated[str, typer.Argument(help="The user's name.")],
     role: Annotated[str, typer.Option(help="viewer sees everything, operator may change it.")] = "operator",
     password: Annotated[
-        str, typer.Option(prompt=True, confirmation_prompt=True, hide_input=True, envvar="REMUDA_PASSWORD",
+        str, typer.Option(prompt="Password", confirmation_prompt=True, hide_input=True, show_default=False,
+                          envvar="REMUDA_PASSWORD",
                           help="Asked for unless given.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,

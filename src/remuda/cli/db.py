@@ -56,6 +56,7 @@ def status(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_j
     from remuda.outbox.admin import describe
 
     where, names = _where(url, schema, prefix)
+    _check_exists(where)
     with _database_errors():
         told = describe(where, names)
     if as_json:
@@ -121,9 +122,14 @@ def retry(
 ) -> None:
     """Have failed messages sent again, with a fresh count of attempts."""
     from remuda.cli import output
+    from remuda.model.errors import NotFound
 
     with _open(url, schema, prefix) as administration:
         number = administration.retry(ids or None)
+    if ids and not number:
+        raise NotFound(
+            f"none of {', '.join(ids)} is a failed message; nothing was changed. remuda db messages {url} lists them"
+        )
     output.done(f"{output.count(number, 'message')} will be sent again", as_json, retried=number)
 
 
@@ -140,10 +146,23 @@ def _open(url: str, schema: str, prefix: str, *, check: bool = True) -> Iterator
     from remuda.outbox.admin import Administration
 
     where, names = _where(url, schema, prefix)
+    if check:
+        _check_exists(where)
     with _database_errors(), Administration.open(where, names) as administration:
         if check:
             administration.check()
         yield administration
+
+
+def _check_exists(url: str) -> None:
+    """Looking makes no file: SQLite would."""
+    from pathlib import Path
+
+    from remuda.model.errors import NotFound
+    from remuda.outbox.sessions import dialect_of, sqlite_path
+
+    if dialect_of(url) == "sqlite" and not Path(sqlite_path(url)).exists():
+        raise NotFound(f"there is no database {sqlite_path(url)!r}; nothing was created. remuda db init makes it")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from remuda.log.log import Log
 from remuda.model.errors import InvalidOption, NotFound, StorageError
 from remuda.model.ids import Snowflakes
 from remuda.model.message import Message
-from remuda.model.records import Events
+from remuda.model.records import Event, Events
 from remuda.model.results import QueueInfo
 from remuda.model.state import State
 
@@ -117,11 +117,18 @@ class DirectoryView:
         return self._core.queues[name]
 
     def _explained(self, queue: str, where: Placement, offset: int) -> Placement:
-        """With the reason of a failed attempt, which the queue itself does not keep."""
-        if where.kind != "delayed" or not where.attempts:
-            return where
-        reasons = [event.reason for _, event in self._log.events_of(offset) if event.queue == queue]
-        return where._replace(reason=reasons[-1] if reasons else None)
+        """With what the queue itself does not keep: the reason of a failed attempt, and how often one that has ended
+        was attempted."""
+        if where.kind == "delayed" and where.attempts:
+            reasons = [event.reason for event in self._events(queue, offset)]
+            return where._replace(reason=reasons[-1] if reasons else None)
+        if where.kind in _PARKED.values() and not where.attempts:
+            tries = [event.attempt for event in self._events(queue, offset) if event.state is State.FETCHED]
+            return where._replace(attempts=tries[-1] if tries else 0)
+        return where
+
+    def _events(self, queue: str, offset: int) -> list[Event]:
+        return [event for _, event in self._log.events_of(offset) if event.queue == queue]
 
     def _info(self, queue: Queue) -> QueueInfo:
         holders = self._holders.get(queue.name, {})

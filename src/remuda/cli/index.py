@@ -63,7 +63,7 @@ def build(
         raise InvalidOption("--from and --since both say where to begin; give one of them")
     began = time.monotonic()
     with opened(directory, place) as (index, log, _):
-        first = start if since is None else log.offset_at(point(since))
+        first = start if since is None else log.offset_at(point(since, "--since"))
         with _progress(log, quiet=as_json) as tell:
             reached = rebuild(index, log, start=first, progress=tell)
         seconds = time.monotonic() - began

@@ -36,7 +36,8 @@ def tail(
         raise InvalidOption("--from and --since both say where to begin; give one of them")
     log = open_event_log(log_of(place))
     if since is not None:
-        begin = log.position_at(point(since)) if events else log.offset_at(point(since))
+        moment = point(since, "--since")
+        begin = log.position_at(moment) if events else log.offset_at(moment)
     elif start is not None:
         begin = start
     else:

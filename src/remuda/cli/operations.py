@@ -41,7 +41,12 @@ def reprocess(
 
     with _bus(directory) as bus:
         number = bus.reprocess(
-            queue, waiting=not dead_only, reason=reason, since=_point(since), until=_point(until), who=who or _login()
+            queue,
+            waiting=not dead_only,
+            reason=reason,
+            since=_point("--since", since),
+            until=_point("--until", until),
+            who=who or _login(),
         )
     output.done(f"{output.count(number, 'message')} back in {queue}", as_json, queue=queue, reprocessed=number)
 
@@ -67,7 +72,12 @@ def clear(
         question = f"Clear those of {waiting} in {queue} that fit?" if some else f"Clear {waiting} from {queue}?"
         output.confirm(question, yes)
         number = bus.clear(
-            queue, topic=topic, reason=reason, since=_point(since), until=_point(until), who=who or _login()
+            queue,
+            topic=topic,
+            reason=reason,
+            since=_point("--since", since),
+            until=_point("--until", until),
+            who=who or _login(),
         )
     output.done(f"{output.count(number, 'message')} cleared from {queue}", as_json, queue=queue, cleared=number)
 
@@ -89,7 +99,9 @@ def forget(
         info = bus.broker.queue(queue)
         dead = output.count(info.dead + info.invalid + info.not_interested, "dead letter")
         output.confirm(f"Forget up to {dead} of {queue} for good?", yes)
-        number = bus.forget(queue, reason=reason, since=_point(since), until=_point(until), who=who or _login())
+        number = bus.forget(
+            queue, reason=reason, since=_point("--since", since), until=_point("--until", until), who=who or _login()
+        )
     output.done(f"{output.count(number, 'dead letter')} of {queue} forgotten", as_json, queue=queue, forgotten=number)
 
 
@@ -191,10 +203,10 @@ def _bus(target: str) -> Iterator[Bus]:
         bus.close()
 
 
-def _point(text: str | None) -> int | None:
+def _point(option: str, text: str | None) -> int | None:
     from remuda.cli.times import point
 
-    return None if text is None else point(text)
+    return None if text is None else point(text, option)
 
 
 def _login() -> str:

@@ -19,7 +19,10 @@ def publish(
     callback: Annotated[str | None, typer.Option(help="The topic that the handler's answer goes to.")] = None,
     delay: Annotated[str | None, typer.Option(help="How long to wait first, like 30s or 4h.")] = None,
     expires: Annotated[str | None, typer.Option(help="How long the message is worth handling.")] = None,
-    id: Annotated[str, typer.Option(help="An id of your own.")] = "",
+    id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
+    object: Annotated[str | None, typer.Option(help="What kind of thing it is about.")] = None,
+    key: Annotated[str | None, typer.Option(help="Which one of them.")] = None,
+    priority: Annotated[str | None, typer.Option(help="0 to 31, normal (0) or high (10); higher goes first.")] = None,
     high: Annotated[bool, typer.Option("--high", help="Goes before messages of normal priority.")] = False,
     user: Annotated[str | None, typer.Option(help="Who causes it.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the directory if it is not there.")] = False,
@@ -27,15 +30,19 @@ def publish(
 ) -> None:
     """Publish one message and print its id once it is kept."""
     from remuda.cli import output
-    from remuda.model.message import Priority
+    from remuda.model.errors import InvalidOption
 
+    if id == "":
+        raise InvalidOption("--id is empty; leave it out to have one made. Nothing was published")
+    if high and priority is not None:
+        raise InvalidOption("give --high or --priority, not both; nothing was published")
     headers = _headers(header or [])
     value = _standard_input() if body == "-" else _value(body)
     bus = _bus(target, create)
     try:
         number = bus.publish(
-            topic, value, headers=headers, callback=callback, delay=delay, expires=expires, id=id, user=user,
-            priority=Priority.HIGH if high else Priority.NORMAL,
+            topic, value, headers=headers, callback=callback, delay=delay, expires=expires, id=id or "", user=user,
+            object=object, key=key, priority="high" if high else _priority(priority or "normal"),
         )  # fmt: skip
     finally:
         bus.close()
@@ -53,6 +60,10 @@ def _bus(target: str, create: bool) -> Bus:
     if not create:
         check_exists(target, "nothing was published")
     return bus
+
+
+def _priority(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else text
 
 
 def _standard_input() -> bytes:

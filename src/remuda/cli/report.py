@@ -49,8 +49,8 @@ def report(
     wish = Wish(
         url=None if place is None else log_of(place),
         lake=lake,
-        since=None if since is None else point(since),
-        until=None if until is None else point(until),
+        since=None if since is None else point(since, "--since"),
+        until=None if until is None else point(until, "--until"),
         queues=tuple(queue or ()),
         window=window,
         detailed=top,

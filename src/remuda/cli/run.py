@@ -29,7 +29,8 @@ def run(
     ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, one object per line.")] = False,
     metrics: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Serve Prometheus metrics on this port of this machine.")
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port of this machine."),
     ] = None,
     dashboard: Annotated[
         str | None,
@@ -41,10 +42,10 @@ def run(
     no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve none.")] = False,
 ) -> None:
     """Run the handlers of an app, and its dashboard. The first Ctrl-C or SIGTERM stops in order, the second at once."""
-    from remuda.model.durations import micros
     from remuda.model.errors import InvalidOption
+    from remuda.model.options import read_duration
 
-    micros(grace)
+    read_duration("--grace", grace)
     if no_dashboard and (dashboard or users):
         raise InvalidOption("--no-dashboard leaves nothing for --dashboard and --users to say; give one or the other")
     if workers < 1:
@@ -80,6 +81,7 @@ def run(
         return
     for entry in threads or []:
         queue, _, number = entry.rpartition("=")
+        _check_queue(bus, queue)
         bus.settings.put(f"message.threads.{queue}" if queue else "message.threads", number, "--threads")
     if metrics is not None:
         _serve_metrics(bus, metrics)
@@ -88,6 +90,14 @@ def run(
         _greet(app, bus)
         with _served(bus, server):
             bus.run(until_idle=until_idle, grace=grace)
+
+
+def _check_queue(bus: Bus, queue: str) -> None:
+    from remuda.model.errors import InvalidOption
+
+    queues = sorted({handler.queue for handler in bus.handlers})
+    if queue and queue not in queues:
+        raise InvalidOption(f"--threads: no handler works on {queue!r}; the queues are: {', '.join(queues) or 'none'}")
 
 
 @contextmanager
@@ -112,7 +122,7 @@ def _dashboard(bus: Bus, listen: str | None, users: str | None) -> Server | None
     from remuda.server.http.serving import DEFAULT, Server, check_safe, names_of, read_listen
     from remuda.server.http.users import Users
 
-    where = read_listen(listen or DEFAULT)
+    where = read_listen(listen or DEFAULT, "--dashboard")
     known = None if users is None else Users.load(users)
     check_safe(where, known)
     try:
@@ -143,11 +153,15 @@ def _greet(app: str, bus: Bus) -> None:
 
 def _serve_metrics(bus: Bus, port: int) -> None:
     from remuda.bus.observing.metrics import Metrics
+    from remuda.model.errors import RemudaError
 
     metrics = Metrics()
     bus.stack.layers.append(metrics)
     metrics.watch(bus)
-    metrics.serve(port)
+    try:
+        metrics.serve(port)
+    except OSError as error:
+        raise RemudaError(f"--metrics: port {port} cannot be had: {error.strerror}; choose another") from None
 
 
 def _child_arguments(

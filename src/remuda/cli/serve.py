@@ -116,7 +116,8 @@ def add(
     write: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may publish to.")] = ".*",
     read: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may consume from.")] = ".*",
     password: Annotated[
-        str, typer.Option(prompt=True, confirmation_prompt=True, hide_input=True, envvar="REMUDA_PASSWORD",
+        str, typer.Option(prompt="Password", confirmation_prompt=True, hide_input=True, show_default=False,
+                          envvar="REMUDA_PASSWORD",
                           help="Asked for unless given.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,

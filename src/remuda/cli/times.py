@@ -9,8 +9,8 @@ from remuda.model.durations import micros
 from remuda.model.errors import InvalidOption
 
 
-def point(text: str, now: int | None = None) -> int:
-    """A point in time in microseconds."""
+def point(text: str, option: str, now: int | None = None) -> int:
+    """A point in time in microseconds, or an error that names the option."""
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1e6)
     except ValueError:
@@ -19,6 +19,7 @@ def point(text: str, now: int | None = None) -> int:
         ago = micros(text)
     except InvalidOption:
         raise InvalidOption(
-            f"{text!r} is no time; write it like 2026-05-01, '2026-05-01 10:30', or 10m for ten minutes ago"
+            f"{option}: {text!r} is not a time; write it like 2026-05-01, '2026-05-01 10:30', or 10m for ten minutes "
+            "ago"
         ) from None
     return (time.time_ns() // 1000 if now is None else now) - ago

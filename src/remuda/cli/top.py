@@ -55,12 +55,16 @@ def top(
     """Watch the queues: what waits, runs and died, and messages per second. Works beside the process that has the
     directory open, and changes nothing. Keys: q ends it; b, w, d, n sort by busy, waiting, dead, name."""
     from remuda.cli.target import directory_of
-    from remuda.model.durations import SECOND, micros
+    from remuda.model.durations import SECOND
     from remuda.model.errors import InvalidOption
+    from remuda.model.options import read_duration
 
     if sort not in _SORTS:
         raise InvalidOption(f"--sort must be one of {', '.join(_SORTS)}; not {sort!r}")
-    pause = min(max(micros(every) / SECOND, 0.1), _LONGEST_PAUSE)
+    length = read_duration("--every", every)
+    if not length:
+        raise InvalidOption(f"--every must be longer than zero, not {every!r}")
+    pause = min(max(length / SECOND, 0.1), _LONGEST_PAUSE)
     watch = Watch(directory_of(directory))
     try:
         if as_json:

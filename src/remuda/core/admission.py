@@ -204,9 +204,14 @@ class _Tally:
         if options.message_limit and self.size >= options.message_limit:
             evicts = options.limit_exceeded is LimitExceeded.DELETE_OLDEST
             if not evicts or self.fixed >= options.message_limit:
+                mend = (
+                    "All of them are in consumers' hands, so none can be deleted for it: wait, or raise the limit"
+                    if evicts
+                    else "Consume, raise the limit, or set limit_exceeded to delete-oldest"
+                )
                 return QueueFull(
                     f"queue {queue.name!r} holds {min(self.size, options.message_limit)} messages, its message_limit; "
-                    "the message was not stored. Consume, raise the limit, or set limit_exceeded to delete-oldest"
+                    f"the message was not stored. {mend}"
                 )
         overfull = options.byte_limit and self.bytes + size > options.byte_limit
         if overfull and options.limit_exceeded is LimitExceeded.REJECT_NEW:

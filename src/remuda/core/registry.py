@@ -33,7 +33,7 @@ from remuda.model.options import AutoDestroy, QueueOptions, Status
 from remuda.model.records import CONFIGURED, CREATED, REMOVED, STATUS, Event, QueueChange
 from remuda.model.results import Declared, Differences, QueueInfo
 from remuda.model.state import PARKED, State
-from remuda.model.texts import read_name
+from remuda.model.texts import no_queue, read_name
 
 
 class Registry:
@@ -114,9 +114,7 @@ class Registry:
         try:
             return self.queues[name]
         except KeyError:
-            raise NotFound(
-                f"there is no queue {name!r}; create it, or open the broker with auto_queue_creation"
-            ) from None
+            raise NotFound(no_queue(name, self.queues)) from None
 
     def info(self, name: str) -> QueueInfo:
         return _describe(self.queue(name))

@@ -16,9 +16,10 @@ _NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State}
 
 
 def parse_query(
-    parts: Iterable[str], times: Callable[[str], int], *, limit: int = 50, cursor: str | None = None
+    parts: Iterable[str], times: Callable[[str, str], int], *, limit: int = 50, cursor: str | None = None
 ) -> Query:
-    """The query that `field:value` and plain words make together; `times` reads what is written for a time."""
+    """The query that `field:value` and plain words make together; `times` reads what is written for a time in a field
+    of that name."""
     fields: dict[str, str] = {}
     states: set[State] = set()
     words: list[str] = []
@@ -39,7 +40,7 @@ def parse_query(
         else:
             words.append(part)
     given: dict[str, Any] = {name: fields[name] for name in ("queue", "topic", "object", "key") if name in fields}
-    given |= {name: times(fields[name]) for name in ("since", "until") if name in fields}
+    given |= {name: times(fields[name], name) for name in ("since", "until") if name in fields}
     return Query(**given, states=frozenset(states), text=" ".join(words), limit=limit, cursor=cursor)
 
 

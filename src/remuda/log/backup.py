@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from remuda.log import checkpoint as checkpoints
-from remuda.log import newest
+from remuda.log import ledger, newest
 from remuda.log.check import CheckReport, check
 from remuda.log.directory import MARKER, DirectoryDisk
 from remuda.log.recovery import closed_and_last
@@ -88,6 +88,9 @@ class _Copy:
         for name in self._disk.list():
             if name.startswith(("sealed/", "index/")) and not name.endswith(".tmp"):
                 self._copy_sealed(name)
+        with contextlib.suppress(FileNotFoundError):
+            # Last: it says that a file is collected before that goes away.
+            self._write(target, ledger.NAME, self._disk.read(ledger.NAME))
         for folder in ("tail", "sealed", "index", "checkpoint"):
             if (self._path / folder).is_dir():
                 sync_folder(self._path / folder)

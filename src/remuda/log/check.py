@@ -12,14 +12,18 @@ import msgspec
 
 from remuda.log import checkpoint as checkpoints
 from remuda.log import idindex
+from remuda.log import ledger as ledgers
 from remuda.log import newest as newest_segment
 from remuda.log.arranging import arrange
+from remuda.log.checkpoint import Mark
 from remuda.log.directory import LOCK, MARKER
 from remuda.log.disk import Disk
+from remuda.log.ledger import Span, both, uncovered, without
 from remuda.log.log import read_starts, sealed_end
 from remuda.log.newest import Newest, is_missing
 from remuda.log.recovery import closed_and_last, missing_before
 from remuda.log.segments import (
+    EVENTS_TABLE,
     HEADER_BYTES,
     MESSAGES_TABLE,
     SET_ASIDE,
@@ -31,7 +35,7 @@ from remuda.log.segments import (
     parse_sealed,
     parse_tail,
 )
-from remuda.log.walk import Damage, Walk
+from remuda.log.walk import Damage, Walk, removed
 from remuda.model.errors import StorageError
 from remuda.model.records import Appended, Events
 
@@ -102,8 +106,10 @@ class _Check:
         # Checkpoints first: all that lies before their marks is in the files by the time those are listed.
         found = checkpoints.read_all(self._disk, self._readable)
         newest = self._newest()
+        # The tail before the sealed files: what is sealed between the two looks is then in both, not in neither.
+        tail = list_files(self._disk.list()).tail
         names = self._disk.list()
-        files = list_files(names)
+        files = list_files(names)._replace(tail=tail)
         arranged = arrange(self._disk, files.tail)
         files = files._replace(tail=tuple(arranged.segments))
         for copy in arranged.copies:
@@ -130,6 +136,7 @@ class _Check:
             end = max(end[0], newest.first.offset), max(end[1], newest.first.position)
         report.next_offset = max(report.next_offset, end[0])
         report.next_position = max(report.next_position, end[1])
+        self._removed(files, segments, mark)
         for name in names:
             if name.startswith(f"{SET_ASIDE}/"):
                 self._note(
@@ -145,6 +152,39 @@ class _Check:
         except StorageError as error:
             self._note(newest_segment.NAME, str(error))
             return None
+
+    def _removed(self, files: Files, segments: list[TailSegment], mark: Mark | None) -> None:
+        """What no file holds and retention has not removed. What is missing within the tail is known already."""
+        gone = self._uncovered(files, segments)
+        if any(gone):
+            # A file that is written anew while the folder is listed may not be in the list: look again.
+            again = self._uncovered(list_files(self._disk.list()), segments)
+            gone = [both(one, other) for one, other in zip(gone, again, strict=True)]
+        try:
+            # Read after the files were listed: it says that one is collected before that goes away.
+            collected = ledgers.read(self._disk, mark)
+        except StorageError as error:
+            self._note(ledgers.NAME, str(error).partition(": ")[2])
+            return
+        if collected is None:
+            return
+        known = [
+            [(one.messages[0], one.messages[1] + 1) for one in self._report.findings if one.messages],
+            [(one.events[0], one.events[1] + 1) for one in self._report.findings if one.events],
+        ]
+        for table, spans, noted, told in zip(
+            (MESSAGES_TABLE, EVENTS_TABLE), gone, (collected.messages, collected.events), known, strict=True
+        ):
+            for span in without(spans, (*noted, *told)):
+                self._damage(removed(table, *span))
+
+    def _uncovered(self, files: Files, segments: list[TailSegment]) -> list[list[Span]]:
+        tail = tuple(segments[:1])
+        files = files._replace(tail=tail)
+        return [
+            uncovered(files, MESSAGES_TABLE, self._report.next_offset),
+            uncovered(files, EVENTS_TABLE, self._report.next_position),
+        ]
 
     def _foreign(self, names: list[str]) -> None:
         """What is in the place of the log's files and is none."""
@@ -183,7 +223,10 @@ class _Check:
             numbers = damage.messages or damage.events or range(0)
             self._damage(damage, f"rows {numbers.start} to {numbers.stop - 1} cannot be read; restore it from a copy")
         if is_message and not idindex.whole(self._disk, file):
-            self._note(idindex.name_of(file), "this index is damaged; ids are looked up in the sealed file instead")
+            self._note(
+                idindex.name_of(file), "this index is damaged, or another file's; ids are looked up in the sealed file "
+                "instead, and opening the directory makes it again",
+            )  # fmt: skip
         self._report.sealed_files += 1
 
     def _tail(self, files: Files, segments: list[TailSegment]) -> tuple[int, int]:
@@ -254,7 +297,11 @@ class _Check:
 
 
 def _is_known(name: str) -> bool:
-    return name == newest_segment.NAME or checkpoints.is_name(name) or bool(parse_tail(name) or parse_sealed(name))
+    return (
+        name in (newest_segment.NAME, ledgers.NAME)
+        or checkpoints.is_name(name)
+        or bool(parse_tail(name) or parse_sealed(name))
+    )
 
 
 def _ends(numbers: range | None) -> tuple[int, int] | None:

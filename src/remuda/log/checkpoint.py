@@ -32,6 +32,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     next_position: int
     total: int = 0
     """Bytes appended since the log was opened, those replayed included."""
+    ledger: bool = False
+    """Whether note is taken of what is collected: then that note must be there."""
 
     @property
     def counters(self) -> Counters:

@@ -6,21 +6,22 @@ import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from remuda.log import idindex
 from remuda.log.arrow import pa
-from remuda.log.dropping import Collected, Keep
+from remuda.log.dropping import Collected, Keep, remove_noted
 from remuda.log.fetch import Run, add_run
+from remuda.log.ledger import Missed, Span
 from remuda.log.log import Log
 from remuda.log.parquet import Unreadable, write_sealed
-from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
 from remuda.log.sealed import EventTable, MessageTable, Table
-from remuda.log.segments import MESSAGES_TABLE, SealedFile
+from remuda.log.segments import EVENTS_TABLE, MESSAGES_TABLE, SealedFile
 from remuda.model.errors import RemudaError
 
 REWRITE_BELOW: Final = 0.75
+_FAILURES: Final = (RemudaError, OSError, pa.ArrowException, ValueError)
 _FOREVER: Final = 1 << 62
 
 
@@ -31,22 +32,31 @@ def collect(log: Log, keep: Keep, events_from: int | None = None) -> Collected:
     """
     with log.maintenance:
         failures: list[str] = []
-        messages, files, freed = _collect_messages(log, keep, failures)
-        events, event_files, event_bytes = _collect_events(log, _Present(log), failures, events_from)
-        return Collected(messages, events, freed + event_bytes, files + event_files, tuple(failures))
+        messages = _collect_messages(log, keep, failures)
+        present = _Present(log)
+        events = _collect_events(log, present, failures, events_from)
+        _note_missing(log, keep, present, events_from)
+        return Collected(
+            messages.rows, events.rows, messages.bytes + events.bytes, messages.files + events.files, tuple(failures)
+        )
 
 
-def _collect_messages(log: Log, keep: Keep, failures: list[str]) -> tuple[int, int, int]:
-    def shrink(file: SealedFile) -> tuple[int, int, int]:
+class _Gone(NamedTuple):
+    rows: int
+    files: int
+    bytes: int
+
+
+def _collect_messages(log: Log, keep: Keep, failures: list[str]) -> _Gone:
+    def look(file: SealedFile) -> tuple[Table, list[list[int]] | None]:
         runs = _merged(keep(file.first, file.last))
         table = MessageTable(log.disk, file)
-        staying = _staying(table, ["offset"], partial(_rows_in, runs)) if runs else []
-        return _shrink(log, table, staying, MESSAGES_SCHEMA)
+        return table, _staying(table, ["offset"], partial(_rows_in, runs)) if runs else []
 
-    return _each(log.catalog.files().messages, shrink, failures)
+    return _each(log, log.catalog.files().messages, look, failures)
 
 
-def _collect_events(log: Log, present: _Present, failures: list[str], events_from: int | None) -> tuple[int, int, int]:
+def _collect_events(log: Log, present: _Present, failures: list[str], events_from: int | None) -> _Gone:
     def rows(batch: pa.RecordBatch) -> list[int]:
         told = present.rows(batch)
         if events_from is None or batch.column("position")[-1].as_py() < events_from:
@@ -54,26 +64,55 @@ def _collect_events(log: Log, present: _Present, failures: list[str], events_fro
         late = bisect_left(batch.column("position").to_pylist(), events_from)
         return sorted({*told, *range(late, batch.num_rows)})
 
-    def shrink(file: SealedFile) -> tuple[int, int, int]:
+    def look(file: SealedFile) -> tuple[Table, list[list[int]] | None]:
         table = EventTable(log.disk, file)
-        return _shrink(log, table, _staying(table, ["position", "first", "count"], rows), EVENTS_SCHEMA)
+        return table, _staying(table, ["position", "first", "count"], rows)
 
-    return _each(log.catalog.files().events, shrink, failures)
+    return _each(log, log.catalog.files().events, look, failures)
+
+
+def _note_missing(log: Log, keep: Keep, present: _Present, events_from: int | None) -> None:
+    """What is missing is not called so any more once retention would have removed it too."""
+    messages, events = log.missing()
+    known = {(one.first, one.stop): one for one in (log.ledger.missed if log.ledger is not None else ())}
+    missed = [known.get(span, Missed(*span, log.next_offset)) for span in events]
+    over = [
+        one for one in missed if present.none_before(one.before) and (events_from is None or one.stop <= events_from)
+    ]
+    log.note_missed(one for one in missed if one not in over)
+    log.note_collected(
+        [(first, stop) for first, stop in messages if not keep(first, stop - 1)],
+        [(one.first, one.stop) for one in over],
+    )
 
 
 def _each(
-    files: Iterable[SealedFile], shrink: Callable[[SealedFile], tuple[int, int, int]], failures: list[str]
-) -> tuple[int, int, int]:
-    """Rows, files and bytes that are gone in all. One bad file costs itself, not the others."""
-    removed = gone = freed = 0
+    log: Log,
+    files: Iterable[SealedFile],
+    look: Callable[[SealedFile], tuple[Table, list[list[int]] | None]],
+    failures: list[str],
+) -> _Gone:
+    """Remove files of which nothing stays, and write anew those where that saves enough. One bad file costs itself, not
+    the others: one that is damaged, and of which something must stay, is left as it is. It may be mended from a copy.
+    """
+    gone: list[_Gone] = []
+    empty: list[tuple[SealedFile, int]] = []
     for file in files:
         try:
-            rows, count, size = shrink(file)
-        except (RemudaError, OSError, pa.ArrowException, ValueError) as error:
+            table, staying = look(file)
+            count = 0 if staying is None else sum(map(len, staying))
+            if staying is None or (count and count >= REWRITE_BELOW * table.rows):
+                continue
+            if not count:
+                empty.append((file, table.rows))
+                continue
+            gone.append(_remove(log, empty, failures))  # which makes room for the new file
+            empty = []
+            gone.append(_rewrite(log, table, staying))
+        except _FAILURES as error:
             failures.append(f"{file.name}: {error}")
-            continue
-        removed, gone, freed = removed + rows, gone + count, freed + size
-    return removed, gone, freed
+    gone.append(_remove(log, empty, failures))
+    return _Gone(*map(sum, zip(*gone, strict=True)))
 
 
 def _staying(table: Table, columns: list[str], rows: Callable[[pa.RecordBatch], list[int]]) -> list[list[int]] | None:
@@ -89,27 +128,17 @@ def _staying(table: Table, columns: list[str], rows: Callable[[pa.RecordBatch], 
     return staying
 
 
-def _shrink(log: Log, table: Table, staying: list[list[int]] | None, schema: pa.Schema) -> tuple[int, int, int]:
-    """Remove a file, or write it anew where that saves enough: rows, files and bytes that are gone.
-
-    A damaged file of which something must stay is left as it is: it may be mended from a copy.
-    """
-    if staying is None:
-        return 0, 0, 0
-    count = sum(map(len, staying))
-    if count == 0:
-        return table.rows, 1, _remove(log, table.file)
-    if count >= REWRITE_BELOW * table.rows:
-        return 0, 0, 0
+def _rewrite(log: Log, table: Table, staying: list[list[int]]) -> _Gone:
+    """Write a file anew with the rows that stay."""
     file = table.file
     before = log.disk.size(file.name)
     try:
-        batches = _regrouped(_selected(table, staying), schema)
-        _, after = write_sealed(log.disk, file.name, batches, schema, file.table)
+        batches = _regrouped(_selected(table, staying), table.schema)
+        _, after = write_sealed(log.disk, file.name, batches, table.schema, file.table)
     except Unreadable:
-        return 0, 0, 0
+        return _Gone(0, 0, 0)
     log.catalog.replace(file, SealedFile(file.first, file.last, file.table, file.generation + 1))
-    return table.rows - count, 0, before - after
+    return _Gone(table.rows - sum(map(len, staying)), 0, before - after)
 
 
 def _selected(table: Table, staying: list[list[int]]) -> Iterator[pa.RecordBatch]:
@@ -137,7 +166,26 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
 
 
-def _remove(log: Log, file: SealedFile) -> int:
+def _remove(log: Log, files: list[tuple[SealedFile, int]], failures: list[str]) -> _Gone:
+    """Remove files with their indexes; each comes with the number of its rows."""
+    gone: list[_Gone] = [_Gone(0, 0, 0)]
+
+    def remove() -> None:
+        for file, rows in files:
+            try:
+                gone.append(_Gone(rows, 1, _remove_one(log, file)))
+            except _FAILURES as error:
+                failures.append(f"{file.name}: {error}")
+
+    if files:
+        spans: dict[str, list[Span]] = {MESSAGES_TABLE: [], EVENTS_TABLE: []}
+        for file, _ in files:
+            spans[file.table].append((file.first, file.last + 1))
+        remove_noted(log, spans[MESSAGES_TABLE], spans[EVENTS_TABLE], remove)
+    return _Gone(*map(sum, zip(*gone, strict=True)))
+
+
+def _remove_one(log: Log, file: SealedFile) -> int:
     names = [file.name, idindex.name_of(file)] if file.table == MESSAGES_TABLE else [file.name]
     log.catalog.replace(file, None)
     freed = 0
@@ -197,6 +245,9 @@ class _Present:
         runs.sort()
         self._starts = [first for first, _ in runs]
         self._stops = [first + count for first, count in runs]
+
+    def none_before(self, offset: int) -> bool:
+        return self._starts[0] >= offset
 
     def rows(self, batch: pa.RecordBatch) -> list[int]:
         """The rows of a batch of events that tell of a message which is still there."""

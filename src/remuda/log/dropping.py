@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from remuda.log.fetch import Run
+from remuda.log.ledger import Span
 from remuda.log.log import Log
-from remuda.log.segments import TailSegment
+from remuda.log.segments import Counters, TailSegment
+from remuda.model.errors import StorageError
 
 Keep = Callable[[int, int], list[Run]]
 """Asked with the first and last offset of a file: the runs `(first, count)` in it that must stay."""
@@ -43,22 +45,49 @@ def drop_settled(log: Log, keep: Keep, *, oldest_first: bool = False) -> Collect
     With `oldest_first` none goes before those older than it, sealed ones included: a log that is opened again has no
     gaps but at its beginning.
     """
-    messages = events = freed = segments = 0
     with log.maintenance:
         files = log.catalog.files()
         if oldest_first and (files.messages or files.events):
             return Collected()
-        for segment in list(closed_segments(log)):
+        gone: list[tuple[TailSegment, Counters]] = []
+        for segment in closed_segments(log):
             assert segment.end is not None
-            count = segment.end.offset - segment.first.offset
-            if count and keep(segment.first.offset, segment.end.offset - 1):
+            first, end = segment.first.offset, segment.end.offset
+            if first < end and keep(first, end - 1):
                 if oldest_first:
                     break
                 continue
-            log.catalog.drop_tail(segment)
-            log.disk.remove(segment.name)
-            messages += count
-            events += segment.end.position - segment.first.position
-            freed += segment.written
-            segments += 1
-    return Collected(messages, events, freed, segments)
+            gone.append((segment, segment.end))
+        if not gone:
+            return Collected()
+        messages = [(segment.first.offset, end.offset) for segment, end in gone]
+        events = [(segment.first.position, end.position) for segment, end in gone]
+
+        def remove() -> None:
+            for segment, _ in gone:
+                log.catalog.drop_tail(segment)
+                log.disk.remove(segment.name)
+
+        remove_noted(log, messages, events, remove)
+    return Collected(_length(messages), _length(events), sum(segment.written for segment, _ in gone), len(gone))
+
+
+def remove_noted(log: Log, messages: list[Span], events: list[Span], remove: Callable[[], None]) -> None:
+    """Remove files once it is noted that they are collected.
+
+    A disk that is too full for the note gets room by removing them first. A crash in between then leaves files that
+    are called missing, of which nobody needs anything.
+    """
+    try:
+        log.note_collected(messages, events)
+    except StorageError as error:
+        if not error.passing:
+            raise
+        remove()
+        log.note_collected(messages, events)
+    else:
+        remove()
+
+
+def _length(spans: list[Span]) -> int:
+    return sum(stop - first for first, stop in spans)

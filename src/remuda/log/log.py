@@ -8,8 +8,10 @@ from itertools import zip_longest
 from typing import Any, Final
 
 import google_crc32c
+import msgspec
 
 from remuda.log import checkpoint as checkpoints
+from remuda.log import ledger as ledgers
 from remuda.log import newest as newest_segment
 from remuda.log.arranging import arrange
 from remuda.log.checkpoint import KEPT, Checkpoint, Mark
@@ -19,13 +21,24 @@ from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
 from remuda.log.history import Finder
 from remuda.log.index import SegmentIndex
+from remuda.log.ledger import Ledger, Missed, Span
 from remuda.log.newest import Newest
 from remuda.log.recovery import Passage, Recovery, RecoveryReport, Replay, passages, read_first
-from remuda.log.segments import HEADER_BYTES, Catalog, Counters, Files, TailSegment, list_files, set_aside_name
+from remuda.log.segments import (
+    EVENTS_TABLE,
+    HEADER_BYTES,
+    MESSAGES_TABLE,
+    Catalog,
+    Counters,
+    Files,
+    TailSegment,
+    list_files,
+    set_aside_name,
+)
 from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
-from remuda.log.walk import Damage
-from remuda.model.errors import StorageError
+from remuda.log.walk import Damage, removed
+from remuda.model.errors import DirectoryInUse, StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
 
@@ -81,6 +94,9 @@ class Log:
         self._kept = [(kept.sequence, kept.mark) for kept in reversed(kept)]
         self._last_checkpoint = 0
         self._noted = 0
+        self.ledger: Ledger | None = None
+        """What was collected; None where nobody has taken note of it yet."""
+        self._written_ledger: Ledger | None = None
 
     @classmethod
     def open(
@@ -90,9 +106,11 @@ class Log:
 
         A checkpoint whose snapshot is not `readable` is damaged like any other: an older one is used, or all the log.
         """
-        disk.lock()
         try:
+            disk.lock()
             return cls._open(disk, options or LogOptions(), readable)
+        except DirectoryInUse:
+            raise
         except BaseException:
             disk.unlock()
             raise
@@ -119,6 +137,13 @@ class Log:
         log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)
         log.unread = passages(segments, newest.mark if newest else None)
         log._last_checkpoint = max(checkpoints.sequences(disk), default=0)
+        unreadable = None
+        try:
+            log.ledger = log._written_ledger = ledgers.read(disk, newest.mark if newest else None)
+        except StorageError as error:
+            if error.passing:
+                raise
+            unreadable = str(error)
         log._upcoming.sequence = max(
             [
                 1,
@@ -140,6 +165,7 @@ class Log:
             sealed=files.messages + files.events if state_lost else (),
             copies=tuple(set_aside_name(copy) for copy in arranged.copies),
             cut_off=begun if gone else None,
+            damaged_ledger=unreadable,
         )
         replay = Replay(disk, segments, newest.mark if newest else None, expected, sealed_end(files), report.cut_off)
         records = log._recover(replay, report, files, expected if state_lost else None)
@@ -176,7 +202,10 @@ class Log:
         report.torn_bytes = sum(hole.end - hole.start for hole in replay.torn)
         report.damages = (*unreadable, *replay.damages)
         report.next_offset, report.next_position = self.next_offset, self.next_position
-        report.uncovered = tuple(self.uncovered()) if report.state_lost else ()
+        if self.ledger is not None:
+            report.damages += self._gone(report.damages)
+        elif report.state_lost or report.damaged_ledger:
+            report.uncovered = tuple(self.uncovered())
         self._recovered = True
         self._usable = self._failure is None and not self._closed
 
@@ -284,9 +313,9 @@ class Log:
         if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
             return False
         part = self._pending[0]
-        data = b"".join(part.chunks)
-        if len(data) > _SMALL:
+        if sum(map(len, part.chunks)) > _SMALL:
             return False
+        data = b"".join(part.chunks)
         self._pending = []
         try:
             self._writer.write(part.segment, data)
@@ -400,9 +429,10 @@ class Log:
         Everything before the mark must be synced.
         """
         self._check()
+        noted = msgspec.structs.replace(mark, ledger=self._begin_ledger())
         self._last_checkpoint += 1
         parts = (snapshot,) if isinstance(snapshot, bytes) else snapshot
-        size = checkpoints.write(self.disk, self._last_checkpoint, mark, parts)
+        size = checkpoints.write(self.disk, self._last_checkpoint, noted, parts)
         self._kept = [*self._kept, (self._last_checkpoint, mark)][-KEPT:]
         self._checkpoint_total = mark.total
         kept = {sequence for sequence, _ in self._kept}
@@ -435,21 +465,59 @@ class Log:
 
     def uncovered(self) -> list[range]:
         """The offsets of which no file says that it holds them."""
-        files = self.catalog.files()
-        covered = sorted(
-            [
-                *((file.first, file.last + 1) for file in files.messages),
-                *((one.first.offset, self.next_offset if one.end is None else one.end.offset) for one in files.tail),
-            ]
+        return [range(*span) for span in self._uncovered(MESSAGES_TABLE)]
+
+    def note_collected(self, messages: Iterable[Span] = (), events: Iterable[Span] = ()) -> None:
+        """Take note of what is collected, before its files go."""
+        self._write_ledger(self._begun_ledger().noting(messages, events))
+
+    def note_missed(self, missed: Iterable[Missed]) -> None:
+        """Take note of the events that are missing and were not collected."""
+        self._write_ledger(msgspec.structs.replace(self._begun_ledger(), missed=tuple(missed)))
+
+    def missing(self) -> tuple[list[Span], list[Span]]:
+        """The messages and the events that no file holds and that were not collected."""
+        known = self._begun_ledger()
+        return (
+            ledgers.without(self._uncovered(MESSAGES_TABLE), known.messages),
+            ledgers.without(self._uncovered(EVENTS_TABLE), known.events),
         )
-        gaps, reached = [], 0
-        for first, stop in covered:
-            if first > reached:
-                gaps.append(range(reached, first))
-            reached = max(reached, stop)
-        if reached < self.next_offset:
-            gaps.append(range(reached, self.next_offset))
-        return gaps
+
+    def _begun_ledger(self) -> Ledger:
+        """In a log without one, nobody can tell what was collected: what is missing now counts as that."""
+        if self.ledger is not None:
+            return self.ledger
+        return Ledger(tuple(self._uncovered(MESSAGES_TABLE)), tuple(self._uncovered(EVENTS_TABLE)))
+
+    def _begin_ledger(self) -> bool:
+        """Have a ledger on the disk; False where that cannot be, which must not keep anything else from being done."""
+        try:
+            self._write_ledger(self._begun_ledger())
+        except StorageError as error:
+            if error.passing:
+                raise
+            return False
+        return True
+
+    def _write_ledger(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        if ledger != self._written_ledger:
+            ledgers.write(self.disk, ledger)
+            self._written_ledger = ledger
+
+    def _uncovered(self, table: str) -> list[Span]:
+        end = self.next_offset if table == MESSAGES_TABLE else self.next_position
+        return ledgers.uncovered(self.catalog.files(), table, end)
+
+    def _gone(self, known: Sequence[Damage]) -> tuple[Damage, ...]:
+        """What is missing beside the damage that is known."""
+        messages, events = self.missing()
+        messages = ledgers.without(messages, [(one.messages.start, one.messages.stop) for one in known if one.messages])
+        events = ledgers.without(events, [(one.events.start, one.events.stop) for one in known if one.events])
+        return (
+            *(removed(MESSAGES_TABLE, *span) for span in messages),
+            *(removed(EVENTS_TABLE, *span) for span in events),
+        )
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in order."""

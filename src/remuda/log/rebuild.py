@@ -1,9 +1,11 @@
-"""The records of sealed files, for a log that has lost all its checkpoints."""
+"""What is made again of sealed files: their records, for a log that has lost all its checkpoints, and their indexes."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
+from remuda.log import idindex
 from remuda.log.arrow import pa
 from remuda.log.disk import Disk
 from remuda.log.reader import neighbours
@@ -24,6 +26,21 @@ def sealed_records(disk: Disk, files: Files, before: Counters, damages: list[Dam
     for file in files.events:
         for batch in readable_batches(disk, EventTable(disk, file), before.position, damages):
             yield from to_events(batch)
+
+
+def index_ids(disk: Disk, file: SealedFile) -> None:
+    """Make the index of a sealed file of messages, unless some of it cannot be read: it may be mended from a copy."""
+    table = MessageTable(disk, file)
+    entries = array("Q")
+    for group in range(table.group_count):
+        batch = table.batch(group, ["offset", "id"])
+        if batch is None:
+            return
+        for offset, id in zip(batch.column("offset").to_pylist(), batch.column("id").to_pylist(), strict=True):
+            if id is not None:
+                entries.append(idindex.entry(id, offset - file.first))
+    if table.readable:
+        idindex.write(disk, file, entries)
 
 
 def readable_batches(disk: Disk, table: Table, before: int, damages: list[Damage]) -> Iterator[pa.RecordBatch]:

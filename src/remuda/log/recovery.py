@@ -33,8 +33,10 @@ class RecoveryReport:
     """Segments that began where another one does, and were set aside."""
     cut_off: Newest | None = None
     """A segment that was begun and is not there, nor anything after it: what it held, nobody can say."""
+    damaged_ledger: str | None = None
+    """Why the note of what was collected cannot be read."""
     uncovered: tuple[range, ...] = ()
-    """Where the state was lost: offsets that no file holds. They were collected, or their files are gone."""
+    """Where nothing tells what was collected: offsets that no file holds. They were, or their files are gone."""
     found: dict[str, int] = field(default_factory=dict)
     """Queues of which the log has lost the creation, and how many messages were found for each: they are kept."""
     next_offset: int = 0
@@ -49,6 +51,7 @@ class RecoveryReport:
             or self.state_lost
             or self.copies
             or self.cut_off
+            or self.damaged_ledger
             or self.found
         )
 
@@ -82,6 +85,8 @@ class RecoveryReport:
             f"{name} cannot be read; an older state and the records after it were used"
             for name in self.damaged_checkpoints
         ]
+        if self.damaged_ledger:
+            lines.append(self.damaged_ledger)
         if self.state_lost:
             lines.append(
                 "no checkpoint can be read: the queues were made again from the messages and events in "

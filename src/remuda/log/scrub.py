@@ -1,19 +1,21 @@
 """Scrubbing: files are held against their checksums, a few at a time, so that damage is known early.
 
 A restart reads the tail behind the newest checkpoint alone; the tail before it is looked through here, with the sealed
-files.
+files. An index of ids that is missing, damaged or another file's is made again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from remuda.log import idindex
 from remuda.log.checksums import is_whole
 from remuda.log.log import Log
 from remuda.log.recovery import Passage
 from remuda.log.segments import MESSAGES_TABLE, SealedFile
 from remuda.log.walk import Damage
 from remuda.model.errors import StorageError
+from remuda.model.extras import has_arrow
 
 
 class Scrub:
@@ -48,6 +50,10 @@ class Scrub:
                         damages += file.damages(self._log.disk)
                     elif not is_whole(self._log.disk, file.name):
                         damages += self._damaged(file)
+                    elif file.table == MESSAGES_TABLE and has_arrow() and not idindex.usable(self._log.disk, file):
+                        from remuda.log.rebuild import index_ids
+
+                        index_ids(self._log.disk, file)
                 except (FileNotFoundError, StorageError):
                     pass  # collected since; or not to be read now, which whoever needs it is told
                 self._left.popleft()

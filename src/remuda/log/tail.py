@@ -188,7 +188,8 @@ def passes(error: BaseException) -> bool:
 
 def broken(cause: BaseException) -> StorageError:
     """The error of every call after a write failed."""
+    reason = str(cause) or type(cause).__name__
     return StorageError(
-        f"the log stopped because a write failed ({cause}); everything confirmed before is kept. "
+        f"the log stopped because a write failed ({reason}); everything confirmed before is kept. "
         "Mend the cause, then close and open again"
     )

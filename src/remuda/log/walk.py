@@ -9,7 +9,7 @@ from typing import NamedTuple
 from remuda.log.codec import Damaged, decode
 from remuda.log.disk import Disk
 from remuda.log.frames import Frame, scan_file
-from remuda.log.segments import Counters, TailSegment
+from remuda.log.segments import MESSAGES_TABLE, Counters, TailSegment
 from remuda.model.records import Appended, Events, Record
 
 
@@ -25,7 +25,9 @@ class Damage(NamedTuple):
     """How many records are lost, changes of queues included."""
 
     def describe(self) -> str:
-        if self.start == self.end:
+        if not self.end and "*" in self.file and self.file.startswith("sealed/"):
+            text = f"{self.file}: this file is missing, and it was not collected"
+        elif self.start == self.end:
             text = f"{self.file}: records before byte {self.start} are missing"
         else:
             text = f"{self.file}: bytes {self.start} to {self.end - 1} cannot be read"
@@ -34,9 +36,18 @@ class Damage(NamedTuple):
             for word, numbers in (("messages", self.messages), ("events", self.events))
             if numbers
         ]
-        if self.records or lost:
-            return f"{text}; lost: {', '.join([*lost, f'{self.records} records'])}"
+        if self.records or (lost and self.end):
+            lost.append(f"{self.records} records")
+        if lost:
+            return f"{text}; lost: {', '.join(lost)}"
         return f"{text}; no message or event is missing"
+
+
+def removed(table: str, first: int, stop: int) -> Damage:
+    """Sealed rows that no file holds and that retention has not removed."""
+    file = f"sealed/{table}-*{first:020d}*.parquet"
+    numbers = range(first, stop)
+    return Damage(file, 0, 0, messages=numbers) if table == MESSAGES_TABLE else Damage(file, 0, 0, events=numbers)
 
 
 class Hole(NamedTuple):

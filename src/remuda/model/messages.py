@@ -210,13 +210,13 @@ def _check_columns(messages: Messages) -> Messages:
     bodies = messages.bodies
     if not isinstance(bodies, list):
         raise InvalidMessage(f"bodies must be a list of bytes, not {type(bodies).__name__}; nothing was stored")
-    for row, body in enumerate(bodies):
-        if type(body) is not bytes:
-            raise InvalidMessage(
-                f"row {row}: a body must be bytes, not {type(body).__name__}; encode it first. "
-                "Nothing of the batch was stored"
-            )
+    kinds = list(map(type, bodies))
     count = len(bodies)
+    if kinds.count(bytes) != count:
+        row, kind = next((row, kind) for row, kind in enumerate(kinds) if kind is not bytes)
+        raise InvalidMessage(
+            f"row {row}: a body must be bytes, not {kind.__name__}; encode it first. Nothing of the batch was stored"
+        )
     changed: dict[str, Any] = {"ids": _checked_ids(messages.ids, count)}
     for name, read in _READERS.items():
         column = getattr(messages, name)

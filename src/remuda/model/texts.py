@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from typing import Any, Final
 
 from remuda.model.errors import InvalidOption
 
 MAX_NAME_BYTES: Final = 255
 _SHOWN: Final = 120
+_COMPARED: Final = 1000
+"""Names that are looked through for a near one; there may be a hundred thousand."""
 
 
 def shown(value: Any) -> str:
@@ -17,6 +21,13 @@ def shown(value: Any) -> str:
     except Exception:
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 4 :]} ({len(text)} characters)"
+
+
+def no_queue(name: str, known: Collection[str] = ()) -> str:
+    """What someone is told who names a queue that is not there."""
+    near = difflib.get_close_matches(name, known, n=1) if len(known) <= _COMPARED else []
+    hint = f"did you mean {near[0]!r}?" if near else "the first publish, a subscriber or create_queue makes one"
+    return f"there is no queue {name!r}; {hint}"
 
 
 def is_storable(text: str) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from remuda.model.errors import InvalidMessage
 
-MAX_TOPIC_BYTES = 255
+MAX_TOPIC_BYTES: Final = 255
+WILDCARDS: Final = frozenset({"*", "#"})
+"""In a pattern `*` stands for one word and `#` for any number; inside a word they are ordinary characters."""
 
 
 def root(topic: str) -> str:

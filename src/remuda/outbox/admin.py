@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -103,8 +103,10 @@ class Administration:
 
     def retry(self, ids: Sequence[str] | None = None) -> int:
         """Give failed messages a fresh count of attempts; all of them, or these."""
-        if isinstance(ids, str) or (ids is not None and not all(isinstance(one, str) for one in ids)):
-            raise InvalidOption(f"ids is a list of texts, not {ids!r}")
+        if ids is not None and not (
+            isinstance(ids, Iterable) and not isinstance(ids, str) and all(isinstance(one, str) for one in ids)
+        ):
+            raise InvalidOption(f"ids must be a list of texts, not {ids!r}")
         number = len(self._session.run("retry", ids=None if ids is None else list(ids)))
         if self._session.dialect == "postgres":
             self._session.run("wake")

@@ -46,6 +46,8 @@ class Inbox:
         from remuda.outbox.outbox import _seconds
 
         dialect_of(url)
+        if provide is not None and not isinstance(provide, Mapping):
+            raise InvalidOption(f"provide must map types to functions that make one, not {provide!r}")
         for kind, make in (provide or {}).items():
             if not isinstance(kind, type) or not callable(make):
                 raise InvalidOption(f"provide maps a type to a function that makes one, not {kind!r} to {make!r}")
@@ -64,6 +66,8 @@ class Inbox:
 
     def once(self, function: F) -> F:
         """Mark a handler; stands below `@bus.subscribe(...)`."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidOption(f"{function.__qualname__} is a generator: calling it would run nothing of its body")
         try:
             hints = get_type_hints(function)
         except Exception as error:

@@ -9,6 +9,7 @@ from remuda.bus.settings.retry import RetryPolicy, RetrySpec, policy
 from remuda.model.durations import SECOND, Duration, micros
 from remuda.model.errors import InvalidOption, RemudaError
 from remuda.model.messages import Messages
+from remuda.model.texts import read_flag
 from remuda.outbox import rows, transaction
 from remuda.outbox.admin import Administration
 from remuda.outbox.drivers import Writer
@@ -44,6 +45,9 @@ class Outbox:
         collect_every: Duration = "1h",
         journal: str | None = None,
     ) -> None:
+        if not hasattr(bus, "companions"):
+            raise InvalidOption(f"an outbox is attached to a Bus, not to {bus!r}")
+        read_flag("relay", relay)
         if getattr(bus, "outbox", None) is not None:
             raise RemudaError("the bus has an outbox already; one bus has one")
         dialect_of(url)

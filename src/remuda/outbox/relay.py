@@ -151,8 +151,10 @@ class Relay:
     def _work(self, feed: Feed) -> None:
         self._lease(feed)
         busy_until = 0.0
-        while not self._stopping.is_set():
+        while True:
             self._woken.clear()
+            if self._stopping.is_set():  # only now: whoever stops it after this look wakes it
+                return
             try:
                 with self._guard:
                     found = self._turn(feed)

@@ -51,7 +51,7 @@ class Other:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def _answer(self) -> Any:
         assert self.process.stdout is not None
@@ -74,7 +74,7 @@ def other(path: Path) -> Iterator[Other]:
         yield Other(process)
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()

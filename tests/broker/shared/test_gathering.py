@@ -97,7 +97,7 @@ def test_s5_guests_that_publish_one_by_one_share_a_sync(tmp_path: Path, monkeypa
             assert done == []
             two = publish(second, "second")
             for thread in (one, two):
-                thread.join(30)
+                thread.join(60)
             assert sorted(done) == ["first", "second"]
             assert len(syncs) - before == 1
             serving._gathering = Gathering()

@@ -97,7 +97,7 @@ def test_s5_deliveries_come_while_others_publish(guest: EmbeddedBroker) -> None:
     def work(number: int) -> None:
         if number == 0:
             while len(seen) < 90:
-                delivery = subscription.receive(30)
+                delivery = subscription.receive(60)
                 assert delivery is not None
                 seen.extend(delivery.bodies)
                 delivery.answer(Settlement(Outcome.ACK), wait=False)
@@ -114,7 +114,7 @@ def test_s5_a_pull_that_waits_is_served_by_a_publish_of_the_same_guest(guest: Em
 
     def work(number: int) -> None:
         if number == 0:
-            delivery = guest.pull("jobs", timeout=30)
+            delivery = guest.pull("jobs", timeout=60)
             assert delivery is not None
             found.append(delivery.bodies)
             delivery.ack()
@@ -148,7 +148,7 @@ def test_s5_whoever_gives_up_leaves_the_reading_to_others(folder: Path) -> None:
     """A host that does not answer, and callers of different patience: each is told when its own is over."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        guest = Guest(_Way(ours), patience=30)
+        guest = Guest(_Way(ours), patience=60)
         theirs.sendall(frames.frame(frames.WELCOME, Welcome(frames.VERSION, 7, 1, 0)))
         guest.connect()
         listening = threading.Thread(target=guest.listen, daemon=True)
@@ -164,7 +164,7 @@ def test_s5_whoever_gives_up_leaves_the_reading_to_others(folder: Path) -> None:
         at_once(4, work)
         assert len(told) == 4
         theirs.close()
-        listening.join(30)
+        listening.join(60)
         assert not listening.is_alive()
         guest.leave_line()
 

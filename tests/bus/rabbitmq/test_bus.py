@@ -14,7 +14,7 @@ from remuda.model.message import Message
 from tests.bus.kit import eventually
 from tests.bus.rabbitmq.conftest import MakeBus
 
-SOON = 30.0
+SOON = 60.0
 
 
 @pytest.fixture

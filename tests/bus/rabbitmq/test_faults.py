@@ -19,7 +19,8 @@ import pytest
 from remuda import Attempt, Bus, Message, RemudaError
 from remuda.amqp.connection import Connection
 from remuda.amqp.errors import AmqpError
-from remuda.broker.rabbitmq import settings
+from remuda.amqp.options import parse_url
+from remuda.broker.rabbitmq import runtime, settings
 from remuda.broker.rabbitmq.journal import CHANGES
 from remuda.broker.rabbitmq.threads import RabbitBroker
 from remuda.model.errors import Conflict
@@ -28,7 +29,7 @@ from tests.servers.faultproxy import FaultProxy
 from tests.servers.rabbitmq import RabbitNode, end_node, start_node
 
 SOON = 60.0
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 MakeBus = Callable[..., Bus]
 
 
@@ -289,6 +290,24 @@ def test_a_half_open_link_is_noticed_and_left(
         assert not [one.message for one in caplog.records if "405" in one.message or "consumed" in one.message]
         bus.publish_many("x", range(10, 20))
         eventually(all_came(tally, list(range(20))), SOON)
+
+
+def test_closing_does_not_wait_for_answers(
+    rabbit: RabbitNode, clean_url: str, make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ does not answer any more: what was fetched goes back with the connection, and nobody waits for more."""
+    monkeypatch.setattr(runtime, "_FAREWELL", 0.5)
+    with FaultProxy("127.0.0.1", rabbit.port) as proxy:
+        bus = make_bus(f"amqp://guest:guest@127.0.0.1:{proxy.port}/?log=no")
+        tallies = [counting(bus, f"x{number}", f"q{number}") for number in range(5)]
+        bus.start()
+        for number, tally in enumerate(tallies):
+            bus.publish(f"x{number}", 1)
+            eventually(all_came(tally, [1]), SOON)
+        proxy.silent = True
+        began = time.monotonic()
+        bus.close()
+        assert time.monotonic() - began < parse_url(clean_url).reply_timeout
 
 
 def test_over_tls(rabbit: RabbitNode, clean_url: str, make_bus: MakeBus) -> None:

@@ -10,7 +10,7 @@ from remuda import Bus, Context, InvalidOption, Middleware
 from tests.bus.kit import eventually
 from tests.bus.rabbitmq.conftest import MakeBus
 
-SOON = 30.0
+SOON = 60.0
 
 
 def test_b3_the_more_specific_setting_wins(make_bus_here: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:

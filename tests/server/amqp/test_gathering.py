@@ -9,7 +9,7 @@ import pytest
 
 from remuda.server.amqp.gathering import Gathering
 
-_LIMIT = 30.0
+_LIMIT = 100.0
 
 
 class Commits:

@@ -69,7 +69,7 @@ def test_a_client_sends_straight_to_a_buss_queue(bus: Bus, shared: Client) -> No
     """S3: through the default exchange, also without having declared it."""
     bus.broker.create_queue("inbox")
     shared.channel.basic_publish("", "inbox", b"hello", pika.BasicProperties(content_type="text/plain"), mandatory=True)
-    delivery = bus.broker.pull("inbox", timeout="10s")
+    delivery = bus.broker.pull("inbox", timeout="60s")
     assert delivery is not None
     message = delivery[0]
     assert (message.body, message.mime_type, message.name) == (b"hello", "text/plain", "inbox")
@@ -84,7 +84,7 @@ def test_headers_are_texts_in_python_and_what_they_were_on_the_wire(bus: Bus, sh
     shared.channel.queue_bind("typed", "typed-x")
     headers = {"n": 5, "on": True, "deep": {"list": [1, "x"]}, "none": None}
     shared.publish("k", b"1", exchange="typed-x", headers=headers, message_id="mine")
-    delivery = bus.broker.pull("typed", timeout="10s")
+    delivery = bus.broker.pull("typed", timeout="60s")
     assert delivery is not None
     message = delivery[0]
     assert message.id == "mine"
@@ -104,7 +104,7 @@ def test_answers_of_both_kinds_meet_in_one_queue(bus: Bus, shared: Client) -> No
         if turn % 2:
             seen.append(shared.get("work")[2])
         else:
-            delivery = bus.broker.pull("work", timeout="10s")
+            delivery = bus.broker.pull("work", timeout="60s")
             assert delivery is not None
             seen.append(delivery.bodies[0])
             delivery.ack()

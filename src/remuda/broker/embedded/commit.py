@@ -13,15 +13,20 @@ from remuda.model.errors import StorageError
 class _Place:
     """Where one thread waits for its turn."""
 
-    __slots__ = ("gate", "leads", "ticket", "trouble")
+    __slots__ = ("gate", "ticket", "trouble")
 
-    gate: threading.Lock
+    gate: threading.Lock | None
     """Closed until it is done, or ours to lead; only who has to wait has one."""
 
     def __init__(self, ticket: int) -> None:
         self.ticket = ticket
-        self.leads = False
+        self.gate = None
         self.trouble: StorageError | None = None
+
+    def open(self) -> None:
+        """Let it go on. To do so twice does no harm: it waits here once."""
+        if self.gate is not None and self.gate.locked():
+            self.gate.release()
 
 
 class GroupCommit:
@@ -38,6 +43,8 @@ class GroupCommit:
         self._done = 0
         self._company = False
         """Whether others waited along last time: then the next ones are likely to be on their way."""
+        self._leader: _Place | None = None
+        """Who writes now, or is to write next."""
         self.busy = False
         """Whether somebody writes. Where nobody does, it stays so for whoever holds the lock without which the work
         cannot be taken."""
@@ -79,7 +86,7 @@ class GroupCommit:
             # An interrupt may land between any two lines: whoever was made the leader passes that on, come what may.
             try:
                 self._take_place(place)
-                if place.leads:
+                if self._leader is place:
                     if self._company:
                         time.sleep(0)
                     try:
@@ -88,18 +95,15 @@ class GroupCommit:
                         failure = error
                         raise
             finally:
-                with self._lock:
-                    if place.leads:
-                        place.leads = False
-                        self._done = max(self._done, reached)
-                        if isinstance(failure, StorageError) and failure.passing:
-                            self.busy = False
-                            self._wake_all(failure)
-                        else:
-                            self.failure = self.failure or failure
-                            self._pass_on()
-                    elif place in self._places:
-                        self._places.remove(place)
+                try:
+                    self._leave(place, reached, failure)
+                except KeyboardInterrupt:
+                    # Begun again from where it was. One may come here too, but hardly a third.
+                    try:
+                        self._leave(place, reached, failure)
+                    except KeyboardInterrupt:
+                        self._leave(place, reached, failure)
+                    raise
 
     def _take_place(self, place: _Place) -> None:
         """Lead, or wait until it is done or ours to lead."""
@@ -108,43 +112,55 @@ class GroupCommit:
                 return
             if self.failure is not None:
                 raise self.stopped()
-            if not self.busy:
-                self.busy = place.leads = True
+            if self._leader is None:
+                self._leader = place
+                self.busy = True
                 return
-            place.gate = threading.Lock()
-            place.gate.acquire()
+            gate = threading.Lock()
+            gate.acquire()
+            place.gate = gate
             self._places.append(place)
-        place.gate.acquire()
+        gate.acquire()
         if place.trouble is not None:
             raise type(place.trouble)(str(place.trouble)) from place.trouble
 
-    def _pass_on(self) -> None:
-        """Wake those for whom all is done, and the first of the others, who leads from here on."""
-        if self.failure is not None:
-            self.busy = False
-            self._wake_all()
-            return
-        if not self._places:
-            self.busy = self._company = False
-            return
-        left: deque[_Place] = deque()
-        next_leader = None
+    def _leave(self, place: _Place, reached: int, failure: BaseException | None) -> None:
+        """Go, and pass on the lead where it was ours. Each step may be taken twice; one assignment passes it on."""
+        with self._lock:
+            if self._leader is place:
+                if reached > self._done:
+                    self._done = reached
+                trouble = failure if isinstance(failure, StorageError) and failure.passing else None
+                if trouble is None:
+                    self.failure = self.failure or failure
+                if trouble is not None or self.failure is not None:
+                    self._wake_all(trouble)
+                    self._leader = None
+                else:
+                    self._leader = self._next_leader()
+            elif place in self._places:
+                self._places.remove(place)
+            leader = self._leader
+            self.busy = leader is not None
+            if leader is not None:
+                if leader in self._places:
+                    self._places.remove(leader)
+                leader.open()
+
+    def _next_leader(self) -> _Place | None:
+        """Wake those for whom all is done; the first of the others."""
         self._company = bool(self._places)
+        if not self._company:
+            return None
+        waiting = [place for place in self._places if place.ticket > self._done]
         for place in self._places:
             if place.ticket <= self._done:
-                place.gate.release()
-            elif next_leader is None:
-                next_leader = place
-            else:
-                left.append(place)
-        self._places = left
-        self.busy = next_leader is not None
-        if next_leader is not None:
-            next_leader.leads = True
-            next_leader.gate.release()
+                place.open()
+        self._places = deque(waiting)
+        return waiting[0] if waiting else None
 
     def _wake_all(self, trouble: StorageError | None = None) -> None:
         for place in self._places:
             place.trouble = trouble
-            place.gate.release()
+            place.open()
         self._places.clear()

@@ -397,6 +397,16 @@ class Keeping:
 
     def _write(self) -> int:
         """Keep everything recorded so far, then let its effects out, in order. One thread at a time gets here."""
+        try:
+            return self._write_all()
+        except BaseException as error:
+            if not (isinstance(error, StorageError) and error.passing) or self._closed:
+                # What was taken to be written may not be: nothing that comes after it may.
+                self.engine.log.abandon(error)
+                self._fail(error)
+            raise
+
+    def _write_all(self) -> int:
         with self.lock:
             batch = self.engine.take()
             ticket = self._ticket
@@ -413,9 +423,8 @@ class Keeping:
                 batch.sync(final=self._closed)
             if records and self.extensions.synchronizer is not None:
                 self.extensions.synchronizer.replicate(records)
-        except BaseException as error:
-            if self._closed or not (isinstance(error, StorageError) and error.passing):
-                self._fail(error)
+        except StorageError as error:
+            if self._closed or not error.passing:
                 raise
             with self.lock:
                 self.engine.log.take_back(batch)

@@ -278,7 +278,7 @@ class Runtime(Questions):
     def cancel_pull(self, queue: str, tag: int) -> bool:
         """Whoever asked waits no longer. False if the answer is already on its way and will be in the inbox."""
         with self.lock:
-            if self._closed:
+            if self._closed or self._group.failure is not None:
                 return True
             waiting: bool = self.engine.core.apply(CancelPull(queue, tag), self.clock())
             if waiting:

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from typing import Final
 
 from remuda.amqp.connection import Connection
@@ -25,6 +25,8 @@ _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _NOT_FOUND: Final = 404
 _BURST: Final = 16
 """From so many on, messages are better sent than asked for one by one."""
+_RETURN: Final = 10.0
+_HASTE: Final = 0.2
 GIVING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
 """Statuses in which consumers are served."""
 
@@ -51,6 +53,8 @@ class Consumers:
         self._fetchers: dict[str, Fetcher] = {}
         self._subscribed: dict[Fetcher, tuple[str, str]] = {}
         self._pulls: dict[str, int] = {}
+        self._unanswered = False
+        """Whether RabbitMQ did not take in time what was last given back."""
 
     # Coming
 
@@ -220,8 +224,7 @@ class Consumers:
                 work = self._consuming.settle(lease, lost, None)
                 if not isinstance(work, int):
                     waiting.append(work())
-            for future in waiting:
-                _wait(future)
+            self._await_returned(waiting)
             try:
                 channel.close()
             except AmqpError as error:
@@ -250,12 +253,15 @@ class Consumers:
         waiting = [given for one in fetchers if (given := self.give_back(one, one.close() if up else [])) is not None]
         for fetcher in fetchers:
             fetcher.close()
-        for future in waiting:
-            _wait(future)
+        self._await_returned(waiting)
 
-
-def _wait(future: Future[int]) -> None:
-    try:
-        future.result(10)
-    except (RemudaError, TimeoutError) as error:
-        _LOG.debug("what was given back stays with RabbitMQ: %s", error)
+    def _await_returned(self, waiting: Sequence[Future[int]]) -> None:
+        """Whatever RabbitMQ does not take in time goes back with the connection. Who wants to end waits for that once,
+        not for each queue anew."""
+        if not waiting:
+            return
+        hurries = self._connection.hurries
+        _, late = wait(waiting, _HASTE if hurries and self._unanswered else _RETURN)
+        self._unanswered = bool(late)
+        if late:
+            _LOG.debug("what was given back stays with RabbitMQ: %d answers did not come", len(late))

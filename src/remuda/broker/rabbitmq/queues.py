@@ -15,6 +15,7 @@ from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, Se
 from remuda.model.errors import BrokerClosed, Conflict, InvalidOption, NotFound, RemudaError
 from remuda.model.options import AutoDestroy, QueueOptions, Status
 from remuda.model.results import Declared, Differences
+from remuda.model.texts import no_queue
 
 
 class Queues:
@@ -41,9 +42,7 @@ class Queues:
         try:
             return self._definitions.queues[name]
         except KeyError:
-            raise NotFound(
-                f"there is no queue {name!r}; create it, or open the broker with auto_queue_creation"
-            ) from None
+            raise NotFound(no_queue(name, self._definitions.queues)) from None
 
     def declare(self, command: DeclareQueue, status: Status = Status.RUNNING) -> Declared:
         self.check_open()

@@ -12,8 +12,9 @@ from remuda.bus.execution.runner import Runner
 from remuda.bus.execution.signals import stopped_by_sigterm
 from remuda.bus.handlers.loops import LoopHolder, LoopThread, loop_runs_here
 from remuda.bus.lifecycle import Lifecycle
-from remuda.model.durations import SECOND, Duration, micros
+from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import RemudaError
+from remuda.model.options import read_duration
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,8 +44,9 @@ class Running:
         return (runner := self.runner) is not None and runner.running
 
     def run(self, until_idle: bool, grace: Duration, timeout: Duration | None) -> None:
-        seconds = micros(grace) / SECOND
-        limit = None if timeout is None else micros(timeout) / SECOND
+        seconds = read_duration("grace", grace) / SECOND
+        limit = None if timeout is None else read_duration("timeout", timeout) / SECOND
+        self._check_not_running()  # first, or the end of this run would be that of the other one
         self._waiting_runs += 1
         try:
             with stopped_by_sigterm(self, grace):
@@ -66,8 +68,9 @@ class Running:
     ) -> None:
         import asyncio
 
-        seconds = micros(grace) / SECOND
-        limit = None if timeout is None else micros(timeout) / SECOND
+        seconds = read_duration("grace", grace) / SECOND
+        limit = None if timeout is None else read_duration("timeout", timeout) / SECOND
+        self._check_not_running()  # first, or the end of this run would be that of the other one
         self._waiting_runs += 1
         try:
             with stopped_by_sigterm(self, grace):
@@ -111,7 +114,7 @@ class Running:
             runner.ask_to_stop()
 
     def stop(self, grace: Duration) -> None:
-        seconds = micros(grace) / SECOND
+        seconds = read_duration("grace", grace) / SECOND
         if self._waiting_runs:
             self.ask_to_stop()
         elif threading.current_thread().name.startswith("remuda-"):
@@ -127,7 +130,7 @@ class Running:
 
         runner, self.runner = self.runner, None
         if runner is not None:
-            ending = asyncio.to_thread(self._stop_runner, runner, micros(grace) / SECOND)
+            ending = asyncio.to_thread(self._stop_runner, runner, read_duration("grace", grace) / SECOND)
             await asyncio.shield(asyncio.ensure_future(ending))
             await self.lifecycle.stop_async()
         self._loop_holder.loop = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from remuda.model.durations import Duration, micros
+from remuda.model.durations import Duration
+from remuda.model.options import read_duration
 
 
 class HandlerDecision(Exception):
@@ -14,7 +15,7 @@ class Retry(HandlerDecision):
 
     def __init__(self, reason: str = "asked for a retry", *, after: Duration = 0) -> None:
         super().__init__(reason)
-        self.after = micros(after)
+        self.after = read_duration("after", after)
 
 
 class Reject(HandlerDecision):
@@ -36,7 +37,7 @@ class NotNow(HandlerDecision):
 
     def __init__(self, reason: str = "not now", *, after: Duration = "1s") -> None:
         super().__init__(reason)
-        self.after = micros(after)
+        self.after = read_duration("after", after)
 
 
 class Dead(HandlerDecision):

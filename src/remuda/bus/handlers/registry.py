@@ -10,10 +10,10 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_interactive
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.bus.settings.retry import RetrySpec, error_types, policy
-from remuda.model.durations import Duration, micros
+from remuda.model.durations import Duration
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.options import read_enum
-from remuda.model.topics import check_topic
+from remuda.model.options import read_duration, read_enum
+from remuda.model.topics import WILDCARDS, check_topic
 
 _log = logging.getLogger("remuda.bus")
 
@@ -106,7 +106,8 @@ class HandlerRegistry:
 def read_options(given: Mapping[str, Any]) -> HandlerOptions:
     """Options as an application writes them, checked."""
     timeout, executor = given.get("timeout"), given.get("executor")
-    if timeout is not None and not micros(timeout):
+    limit = None if timeout is None else read_duration("timeout", timeout)
+    if limit == 0:
         raise InvalidOption(f"timeout must be longer than zero, not {timeout!r}")
     failover = given.get("failover")
     _check_name("failover", failover)
@@ -114,7 +115,7 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
         retry=policy(given.get("retry")),
         retry_on=error_types("retry_on", given.get("retry_on")),
         give_up_on=error_types("give_up_on", given.get("give_up_on")),
-        timeout=None if timeout is None else micros(timeout),
+        timeout=limit,
         failover=failover,
         threads=_at_least_one("threads", given.get("threads")),
         executor=None if executor is None else read_enum("executor", executor, ExecutorKind),
@@ -135,18 +136,22 @@ def check_queue(queue: str | None, group: str | None) -> str | None:
     return queue or group
 
 
-def check_topics(topics: tuple[str, ...]) -> None:
+def check_topics(topics: tuple[str, ...], decorator: str = "@bus.subscribe") -> None:
     if not topics:
-        raise InvalidOption("subscribe needs at least one topic")
+        raise InvalidOption(f"{decorator.rpartition('.')[2].lstrip('@')} needs at least one topic")
     for topic in topics:
         if not isinstance(topic, str):
-            raise InvalidOption(
-                f"a topic must be a text, not {topic!r}; the decorator is written @bus.subscribe('topic')"
-            )
+            raise InvalidOption(f"a topic must be a text, not {topic!r}; the decorator is written {decorator}('topic')")
         try:
             check_topic(topic)
         except InvalidMessage as error:
             raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
+        if any(word not in WILDCARDS and not WILDCARDS.isdisjoint(word) for word in topic.split(".")):
+            _log.warning(
+                "topic %r has * or # inside a word, where it is an ordinary character; a wildcard stands for whole "
+                "words, as in 'order.*'",
+                topic,
+            )
 
 
 def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple[str, ...], SubscribeKwargs]]:
@@ -165,6 +170,9 @@ def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple
 def handles(*topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
     """Mark a method as a handler; `bus.subscribe_class(instance)` registers all that are marked."""
     check_known(options, SubscribeKwargs, "handles")
+    check_topics(topics, "@handles")
+    read_options(options)
+    check_queue(options.get("queue"), options.get("group"))
 
     def mark(function: F) -> F:
         marks = [*getattr(function, "__remuda_handles__", ()), (topics, options)]

@@ -43,6 +43,11 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
     `provided` are the types that providers and middleware fill in.
     """
     name = getattr(function, "__qualname__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOption(
+            f"handler {name} is a generator: calling it would run nothing of its body. Return a value instead of "
+            "yielding it"
+        )
     required: list[str] = []
     optional: list[str] = []
     by_type: dict[str, Any] = {}

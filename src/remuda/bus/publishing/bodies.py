@@ -10,6 +10,7 @@ from typing import Any, Final, get_origin
 import msgspec
 
 from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.texts import shown
 
 JSON: Final = "application/json"
 MSGPACK: Final = "application/msgpack"
@@ -39,7 +40,7 @@ def encode(value: Any, encoding: str = "json") -> tuple[bytes, str]:
             body = _write_msgpack(value)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
         raise InvalidMessage(
-            f"a {type(value).__name__} cannot be encoded as {encoding}: {error}; nothing was stored. "
+            f"{_article(type(value).__name__)} cannot be encoded as {encoding}: {error}; nothing was stored. "
             "Publish bytes, or a value of plain types, a dataclass, a msgspec Struct or a pydantic model"
         ) from error
     return body, ENCODINGS[encoding]
@@ -113,6 +114,16 @@ def check_wanted(wanted: Any) -> None:
     """Raise `TypeError` for an annotation that no body could be decoded to."""
     if wanted is not bytes:
         _decoder(msgspec.json.Decoder, wanted)
+
+
+@lru_cache(maxsize=1024)
+def read_wanted(name: str, wanted: Any) -> Any:
+    """A type that a result can be decoded to, or an error that names the argument."""
+    try:
+        check_wanted(wanted)
+    except (TypeError, ValueError) as error:
+        raise InvalidOption(f"{name} must be a type, like int or list[str], not {shown(wanted)}: {error}") from None
+    return wanted
 
 
 def type_name(kind: type) -> str:

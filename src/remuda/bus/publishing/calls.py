@@ -14,9 +14,10 @@ from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.options import read_publish_options
 from remuda.bus.publishing.replies import ReplyListener
-from remuda.model.durations import SECOND, Duration, micros
+from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.message import Message
+from remuda.model.options import read_duration
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
@@ -36,15 +37,16 @@ class Calls:
         self._opening = threading.Lock()
 
     def call(self, topic: str, body: Any, timeout: Duration, result: Any, options: Mapping[str, Any]) -> Any:
+        bodies.read_wanted("result", result)
         message, future = self.ask(topic, body, timeout, options)
         try:
             if (test := self.test) is not None:
                 test.serve(future)
-            reply = future.result(micros(timeout) / SECOND)
+            reply = future.result(read_duration("timeout", timeout) / SECOND)
         except TimeoutError:
             if future.done():
                 raise
-            raise _no_reply(topic, timeout) from None
+            raise self._no_reply(topic, timeout) from None
         finally:
             self._forget(message)
         return bodies.decode(reply.body, reply.mime_type, result)
@@ -54,13 +56,14 @@ class Calls:
     ) -> Any:
         import asyncio
 
+        bodies.read_wanted("result", result)
         message, future = await asyncio.to_thread(self.ask, topic, body, timeout, options)
         try:
             if (test := self.test) is not None:
                 await test.serve_async(future)
-            reply = await asyncio.wait_for(asyncio.wrap_future(future), micros(timeout) / SECOND)
+            reply = await asyncio.wait_for(asyncio.wrap_future(future), read_duration("timeout", timeout) / SECOND)
         except TimeoutError:
-            raise _no_reply(topic, timeout) from None
+            raise self._no_reply(topic, timeout) from None
         finally:
             self._forget(message)
         return bodies.decode(reply.body, reply.mime_type, result)
@@ -75,7 +78,7 @@ class Calls:
                 "a call inside a transaction would wait for ever: its message is sent only after the commit. Call "
                 "before or after the transaction, or publish with a callback; nothing was stored"
             )
-        deadline = bus.now() + micros(timeout)
+        deadline = bus.now() + read_duration("timeout", timeout)
         replies = self._listening()
         chosen = read_publish_options({**options, "callback": replies.topic})
         message = self._publisher.message(topic, body, chosen)[0]
@@ -88,6 +91,12 @@ class Calls:
             replies.forget(message.id)
             raise
         return message.id, future
+
+    def _no_reply(self, topic: str, timeout: Duration) -> TimeoutError:
+        told = f"no reply from {topic} within {timeout}; the message is kept and may still be handled"
+        if not self._bus.running:
+            told += ". No handlers run in this process: bus.start() starts them, remuda run does elsewhere"
+        return TimeoutError(told)
 
     def close(self) -> None:
         with self._opening:
@@ -106,7 +115,3 @@ class Calls:
         """Nobody waits for the reply to this message any more."""
         if (replies := self.listener) is not None:
             replies.forget(message)
-
-
-def _no_reply(topic: str, timeout: Duration) -> TimeoutError:
-    return TimeoutError(f"no reply from {topic} within {timeout}; the message is kept and may still be handled")

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
 
 from remuda.model.durations import SECOND
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.topics import check_topic
+from remuda.model.topics import WILDCARDS, check_topic
 
 Moment = int | datetime
 """Microseconds since the epoch, or a datetime with a time zone."""
-
-_WILD: Final = frozenset({"*", "#"})
 
 
 def check_target(what: str, topic: str) -> None:
@@ -28,7 +25,7 @@ def check_target(what: str, topic: str) -> None:
 def _check_text(what: str, topic: str) -> None:
     check_storable(what, topic)
     check_topic(topic)
-    if not _WILD.isdisjoint(topic.split(".")):
+    if not WILDCARDS.isdisjoint(topic.split(".")):
         raise InvalidMessage(f"{what} {topic!r} holds a wildcard, which is for subscribing; nothing was stored")
 
 

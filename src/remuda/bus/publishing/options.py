@@ -11,10 +11,12 @@ from remuda.bus.broker_api import Clock
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import Moment, check_headers, check_storable, check_target, moment
-from remuda.model.durations import Duration, micros
+from remuda.model.durations import Duration
 from remuda.model.errors import InvalidMessage
-from remuda.model.message import Priority
+from remuda.model.message import Priority, read_priority
 from remuda.model.messages import Messages, fold
+from remuda.model.options import read_duration
+from remuda.model.texts import read_flag
 
 _UNTYPED: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, type(None)})
 """Values of these types say nothing of themselves in a header."""
@@ -87,14 +89,19 @@ class PublishOptions(msgspec.Struct, frozen=True):
     ) -> Messages:
         """A message for each value, or `InvalidMessage` for what cannot be one."""
         headers = self._headers(topic, inherited)
-        due, expires = self._due(now), None if self.expires is None else now + micros(self.expires)
+        due = self._due(now)
+        expires = None if self.expires is None else now + read_duration("expires", self.expires)
         if due is not None and expires is not None and expires <= due:
             raise InvalidMessage("the message would expire before it is due; nothing was stored")
-        written, mime_types = [], []
+        written: list[bytes] = []
+        mime_types: list[str] = []
         typed: list[Mapping[str, str]] = []
         known: dict[type, Mapping[str, str]] = dict.fromkeys(_UNTYPED, headers)
         for value in values:
-            body, mime_type = bodies.encode(value, encoding)
+            try:
+                body, mime_type = bodies.encode(value, encoding)
+            except InvalidMessage as error:
+                raise InvalidMessage(f"row {len(written)}: {error}") from error
             kind = type(value)
             if kind not in known:
                 known[kind] = {names.MESSAGE_TYPE: bodies.type_name(kind), **headers}
@@ -109,7 +116,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
             key=self.key,
             mime_type=self.mime_type or fold(mime_types),
             headers=fold(typed),
-            priority=int(read_priority(self.priority)),
+            priority=read_priority(self.priority),
             expires=expires,
             due=due,
         )
@@ -131,7 +138,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
             key=self.key,
             mime_type=self.mime_type or mime_type,
             headers=headers,
-            priority=int(read_priority(self.priority)),
+            priority=read_priority(self.priority),
         )
 
     def _headers(self, topic: str, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -151,7 +158,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
         if self.failure_callback is not None:
             check_target("failure callback", self.failure_callback)
             headers[names.FAILURE_CALLBACK] = self.failure_callback
-        if self.keep_result:
+        if self.keep_result is not False and read_flag("keep_result", self.keep_result):
             headers[names.KEEP_RESULT] = "1"
         if self.user is not None:
             check_storable("user", self.user)
@@ -162,18 +169,8 @@ class PublishOptions(msgspec.Struct, frozen=True):
         if self.delay is not None and self.at is not None:
             raise InvalidMessage("give either a delay or the time at which it is due, not both; nothing was stored")
         if self.delay is not None:
-            return now + micros(self.delay)
+            return now + read_duration("delay", self.delay)
         return None if self.at is None else moment("at", self.at)
-
-
-def read_priority(value: Priority | int | str) -> Priority:
-    """A priority by its name or number."""
-    if type(value) is Priority:
-        return value
-    try:
-        return Priority[value.upper()] if isinstance(value, str) else Priority(value)
-    except (KeyError, ValueError):
-        raise InvalidMessage(f"priority must be high or normal, not {value!r}; nothing was stored") from None
 
 
 def read_publish_options(options: Mapping[str, Any]) -> PublishOptions:

@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from remuda.bus.scheduling.cron import Cron
-from remuda.model.durations import SECOND, Duration, micros, text
+from remuda.model.durations import SECOND, Duration, text
 from remuda.model.errors import InvalidOption
+from remuda.model.options import read_duration
 
 TOPIC: Final = "remuda-schedule."
 NAME: Final = "remuda-schedule"
@@ -45,7 +46,7 @@ class Every(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, interval: Duration) -> Every:
-        length = micros(interval)
+        length = read_duration("interval", interval)
         if length < SECOND:
             raise InvalidOption(f"a schedule cannot run more often than once a second, not every {interval!r}")
         return cls(length)

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from remuda.chance import CHANCE
-from remuda.model.durations import HOUR, MINUTE, SECOND, Duration, micros
+from remuda.model.durations import HOUR, MINUTE, SECOND, Duration
 from remuda.model.errors import InvalidOption
+from remuda.model.options import read_duration
+from remuda.model.texts import read_count, shown
 
 _DAY: Final = 24 * HOUR
+
+
+def error_types(name: str, types: object) -> tuple[type[BaseException], ...] | None:
+    """Exception types as people write them: one, or several."""
+    if types is None:
+        return None
+    listed = tuple(types) if isinstance(types, list | tuple | set | frozenset) else (types,)
+    for one in listed:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise InvalidOption(f"{name} must name exception types, like ConnectionError; not {one!r}")
+    return listed
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,11 +46,50 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """These errors are never tried again."""
 
     def __post_init__(self) -> None:
-        for name in ("max_retries", "min_interval", "jitter"):
-            if getattr(self, name) < 0:
-                raise InvalidOption(f"{name} of a retry policy must be zero or more, not {getattr(self, name)!r}")
-        if any(interval < 0 for interval in self.intervals):
-            raise InvalidOption(f"the intervals of a retry policy must be zero or more, not {self.intervals!r}")
+        read_count("max_retries of a retry policy", self.max_retries)
+        read_count("min_interval of a retry policy, in microseconds,", self.min_interval)
+        if self.threshold is not None:
+            read_count("threshold of a retry policy", self.threshold, 1)
+        if isinstance(self.jitter, bool) or not isinstance(self.jitter, int | float) or not 0 <= self.jitter < inf:
+            raise InvalidOption(f"jitter of a retry policy must be zero or more, not {shown(self.jitter)}")
+        waits = self.intervals
+        if not isinstance(waits, list | tuple) or any(type(wait) is not int or wait < 0 for wait in waits):
+            raise InvalidOption(
+                f"intervals of a retry policy must be microseconds, zero or more, not {shown(waits)}; "
+                "with units they are written retry=['1s', '1m']"
+            )
+        force_setattr(self, "intervals", tuple(waits))
+        for name in ("retry_on", "give_up_on"):
+            force_setattr(self, name, error_types(name, getattr(self, name)) or ())
+
+    @classmethod
+    def cap(cls, failed_retry_count: int = 50) -> RetryPolicy:
+        """CAP's: three attempts at once, then from the fourth minute one each minute, 50 in all."""
+        read_count("failed_retry_count", failed_retry_count, 1)
+        return cls(
+            max_retries=failed_retry_count - 1, intervals=(0, 0, 4 * MINUTE, MINUTE), threshold=failed_retry_count
+        )
+
+    @classmethod
+    def exponential(
+        cls,
+        first: Duration = "1s",
+        *,
+        factor: float = 2.0,
+        longest: Duration = "1h",
+        retries: int = 10,
+        jitter: float = 0.1,
+    ) -> RetryPolicy:
+        """Each wait `factor` times the one before, up to `longest`, spread by `jitter`."""
+        wait, limit = float(read_duration("first", first)), read_duration("longest", longest)
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < inf:
+            raise InvalidOption(f"factor must be at least 1, not {shown(factor)}")
+        intervals = []
+        for _ in range(read_count("retries", retries)):
+            wait = min(wait, limit)
+            intervals.append(round(wait))
+            wait *= factor
+        return cls(max_retries=retries, intervals=tuple(intervals), jitter=jitter)
 
     def retries(self, error: BaseException) -> bool:
         """Whether this error is worth another attempt."""
@@ -59,31 +113,7 @@ DEFAULT: Final = RetryPolicy(min_interval=10 * SECOND)
 NEVER: Final = RetryPolicy(max_retries=0, intervals=())
 
 
-def cap(failed_retry_count: int = 50) -> RetryPolicy:
-    """CAP's: three attempts at once, then from the fourth minute one each minute, 50 in all."""
-    if failed_retry_count < 1:
-        raise InvalidOption(f"failed_retry_count must be at least 1, not {failed_retry_count}")
-    return RetryPolicy(
-        max_retries=failed_retry_count - 1,
-        intervals=(0, 0, 4 * MINUTE, MINUTE),
-        threshold=failed_retry_count,
-    )
-
-
-def exponential(
-    first: Duration = "1s", *, factor: float = 2.0, longest: Duration = "1h", retries: int = 10, jitter: float = 0.1
-) -> RetryPolicy:
-    """Each wait `factor` times the one before, up to `longest`, spread by `jitter`."""
-    start, limit = micros(first), micros(longest)
-    if factor < 1 or retries < 0:
-        raise InvalidOption(f"factor is at least 1 and retries zero or more, not {factor} and {retries}")
-    intervals, wait = [], float(start)
-    for _ in range(retries):
-        wait = min(wait, limit)
-        intervals.append(round(wait))
-        wait *= factor
-    return RetryPolicy(max_retries=retries, intervals=tuple(intervals), jitter=jitter)
-
+cap, exponential = RetryPolicy.cap, RetryPolicy.exponential
 
 RetrySpec = RetryPolicy | Sequence[Duration] | int | str | None
 
@@ -106,16 +136,5 @@ def policy(spec: RetrySpec) -> RetryPolicy | int | None:
         return spec
     if not isinstance(spec, Sequence):
         raise InvalidOption(f"retry must be a list of waits, a number of retries, a name or a policy, not {spec!r}")
-    waits = tuple(micros(wait) for wait in spec)
+    waits = tuple(read_duration("retry", wait) for wait in spec)
     return RetryPolicy(max_retries=len(waits), intervals=waits)
-
-
-def error_types(name: str, types: object) -> tuple[type[BaseException], ...] | None:
-    """Exception types as people write them: one, or several."""
-    if types is None:
-        return None
-    listed = tuple(types) if isinstance(types, list | tuple | set | frozenset) else (types,)
-    for one in listed:
-        if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise InvalidOption(f"{name} must name exception types, like ConnectionError; not {one!r}")
-    return listed

@@ -28,6 +28,7 @@ from remuda.bus.handlers.handler import ExecutorKind, HandlerOptions
 from remuda.bus.settings.properties import PROPERTIES
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.model.errors import InvalidOption
+from remuda.model.texts import shown
 
 _PREFIX: Final = "REMUDA_"
 _FILE, _CODE, _ENVIRONMENT = 1, 2, 3
@@ -68,6 +69,10 @@ class Settings:
         environment: Mapping[str, str] | None = None,
     ) -> Settings:
         """Settings from a TOML file, then code, then the environment. The file may be absent unless it is named."""
+        if properties is not None and not isinstance(properties, Mapping):
+            raise InvalidOption(f"settings must map names of settings to values, not {shown(properties)}")
+        if file is not None and not isinstance(file, str | os.PathLike):
+            raise InvalidOption(f"config must be the path of a TOML file, not {shown(file)}")
         settings = cls()
         path = Path(file) if file is not None else Path("remuda.toml")
         if file is not None or path.exists():
@@ -99,9 +104,9 @@ class Settings:
 
     def put(self, name: str, value: Any, source: str, rank: int = _ENVIRONMENT + 1) -> None:
         """Take one setting, or refuse it with its name."""
-        known = property_of(name)
+        known = property_of(name) if isinstance(name, str) else None
         if known is None:
-            raise InvalidOption(f"{source}: unknown setting {name!r}{_hint(name, list(PROPERTIES))}")
+            raise InvalidOption(f"{source}: unknown setting {name!r}{_hint(str(name), list(PROPERTIES))}")
         if name == known + ".":
             raise InvalidOption(f"{source}: {name!r} names no queue after its last dot")
         if name != known and not PROPERTIES[known].per_queue:

@@ -94,7 +94,8 @@ class StreamLog:
         return now is not None and (now.writer, now.sequence) == (seen.writer, seen.sequence)
 
     def ends(self) -> Ends:
-        first, last = self._source.first(), self._source.last()
+        last = self._source.last()
+        first = None if last is None else self._source.first(known=True)
         if first is None or last is None:
             return Ends(0, 0, 0, 0)
         begin, end = first_of(first.number), first_of(last.number + 1)
@@ -291,11 +292,11 @@ class StreamLog:
         last = self.last_entry()
         if last is None:
             return
-        found = self._source.at_time(time - _SKEW)
+        found = self._source.at_time(time - _SKEW, known=True)
         if found is None:
             if time - _SKEW > last.time:
                 return
-            found = self._source.first()
+            found = self._source.first(known=True)
         if found is not None:
             yield from self.entries(found.number, last.number + 1)
 

@@ -27,8 +27,10 @@ from remuda.model.urls import parse_url as parse_place
 AHEAD: Final = 50
 """Entries that the broker sends ahead of what is read."""
 _PATIENCE: Final = 30.0
-_EMPTY: Final = 2.0
-"""A stream without entries is not told from one whose entries are slow to come, but by waiting."""
+_LOOK: Final = 0.5
+_COUNTED: Final = 7.0
+"""RabbitMQ counts the entries of its streams every five seconds. Where it counted none for so long there are none;
+where it counted some they are waited for."""
 _NOT_FOUND: Final = 404
 BROKER_OPTIONS: Final = frozenset({"log", "queue_type", "max_priority", "existing"})
 """What a broker's URL may say beside how to reach it."""
@@ -79,31 +81,34 @@ class StreamSource:
                 finalizer()
 
     def last(self, *, known: bool = False) -> RawEntry | None:
-        """The newest entry; None where there is none. `known` is whether there are some: then they are waited for."""
-        deadline = time.monotonic() + (_PATIENCE if known else _EMPTY)
+        """The newest entry; None where there is none. `known` is whether there are some, which need not be counted."""
         with self._consuming("last") as (channel, consumer):
-            taken: list[Delivery] = []
-            while not taken and time.monotonic() < deadline:
-                taken = self._taken(consumer, 0.2)
-            if not taken and known:
-                raise StorageError(
-                    f"the stream {self!r} sent nothing for {_PATIENCE:g} s, though it has entries; read again"
-                )
+            taken = self._first_come(channel, consumer, known)
             if not taken:
                 return None
             # The broker hands over a whole chunk before it answers the next request, so nothing of it comes later.
-            channel.declare_queue(self.stream, passive=True)
+            self._count(channel)
             while more := self._taken(consumer, 0.0):
                 taken = more
             return _raw(taken[-1])
 
-    def first(self) -> RawEntry | None:
+    def first(self, *, known: bool = False) -> RawEntry | None:
         """The oldest entry that is still there."""
-        return self._one("first", _EMPTY)
+        with self._consuming("first", prefetch=1) as (channel, consumer):
+            taken = self._first_come(channel, consumer, known)
+            return _raw(taken[0]) if taken else None
 
-    def at_time(self, moment: int) -> RawEntry | None:
+    def at_time(self, moment: int, *, known: bool = False) -> RawEntry | None:
         """An entry from which on there are all that came at a time (microseconds) or later; None beyond the last."""
-        return self._one(datetime.fromtimestamp(min(max(moment // 1_000_000, 0), _LAST_SECOND), UTC), _EMPTY)
+        when = datetime.fromtimestamp(min(max(moment // 1_000_000, 0), _LAST_SECOND), UTC)
+        with self._consuming(when, prefetch=1) as (channel, consumer):
+            # The broker reads for all consumers of a channel together. One of the last entry always has something to
+            # come, and with it comes whatever there is from that time on.
+            if not self._first_come(channel, self._joined(channel, "last"), known):
+                return None
+            self._count(channel)
+            taken = self._taken(consumer, 0.0)
+            return _raw(taken[0]) if taken else None
 
     def entries(self, start: int, stop: int) -> Generator[RawEntry, None, None]:
         """Entries from `start` to before `stop`, all of which are there or were."""
@@ -144,16 +149,42 @@ class StreamSource:
                     yield entry
             consumer.ack(taken)
 
-    def _one(self, where: object, wait: float) -> RawEntry | None:
-        with self._consuming(where, prefetch=1) as (_, consumer):
-            taken = self._taken(consumer, wait)
-            return _raw(taken[0]) if taken else None
+    def _first_come(self, channel: Channel, consumer: Consumer, known: bool) -> list[Delivery]:
+        """What comes first, at the start or at the end of the stream; nothing where the stream is empty."""
+        began = time.monotonic()
+        while not (taken := self._taken(consumer, _LOOK)):
+            waited = time.monotonic() - began
+            known = known or self._count(channel) > 0
+            if not known and waited > _COUNTED:
+                return []
+            if waited > _PATIENCE:
+                raise StorageError(
+                    f"the stream {self!r} sent nothing for {waited:.0f} s, though it has entries; read again"
+                )
+        return taken
+
+    def _count(self, channel: Channel) -> int:
+        """How many entries RabbitMQ counted, some seconds ago."""
+        try:
+            return channel.declare_queue(self.stream, passive=True).message_count
+        except AmqpError as error:
+            raise self._lost(error) from error
+
+    def _joined(self, channel: Channel, where: object) -> Consumer:
+        """One more consumer of a channel."""
+        try:
+            return channel.consume(self.stream, arguments={_OFFSET: where})
+        except AmqpError as error:
+            raise self._lost(error) from error
 
     def _taken(self, consumer: Consumer, wait: float) -> list[Delivery]:
         try:
             return consumer.get(AHEAD, timeout=wait)
         except AmqpError as error:
-            raise StorageError(f"the stream {self!r} can no longer be read: {error}; read again") from error
+            raise self._lost(error) from error
+
+    def _lost(self, error: AmqpError) -> StorageError:
+        return StorageError(f"the stream {self!r} can no longer be read: {error}; read again")
 
     @contextlib.contextmanager
     def _consuming(self, where: object, *, prefetch: int = AHEAD) -> Iterator[tuple[Channel, Consumer]]:

@@ -215,6 +215,8 @@ class StreamWriter:
             if self._owned and not self._connection.up:
                 self._connection.close()  # the thread waits for it, in vain
             self._thread.join(self._timeout)
+            if self._owned:
+                self._connection.hurry(_FAREWELL)
             with contextlib.suppress(AmqpError):
                 self._channel.close()
             if self._owned:
@@ -385,11 +387,11 @@ class StreamWriter:
         """The sequences of this writer's entries that are in the stream, behind which nothing old can come in."""
         fence = self._entry([])
         self._publish([fence]).wait(self._timeout)
-        last = self._source.last()
+        last = self._source.last(known=True)
         if last is None:
             return set()
         oldest = decode_entry(0, self._sent[0].entries[0][1]).time
-        begin = self._source.at_time(oldest - _MARGIN)
+        begin = self._source.at_time(oldest - _MARGIN, known=True)
         there: set[int] = set()
         for number, body in self._source.entries(0 if begin is None else begin.number, last.number + 1):
             with contextlib.suppress(Damaged):

@@ -22,18 +22,20 @@ from remuda.server.http.search import MAX_PAGE
 from remuda.server.http.service import ANSWERS, chosen_offsets, seconds
 from remuda.server.http.stream import LogStream, Streams
 from remuda.server.http.users import Role
-from remuda.server.http.values import Query, QueueDetail
+from remuda.server.http.values import Query, QueueDetail, WaitingFilter
 
 MAX_BATCH: Final = 100_000
 _one = msgspec.json.Decoder(wire.NewMessage)
 _many = msgspec.json.Decoder(list[wire.NewMessage])
 _WHOLE: Final = {"type": "integer", "minimum": 0, "maximum": (1 << 62)}
-_STATES: Final = {"type": "string", "pattern": "^[LUQFSKREINX]+$"}
+_STATE_NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State}
+_NAMED: Final = f"({'|'.join(_STATE_NAMES)})"
+_STATES: Final = {"type": "string", "pattern": f"^([{''.join(State)}]+|{_NAMED}(,{_NAMED})*)$"}
 
 _FILTERS: Final = (
     Parameter("queue", "Only this queue."),
     Parameter("topic", "A topic prefix: fruit finds fruit.sour, not fruits.x."),
-    Parameter("state", "Letters of states, such as EIN.", _STATES),
+    Parameter("state", "States by letters, such as EIN, or by names, such as dead,invalid.", _STATES),
     Parameter("since", "Published at or after this time, in microseconds.", _WHOLE),
     Parameter("until", "Published before this time, in microseconds.", _WHOLE),
     Parameter("object", "The object."),
@@ -68,7 +70,7 @@ class Api:
         content = await call.bytes()
         kind = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         queue, wait = call.text("queue"), call.text("timeout")
-        timeout = None if wait is None else min(seconds(wait), 60.0)
+        timeout = None if wait is None else min(seconds("wait", wait), 60.0)
         keys = call.request.headers.getlist("idempotency-key")
 
         async def do() -> bytes:
@@ -147,7 +149,8 @@ class Api:
         await call.run(call.service.remove_queue, call.path("name"), call.user.name)
 
     async def pause(self, call: Call) -> Any:
-        return await self._status(call, "paused")
+        asked = await call.decoded(wire.PauseRequest)
+        return await self._status(call, "paused" if asked.refuse else "only-publish")
 
     async def resume(self, call: Call) -> Any:
         return await self._status(call, "running")
@@ -157,11 +160,16 @@ class Api:
         return _queue(await call.run(call.service.queue, call.path("name")))
 
     async def clear(self, call: Call) -> Any:
-        return wire.Settled(await call.run(call.service.clear, call.path("name"), call.user.name))
+        asked = await call.decoded(wire.ClearRequest)
+        chosen = WaitingFilter(asked.topic or None, asked.reason or None, asked.since, asked.until)
+        return wire.Settled(await call.run(call.service.clear, call.path("name"), call.user.name, chosen))
 
     async def reprocess(self, call: Call) -> Any:
-        chosen = await self._choice(call, await call.decoded(wire.Choice))
-        return wire.Settled(await call.run(call.service.reprocess, call.path("name"), chosen, call.user.name))
+        asked = await call.decoded(wire.ReprocessRequest)
+        chosen = await self._choice(call, asked)
+        retries = asked.waiting and not asked.states and asked.offsets is None and asked.group is None
+        count = await call.run(call.service.reprocess, call.path("name"), chosen, call.user.name, retries=retries)
+        return wire.Settled(count)
 
     async def forget(self, call: Call) -> Any:
         chosen = await self._choice(call, await call.decoded(wire.Choice))
@@ -221,10 +229,13 @@ class Api:
             raise InvalidOption("to is for dead, which may hand a message on to another queue")
         if asked.to is not None:
             await call.run(call.service.queue, asked.to)
-        after = seconds(asked.after)
+        if name != "nack" and (asked.front is not None or asked.counted is not None):
+            raise InvalidOption("front and counted are for nack, which gives a message back to its queue")
+        after = seconds("after", asked.after)
         count = await call.service.answer(
-            delivery, name, rows=asked.rows, after=after, reason=asked.reason, to=asked.to
-        )
+            delivery, name, rows=asked.rows, after=after, reason=asked.reason, to=asked.to,
+            front=asked.front, counted=asked.counted,
+        )  # fmt: skip
         return wire.Settled(count)
 
     async def renew(self, call: Call) -> Any:
@@ -348,10 +359,13 @@ class Api:
                 "POST",
                 f"{queue}/pause",
                 self.pause,
-                "Stop a queue",
+                "Stop delivering messages of a queue; with refuse, take in none either",
                 wire.QueueAnswer,
+                200,
+                wire.PauseRequest,
                 role=operator,
                 problems=(404, 409),
+                optional=True,
             ),
             Operation(
                 "POST",
@@ -366,19 +380,22 @@ class Api:
                 "POST",
                 f"{queue}/clear",
                 self.clear,
-                "End everything that waits",
+                "End everything that waits, or what fits",
                 settled,
+                200,
+                wire.ClearRequest,
                 role=operator,
                 problems=(404, 409),
+                optional=True,
             ),
             Operation(
                 "POST",
                 f"{queue}/reprocess",
                 self.reprocess,
-                "Send dead letters back to the queue",
+                "Send dead letters, and what waits for a retry, back to the queue",
                 settled,
                 200,
-                choice_,
+                wire.ReprocessRequest,
                 role=operator,
                 problems=(404, 409),
                 optional=True,
@@ -507,11 +524,16 @@ def read_query(call: Call, limit: int) -> Query:
     )
 
 
-def read_states(letters: str | None) -> frozenset[State]:
+def read_states(text: str | None) -> frozenset[State]:
+    """States by their letters, `EI`, or by their names, `dead,invalid`."""
+    text = text or ""
     try:
-        return frozenset(map(State, letters or ""))
+        return frozenset(map(State, text))
     except ValueError:
-        raise InvalidOption(f"states are letters of {''.join(State)}, not {(letters or '')[:40]!r}") from None
+        named = [_STATE_NAMES.get(name.strip()) for name in text.split(",")]
+    if None in named:
+        raise InvalidOption(f"states are letters of {''.join(State)}, or names such as dead,invalid, not {text[:40]!r}")
+    return frozenset(state for state in named if state is not None)
 
 
 def choice(

@@ -27,7 +27,7 @@ from remuda.server.http.pageset import Form, PageSet, error_page, in_thread
 from remuda.server.http.problems import Problem
 from remuda.server.http.render import HERE, page
 from remuda.server.http.service import MessagingService
-from remuda.server.http.values import MessageRow, Query, QueueSummary
+from remuda.server.http.values import MessageRow, Query, QueueSummary, WaitingFilter
 
 T = TypeVar("T")
 _log = logging.getLogger("remuda.server")
@@ -235,15 +235,17 @@ class Pages(PageSet):
         service = self._service
         match form.get("action"):
             case "pause":
-                await in_thread(service.set_status, name, "paused", who)
-                said = f"{name} is paused: it takes in and gives out nothing."
+                await in_thread(service.set_status, name, "only-publish", who)
+                said = f"{name} is paused. It still takes messages in."
             case "resume":
                 await in_thread(service.set_status, name, "running", who)
                 said = f"{name} is running."
             case "clear":
                 if form.get("confirm") != name:
                     raise Problem(400, "Not confirmed", f"type {name!r} to confirm; nothing was cleared")
-                count = await in_thread(service.clear, name, who)
+                since, until = (_moment(word, form.get(word)) for word in ("since", "until"))
+                chosen = WaitingFilter(form.get("topic") or None, form.get("reason") or None, since, until)
+                count = await in_thread(service.clear, name, who, chosen)
                 said = f"{_messages(count)} ended. They are among the dead letters and can be reprocessed."
             case "reprocess" | "forget" | "move" as verb:
                 said, back = await self._act_on_dead(name, who, verb, form)
@@ -278,7 +280,8 @@ class Pages(PageSet):
         chosen = choice(None, reason, None, None, offsets)
         back = form.get("back") or f"/queues/{quote(name, safe='')}"
         if verb == "reprocess":
-            count = await in_thread(self._service.reprocess, name, chosen, who)
+            retries = form.get("waiting") == "yes"
+            count = await in_thread(lambda: self._service.reprocess(name, chosen, who, retries=retries))
             return f"{_messages(count)} sent back to {name}.", back
         if verb == "forget":
             count = await in_thread(self._service.forget, name, chosen, who)

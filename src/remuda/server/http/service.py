@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from remuda.broker.delivery import AsyncDelivery
 from remuda.broker.port import Broker
+from remuda.bus.broker_api import clear_waiting, reprocess_retries
 from remuda.bus.bus import Bus
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import check_headers, check_target
+from remuda.bus.publishing.dead_letters import message_filter, waiting_filter
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES, UNROUTED
 from remuda.model.durations import SECOND, Duration, micros, text
 from remuda.model.errors import (
@@ -28,7 +30,7 @@ from remuda.model.errors import (
 from remuda.model.filters import MessageFilter
 from remuda.model.message import CORRELATION, Message, read_priority
 from remuda.model.messages import Messages
-from remuda.model.options import QueueOptions
+from remuda.model.options import QueueOptions, read_duration
 from remuda.model.records import Event
 from remuda.model.results import QueueInfo, Receipt
 from remuda.model.settlement import Outcome, Settlement
@@ -51,6 +53,7 @@ from remuda.server.http.values import (
     Query,
     QueueDetail,
     QueueSummary,
+    WaitingFilter,
 )
 
 T = TypeVar("T")
@@ -133,7 +136,8 @@ class MessagingService:
         if declared.created:
             _audit.info("%s created queue %s", who, name)
         elif declared.differs:
-            asked = ", ".join(f"{option} is {stands!r}" for option, (_, stands) in declared.differs.items())
+            differs = declared.differs.items()
+            asked = ", ".join(f"{option} is {_as_written(option, stands)}" for option, (_, stands) in differs)
             raise InvalidOption(f"queue {name!r} exists with other options: {asked}; nothing was changed")
         return declared.created
 
@@ -154,9 +158,15 @@ class MessagingService:
         self.broker.ask(lambda broker: broker.remove_queue(name, who=who))
         self.broker.forget(name)
 
-    def clear(self, name: str, who: str) -> int:
-        _audit.info("%s clears queue %s", who, name)
-        return self.broker.ask(lambda broker: broker.clear(name, who=who))
+    def clear(self, name: str, who: str, chosen: WaitingFilter | None = None) -> int:
+        """End what waits in a queue: all of it, or what is chosen."""
+        if chosen is None or chosen == WaitingFilter():
+            _audit.info("%s clears queue %s", who, name)
+            return self.broker.ask(lambda broker: broker.clear(name, who=who))
+        _audit.info("%s clears messages of queue %s: %s", who, name, _told(chosen))
+        published = message_filter(since=chosen.since, until=chosen.until)
+        wanted = waiting_filter(name, chosen.topic, chosen.reason, published)
+        return self.broker.ask(lambda broker: clear_waiting(broker, name, wanted, who))
 
     def _summary(self, info: QueueInfo) -> QueueSummary:
         published, done, failed = self.broker.rates.per_second(info.name)
@@ -179,9 +189,13 @@ class MessagingService:
 
     # Messages that ended without success
 
-    def reprocess(self, queue: str, chosen: MessageFilter, who: str) -> int:
+    def reprocess(self, queue: str, chosen: MessageFilter, who: str, *, retries: bool = False) -> int:
+        """Send dead letters back to their queue; with `retries` also what waits for one, and fits the filter."""
         _audit.info("%s reprocesses messages of %s: %s", who, queue, _told(chosen))
-        return self.broker.ask(lambda broker: broker.reprocess(queue, chosen, who=who))
+        count = self.broker.ask(lambda broker: broker.reprocess(queue, chosen, who=who))
+        if retries:
+            count += self.broker.ask(lambda broker: reprocess_retries(broker, queue, chosen, who))
+        return count
 
     def forget(self, queue: str, chosen: MessageFilter, who: str) -> int:
         _audit.info("%s forgets messages of %s: %s", who, queue, _told(chosen))
@@ -437,8 +451,11 @@ class MessagingService:
         after: Duration = 0,
         reason: str | None = None,
         to: str | None = None,
+        front: bool | None = None,
+        counted: bool | None = None,
     ) -> int:
-        settlement = Settlement(ANSWERS[answer], reason, micros(after) or None, delivery.consumer, to=to)
+        delay = micros(after) or None
+        settlement = Settlement(ANSWERS[answer], reason, delay, delivery.consumer, to=to, front=front, counted=counted)
         return await delivery.answer(settlement, rows)
 
     async def renew(self, delivery: AsyncDelivery) -> bool:
@@ -523,14 +540,16 @@ def options_of(options: QueueOptions) -> dict[str, Any]:
     """All options as people write them."""
     shown: dict[str, Any] = {}
     for name in options.__struct_fields__:
-        value = getattr(options, name)
-        if name in _DURATIONS:
-            shown[name] = text(value)
-        elif isinstance(value, tuple):
-            shown[name] = list(value)
-        else:
-            shown[name] = value.value if hasattr(value, "value") else value
+        shown[name] = _as_written(name, getattr(options, name))
     return shown
+
+
+def _as_written(option: str, value: Any) -> Any:
+    if option in _DURATIONS:
+        return text(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value.value if hasattr(value, "value") else value
 
 
 def shown_body(body: bytes) -> dict[str, Any]:
@@ -541,9 +560,9 @@ def shown_body(body: bytes) -> dict[str, Any]:
         return {"base64": msgspec.to_builtins(body)}
 
 
-def _told(chosen: MessageFilter) -> str:
-    words = {name: value for name in ("reason", "since", "until") if (value := getattr(chosen, name))}
-    if chosen.offsets is not None:
+def _told(chosen: MessageFilter | WaitingFilter) -> str:
+    words = {name: value for name in ("topic", "reason", "since", "until") if (value := getattr(chosen, name, None))}
+    if isinstance(chosen, MessageFilter) and chosen.offsets is not None:
         words["messages"] = sum(count for _, count in chosen.offsets)
     return ", ".join(f"{name} {value}" for name, value in words.items()) or "all"
 
@@ -556,5 +575,5 @@ def priority_of(value: int | str) -> int:
         raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
 
 
-def seconds(value: Duration) -> float:
-    return micros(value) / SECOND
+def seconds(name: str, value: Duration) -> float:
+    return read_duration(name, value) / SECOND

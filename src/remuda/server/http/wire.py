@@ -86,6 +86,10 @@ class AnswerRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     reason: Annotated[str, Meta(max_length=2000)] | None = None
     to: Name | None = None
     """Of `dead`: the queue that goes on with it."""
+    front: bool | None = None
+    """Of `nack`: back before all others of its priority, or behind them, in place of what the queue says."""
+    counted: bool | None = None
+    """Of `nack`: whether the attempt counts."""
 
 
 class Settled(msgspec.Struct, frozen=True, rename="camel"):
@@ -107,6 +111,27 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
     until: Annotated[int, Meta(ge=0)] | None = None
     offsets: Numbers | None = None
     group: str | None = None
+
+
+class ReprocessRequest(Choice, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    waiting: bool = True
+    """Also those that wait for a retry, unless states, offsets or a group choose among dead letters."""
+
+
+class ClearRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which messages that wait: all words given must hold; without any, all of them."""
+
+    topic: str | None = None
+    reason: str | None = None
+    """Part of the reason of their last failure."""
+    since: Annotated[int, Meta(ge=0)] | None = None
+    """Published at or after this time."""
+    until: Annotated[int, Meta(ge=0)] | None = None
+
+
+class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    refuse: bool = False
+    """Take in nothing either: publishers are refused."""
 
 
 class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

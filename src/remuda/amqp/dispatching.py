@@ -1,0 +1,147 @@
+"""What came over a connection, handed to whom it concerns: consumers, and who waits for an answer or for confirms."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from remuda.amqp.channel import Channel, Reply
+from remuda.amqp.confirms import Receipt
+from remuda.amqp.consumer import Consumer
+from remuda.amqp.delivery import Delivery
+from remuda.amqp.errors import ChannelClosed, ConnectionClosed, ConnectionEnded, ConsumerCancelled
+from remuda.amqp.frames import Event, method_frame
+from remuda.amqp.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsumeOk,
+    BasicDeliver,
+    BasicGetOk,
+    BasicNack,
+    BasicReturn,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelFlow,
+    ChannelFlowOk,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionUnblocked,
+    Method,
+)
+from remuda.amqp.reading import Deliveries
+
+if TYPE_CHECKING:
+    from remuda.amqp.connection import Connection
+
+_LOG: Final = logging.getLogger("remuda.amqp")
+
+
+class Dispatcher:
+    """Works in the connection's thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def dispatch(self, events: list[Event]) -> int:
+        """Hand on what came, deliveries of one consumer together; how many of these wait where the fewest do."""
+        delivered: dict[Consumer, list[Delivery]] = {}
+        settled: list[Receipt] = []
+        answered: list[Reply] = []
+        connection = self._connection
+        with connection.changed:
+            for number, method, properties, body in events:
+                channel = connection.channels.get(number)
+                if channel is None:
+                    if number == 0:
+                        self._control(method)
+                    else:
+                        connection.restorer.answered_late(number, method)
+                elif type(method) is BasicDeliver:
+                    consumer = channel.consumers.get(method.consumer_tag)
+                    if consumer is not None:
+                        delivery = Delivery(
+                            method.delivery_tag, channel.epoch, method.redelivered, method.exchange,
+                            method.routing_key, properties, body,
+                        )  # fmt: skip
+                        delivered.setdefault(consumer, []).append(delivery)
+                elif type(method) is Deliveries:
+                    consumer = channel.consumers.get(method.like.consumer_tag)
+                    if consumer is not None:
+                        delivered.setdefault(consumer, []).extend(method.of_epoch(channel.epoch))
+                elif type(method) is BasicAck:
+                    settled += channel.tracker.answer(method.delivery_tag, method.multiple, True)
+                elif type(method) is BasicNack:
+                    settled += channel.tracker.answer(method.delivery_tag, method.multiple, False)
+                elif type(method) is BasicConsumeOk and channel.resuming.pop(method.consumer_tag, None) is not None:
+                    continue
+                elif (reply := channel.reply) is not None and isinstance(method, reply.kinds):
+                    if isinstance(method, BasicGetOk):
+                        channel.window.delivered([method.delivery_tag])
+                    channel.reply = None
+                    reply.answer(method, properties, body)
+                    answered.append(reply)
+                else:
+                    settled += self._on_channel(channel, method, properties, body)
+            for consumer, batch in delivered.items():
+                if not consumer.request.no_ack and batch[-1].epoch == consumer.channel.epoch:
+                    consumer.channel.window.delivered([delivery.tag for delivery in batch])
+        waiting = [
+            consumer.extend(batch) for consumer, batch in delivered.items() if batch[-1].epoch == consumer.channel.epoch
+        ]
+        for reply in answered:
+            reply.done.set()
+        for receipt in settled:
+            receipt.settle()
+        return min(waiting) if waiting and not answered and not settled else 0
+
+    def _on_channel(self, channel: Channel, method: Method, properties: bytes, body: bytes) -> list[Receipt]:
+        if isinstance(method, ChannelClose):
+            return self._closed(channel, method)
+        connection = self._connection
+        if isinstance(method, BasicReturn):
+            if channel.tracker.returned(method, properties, body) is None and channel.confirms:
+                _LOG.warning("a message for %r %r came back that was not published here", method.exchange, method.text)
+        elif isinstance(method, BasicCancel):
+            consumer = channel.consumers.pop(method.consumer_tag, None)
+            if not method.no_wait:
+                connection.put(method_frame(channel.number, BasicCancelOk(method.consumer_tag)))
+            if consumer is not None:
+                name = consumer.request.queue
+                consumer.end(ConsumerCancelled(f"the broker ended the consumer of queue {name!r}; is it deleted?"))
+                connection.tell_change()
+        elif isinstance(method, ChannelFlow):
+            connection.put(method_frame(channel.number, ChannelFlowOk(method.active)))
+        return []
+
+    def _closed(self, channel: Channel, method: ChannelClose) -> list[Receipt]:
+        """The broker closed a channel, as it does when it refuses a request: it is opened again."""
+        connection = self._connection
+        connection.put(method_frame(channel.number, ChannelCloseOk()))
+        connection.forget_unread(channel.number)
+        connection.restorer.add(channel)
+        closed = ChannelClosed(method.code, method.text, "channel")
+        blamed = next(iter(channel.resuming.values()), None)
+        receipts = channel.lost(closed)
+        if blamed is not None:
+            channel.consumers.pop(blamed.tag, None)
+            blamed.end(ConsumerCancelled(f"queue {blamed.request.queue!r} can no longer be consumed: {closed}"))
+        connection.last_error = f"channel {channel.number}: {method.code} {method.text}"
+        connection.changed.notify_all()
+        connection.tell_change()
+        return receipts
+
+    def _control(self, method: Method) -> None:
+        connection = self._connection
+        if isinstance(method, ConnectionClose):
+            connection.last_words(ConnectionCloseOk())
+            raise ConnectionClosed(method.code, method.text, "connection")
+        if isinstance(method, ConnectionCloseOk):
+            raise ConnectionEnded("the connection was closed by this program; open another one")
+        if isinstance(method, ConnectionBlocked):
+            connection.blocked = method.reason or "no reason given"
+            _LOG.warning("the broker takes nothing in: %s", connection.blocked)
+        elif isinstance(method, ConnectionUnblocked):
+            connection.blocked = None
+            _LOG.info("the broker takes messages in again")

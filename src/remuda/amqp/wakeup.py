@@ -1,0 +1,45 @@
+"""Waking a thread that waits in `poll`."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from typing import Final
+
+from remuda.keeping import keeping_interpreter
+
+_write: Final = keeping_interpreter("write", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+
+
+class Wakeup:
+    """A pipe to itself. It is written to only while the other end sleeps, so that most wakes cost no system call; and
+    whoever writes keeps the interpreter, else the thread that wakes up takes it from the one that has work to go on
+    with."""
+
+    def __init__(self) -> None:
+        self.awake = True
+        """Whether the thread will look at everything before it sleeps again."""
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+
+    def wake(self) -> None:
+        if not self.awake:
+            self.awake = True
+            if _write is not None:
+                _write(self._writer, b"!", 1)
+            else:
+                with contextlib.suppress(OSError):
+                    os.write(self._writer, b"!")
+
+    def drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.reader, 4096)
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._writer >= 0:
+            os.close(self.reader)
+            os.close(self._writer)
+            self.reader = self._writer = -1
