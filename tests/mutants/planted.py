@@ -56,8 +56,8 @@ MUTANTS: Final = (
     Mutant(
         "a directory that two processes may lock",
         "log/directory.py",
-        "            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))\n",
-        "            pass\n",
+        "                fcntl.flock(handle, how)\n            except BlockingIOError",
+        "                pass\n            except BlockingIOError",
         "tests/faults/test_directories.py::test_l7_the_lock_cannot_be_got_round_by_removing_a_file",
     ),
     Mutant(
