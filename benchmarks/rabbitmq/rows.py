@@ -147,12 +147,11 @@ def _median(jobs: dict[str, list[Job]], of: Callable[[Job], float], digits: int 
 
 
 def _bound(settings: dict[str, Any]) -> str:
-    """Of all CPU that a message takes, how much is RabbitMQ's, and how much of the machine it has."""
+    """Who has the greater part of all CPU that a message takes."""
     server, own = settings["server_cpu_us_per_message"]["remuda"], settings["cpu_us_per_message"]["remuda"]
-    return (
-        f"RabbitMQ: {server:.0f} of the {server + own:.0f} µs of CPU that a message takes, "
-        f"{settings['server_cores_busy']['remuda']:.1f} of {os.cpu_count()} cores"
-    )
+    shares = f"{server:.0f} µs of CPU for each message in RabbitMQ and {own:.0f} here"
+    busy = f"RabbitMQ takes {settings['server_cores_busy']['remuda']:.1f} of {os.cpu_count()} cores"
+    return f"{'RabbitMQ' if server > own else 'this process'}: {shares}; {busy}"
 
 
 @contextmanager

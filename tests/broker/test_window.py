@@ -74,3 +74,14 @@ def test_discarded_messages_make_room() -> None:
     held.put(4, batch(4, 2))
     assert taken(held, (2, 2)) == [b"2", b"3"]
     assert taken(held, (4, 2)) == [b"4", b"5"]
+
+
+def test_large_messages_wait_in_the_log() -> None:
+    """Q21: five hundred of them would not fit into memory."""
+    held = Window(500)
+    held.put(0, Messages(bodies=[b"x" * 100_000], name="orders"))
+    held.put(1, Messages(bodies=[b"x" * 100_000, b"small"], name="orders"))
+    assert held.size == 0
+    held.put(3, Messages(bodies=[b"x" * 20_000, *[b"small"] * 9], name="orders"))
+    assert held.size == 10
+    assert taken(held, (0, 1)) is None

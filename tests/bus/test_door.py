@@ -1,7 +1,10 @@
 """What a user hands to a bus is checked where it is written: by an error that names it, before anything is kept."""
 
+import asyncio
 import datetime
 import logging
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from remuda import (
     Middleware,
     NotNow,
     Priority,
+    RemudaError,
     Retry,
     RetryPolicy,
+    handles,
 )
 
 
@@ -177,6 +182,67 @@ def test_a_hook_is_a_function() -> None:
         Bus().on_startup(5)  # type: ignore[type-var]
     with pytest.raises(InvalidOption, match="on_shutdown takes a function"):
         Bus().on_shutdown(None)  # type: ignore[type-var]
+    with pytest.raises(InvalidOption, match=r"on_startup calls .* without arguments: missing a required argument: 'x'"):
+        Bus().on_startup(lambda x: None)
+    assert callable(Bus().on_startup(lambda x=5: None))
+
+
+def test_a_decorator_without_its_argument_is_refused() -> None:
+    """B2: a method under a bare @handles would silently handle nothing."""
+    bus = Bus()
+
+    def ship(order: int) -> None: ...
+
+    bare: list[tuple[Callable[[], object], str]] = [
+        (lambda: bus.subscribe(ship), "@bus.subscribe('topic')"),  # type: ignore[arg-type]
+        (lambda: handles(ship), "@handles('topic')"),  # type: ignore[arg-type]
+        (lambda: bus.provide(ship), "@bus.provide(Session)"),
+    ]
+    for decorate, written in bare:
+        with pytest.raises(InvalidOption, match=re.escape(written)):
+            decorate()
+    with pytest.raises(InvalidOption, match="handles needs at least one topic"):
+        handles()
+    with pytest.raises(InvalidOption, match="timeout: 'soon'"):
+        handles("a", timeout="soon")
+
+
+def test_a_class_in_place_of_its_instance_is_told() -> None:
+    """B2"""
+
+    class Warehouse:
+        @handles("a")
+        def reserve(self, order: int) -> None: ...
+
+    with pytest.raises(InvalidOption, match=re.escape("subscribe_class takes an instance: write Warehouse(…)")):
+        Bus().subscribe_class(Warehouse)
+
+
+def test_a_second_run_is_refused_and_does_not_end_the_first() -> None:
+    """B16: handlers that an application has started go on when something else tries to run them too."""
+    with Bus() as bus:
+        bus.subscribe("a", queue="a")(lambda body: body)
+        bus.start()
+        with pytest.raises(RemudaError, match="already running"):
+            bus.run(until_idle=True)
+        with pytest.raises(RemudaError, match="already running"):
+            asyncio.run(bus.run_async(until_idle=True))
+        assert bus.running
+        assert bus.call("a", 1, timeout="30s") == 1
+        with pytest.raises(RemudaError, match="the bus is running"):
+            bus.testing()
+        bus.stop()
+        assert not bus.running
+
+
+def test_a_call_that_nobody_can_answer_here_says_so() -> None:
+    """B1"""
+    with Bus() as bus:
+        bus.subscribe("a", queue="a")(lambda body: 1)
+        with pytest.raises(TimeoutError, match=r"No handlers run in this process: bus\.start\(\) starts them"):
+            bus.call("a", 1, timeout="20ms")
+        bus.start()
+        assert bus.call("a", 1, timeout="30s") == 1
 
 
 def test_a_wildcard_inside_a_word_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -220,6 +286,35 @@ def test_a_retry_policy_refuses_what_it_cannot_follow(options: dict[str, Any], n
     """B4"""
     with pytest.raises(InvalidOption, match=named):
         RetryPolicy(**options)
+
+
+def test_named_policies_take_other_numbers() -> None:
+    """B5: `failed_retry_count` is the number of attempts in all, after which the threshold callback fires."""
+    told: list[tuple[str, str, str]] = []
+    bus = Bus(on_threshold=lambda *what: told.append(what))
+    attempts: list[int] = []
+
+    @bus.subscribe("a", queue="a", retry=RetryPolicy.cap(failed_retry_count=4))
+    def fail(attempt: Attempt) -> None:
+        attempts.append(int(attempt))
+        raise ValueError("no")
+
+    with bus.testing() as test:
+        id = test.publish("a")
+        test.run()
+        test.advance("1h")
+    assert (attempts, told) == ([1, 2, 3, 4], [("a", id, "ValueError: no")])
+    assert RetryPolicy.exponential("1s", factor=3, longest="5s", retries=3).intervals == (
+        1_000_000,
+        3_000_000,
+        5_000_000,
+    )
+    for wrong in (0, -1, "5", True):
+        with pytest.raises(InvalidOption, match="failed_retry_count"):
+            RetryPolicy.cap(wrong)  # type: ignore[arg-type]
+    for option, value in (("first", "soon"), ("factor", 0.5), ("factor", "2"), ("retries", -1), ("longest", -1)):
+        with pytest.raises(InvalidOption, match=option):
+            RetryPolicy.exponential(**{option: value})  # type: ignore[arg-type]
 
 
 def test_a_retry_policy_takes_lists_of_intervals_and_of_errors() -> None:

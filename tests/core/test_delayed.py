@@ -154,6 +154,24 @@ def test_q15_what_comes_meanwhile_stands_behind_what_was_due(restarts: bool, mon
     assert line == [*expected[3:], *range(20, 26)]
 
 
+def test_q15_what_comes_after_a_clock_was_set_back_stands_behind_what_came_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("remuda.core.queue.SLICE", 2)
+    bench = Bench(PULL)
+    for number in range(20):
+        bench.publish(str(number), due=bench.now + 1)
+    bench.now += 1000
+    bench.publish("before")
+    core = Core(Snowflakes(1))
+    snapshot.load(core, snapshot.save(bench.core))
+    bench.core = core  # a process with another clock goes on
+    bench.now -= 500
+    bench.publish("after")
+    bench.core.queues["q"].release_due(bench.now)
+    assert bench.line() == list(range(22))
+
+
 def test_q15_a_higher_priority_goes_first_though_it_came_due_among_many() -> None:
     bench = due_together(3 * SLICE)
     bench.now -= 1000

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -338,12 +338,16 @@ class Blow:
     """One interrupt, at the n-th place in Remuda at which Python looks for a signal: where a function begins, and after
     a call into C."""
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, after: Container[str] | None = None) -> None:
         self._left = place
+        self._after = after
+        """Names of functions in C: only the places after these count."""
         self.came = False
 
-    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event in ("call", "c_return") and f"{os.sep}remuda{os.sep}" in frame.f_code.co_filename:
+            if self._after is not None and (event == "call" or arg.__name__ not in self._after):
+                return
             self._left -= 1
             if self._left == 0:
                 self.came = True

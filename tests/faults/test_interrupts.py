@@ -20,7 +20,8 @@ import pytest
 from remuda import Message, open_broker
 from remuda.broker.embedded.commit import GroupCommit
 from remuda.broker.embedded.inbox import Inbox
-from remuda.model.errors import NotFound, StorageError
+from remuda.broker.threads import EmbeddedBroker
+from remuda.model.errors import DirectoryInUse, NotFound, StorageError
 from tests.faults.storms import Account, Blow, Interrupted, Sweep
 
 pytestmark = pytest.mark.faults
@@ -221,6 +222,33 @@ def test_l2_a_call_that_is_interrupted_anywhere_loses_nothing_and_tells_everyone
     sweep.run()
     assert not account.faults
     assert sweep.places > 10
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("after", [{"open", "extend", "flock"}, None], ids=["files", "all"])
+def test_l7_an_opening_that_is_interrupted_anywhere_lets_the_directory_go(
+    tmp_path: Path, after: set[str] | None
+) -> None:
+    place, came = 1, True
+    while came:
+        blow = Blow(place, after)
+        with contextlib.suppress(Interrupted):
+            blow.strike(lambda: open_broker(tmp_path, shared=False, sync="os")).close()
+        open_soon(tmp_path).close()
+        came = blow.came
+        place += 1 if after else 199
+    assert place > 10
+
+
+def open_soon(path: Path) -> EmbeddedBroker:
+    """Where the opening went on to the threads it starts, those let the directory go a moment later."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return open_broker(path, shared=False, sync="os")
+        except DirectoryInUse:
+            assert time.monotonic() < end, "an opening that was interrupted keeps the directory"
+            time.sleep(0.01)
 
 
 def interrupt(*args: object, **options: object) -> Any:

@@ -87,7 +87,7 @@ def test_reserved_room_reads_as_zeros_or_is_not_there(disk: Disk) -> None:
 
 def test_l7_a_second_process_is_told_who_holds_the_directory(tmp_path: Path) -> None:
     script = (
-        "import sys; from remuda.log.disk import DirectoryDisk; DirectoryDisk(sys.argv[1]).lock();"
+        "import sys; from remuda.log.disk import DirectoryDisk; disk = DirectoryDisk(sys.argv[1]); disk.lock();"
         "print('locked', flush=True); sys.stdin.read()"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -126,7 +126,7 @@ def check_report(sim: Simulation, holes: bool) -> None:
     if not holes and not sim.damaged:
         require(not report.state_lost, "L3: the state was lost")
         # A segment's header may be lost while all its records are there.
-        damages = [one for one in report.damages if one.records or not sim.power_was_lost]
+        damages = [one for one in report.damages if one.records or one.messages or one.events or not sim.power_was_lost]
         require(not damages, f"L3: there is damage where nothing was damaged: {report.describe()}")
 
 

@@ -73,6 +73,8 @@ class Connection:
         self._patience = self.options.reply_timeout
         self.hurries = False
         """Whether the program wants to end."""
+        self.mute = False
+        """Whether the broker left it unanswered then."""
         self.unsent_acks: set[Channel] = set()
         self.unbounded: set[Consumer] = set()
         """Consumers that no prefetch bounds."""
@@ -249,7 +251,7 @@ class Connection:
             if channel.epoch != epoch or channel.ended is not None or channel.reply is not reply:
                 return
             if self.hurries:
-                self._patience = min(self._patience, _HASTE)
+                self.mute, self._patience = True, min(self._patience, _HASTE)
             if not self.up or (waited is not None and self._heartbeats.silence() > waited):
                 self.give_up(reason)
                 return

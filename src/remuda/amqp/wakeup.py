@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+from typing import Final
+
+from remuda.keeping import keeping_interpreter
+
+_write: Final = keeping_interpreter("write", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 
 
 class Wakeup:
-    """A pipe to itself. It is written to only while the other end sleeps, so that most wakes cost no system call."""
+    """A pipe to itself. It is written to only while the other end sleeps, so that most wakes cost no system call; and
+    whoever writes keeps the interpreter, else the thread that wakes up takes it from the one that has work to go on
+    with."""
 
     def __init__(self) -> None:
         self.awake = True
@@ -19,8 +27,11 @@ class Wakeup:
     def wake(self) -> None:
         if not self.awake:
             self.awake = True
-            with contextlib.suppress(OSError):
-                os.write(self._writer, b"!")
+            if _write is not None:
+                _write(self._writer, b"!", 1)
+            else:
+                with contextlib.suppress(OSError):
+                    os.write(self._writer, b"!")
 
     def drain(self) -> None:
         with contextlib.suppress(BlockingIOError):

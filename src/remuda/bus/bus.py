@@ -172,6 +172,8 @@ class Bus:
     def subscribe_class(self, instance: object) -> None:
         """Register the methods of an object that were marked with `handles`."""
         found = list(marked_methods(instance))
+        if isinstance(instance, type) and any(door.needs_instance(method) for method, _, _ in found):
+            raise InvalidOption(f"subscribe_class takes an instance: write {instance.__name__}(…), not the class")
         if not found:
             raise InvalidOption(f"no method of {type(instance).__name__} is marked with @handles")
         for method, topics, options in found:
@@ -211,6 +213,8 @@ class Bus:
 
         The function may take the `Context`. It may be a coroutine, or a generator that cleans up after its `yield`.
         """
+
+        door.check_type("provide", wanted)
 
         def register(function: F) -> F:
             self._providers.add(wanted, function)
@@ -435,6 +439,11 @@ class Bus:
                 self._broker = broker
                 self._closed = False
             return self._broker
+
+    @property
+    def running(self) -> bool:
+        """Whether handlers run in this process."""
+        return self._running.running
 
     def run(self, *, until_idle: bool = False, grace: Duration = "10s", timeout: Duration | None = None) -> None:
         """Handle messages until `stop` is called, or until none is left to be handled now.

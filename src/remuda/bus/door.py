@@ -43,10 +43,29 @@ def read_hook(name: str, function: F) -> F:
         raise InvalidOption(f"{name} takes a function, not {shown(function)}; it is written @bus.{name}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOption(
-            f"{name} takes a function or a coroutine, and {function.__qualname__} is a generator, whose body would "
+            f"{name} takes a function or a coroutine, and {_named(function)} is a generator, whose body would "
             "never run; write what comes before its yield into on_startup, and the rest into on_shutdown"
         )
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise InvalidOption(f"{name} calls {_named(function)} without arguments: {error}") from None
+    except ValueError:
+        pass  # a builtin that does not tell
     return function
+
+
+def check_type(name: str, wanted: Any) -> None:
+    """Raise `InvalidOption` for what cannot be the annotation of a parameter."""
+    if wanted is None or inspect.isroutine(wanted) or isinstance(wanted, str | bytes | int | float):
+        raise InvalidOption(
+            f"{name} takes the type that handlers ask for, not {shown(wanted)}; it is written @bus.{name}(Session)"
+        )
+
+
+def needs_instance(method: Callable[..., Any]) -> bool:
+    """Whether a method was taken from its class, and would miss its `self`."""
+    return inspect.isfunction(method) and next(iter(inspect.signature(method).parameters), None) == "self"
 
 
 def read_bodies(bodies: Any) -> Iterable[Any]:
@@ -76,3 +95,7 @@ def read_messages(messages: Any) -> Messages:
 _HOOKS = (
     "before_publish", "after_publish", "publish_error", "before_handle", "after_handle", "handle_error",
 )  # fmt: skip
+
+
+def _named(function: Any) -> str:
+    return str(getattr(function, "__qualname__", function))

@@ -307,6 +307,12 @@ class DelayedMessages(ColumnMap):
         self._orders += 1
         return BEHIND + self._orders
 
+    def behind(self, level: Level, time: int) -> int:
+        """The time to give to such a message: not before that of those it stands behind, also where a clock was set
+        back since they came."""
+        line = self._lines.get(level)
+        return time if line is None else max(time, line.arrived)
+
     def _plan(self, piece: MessageRange) -> None:
         due, deadline, first = piece.due, piece.deadline, piece.first
         sooner = due if due < deadline else deadline

@@ -260,7 +260,9 @@ class Queue(Leases):
         return self.delayed.has_due(time, level)
 
     def _stand_behind(self, piece: MessageRange) -> None:
-        self.delayed.add(msgspec.structs.replace(piece, order=self.delayed.next_order()))
+        delayed = self.delayed
+        due = delayed.behind((piece.priority, piece.front), piece.due)
+        delayed.add(msgspec.structs.replace(piece, due=due, order=delayed.next_order()))
 
     def _join(self, piece: MessageRange) -> None:
         if piece.redelivered:

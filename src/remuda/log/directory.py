@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import json
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -70,6 +72,8 @@ class DirectoryDisk:
     ) -> None:
         self._root = Path(path)
         self._locks: list[int] = []
+        self._opened: list[int] = []
+        """What is locked, or about to be. It is let go with this object, if an interrupt kept others from doing so."""
         self._group = group
         self._shared = shared
         self.epoch = 0
@@ -171,40 +175,52 @@ class DirectoryDisk:
         self._lock(wait=True)
 
     def _lock(self, *, wait: bool) -> None:
-        handles: list[int] = []
+        if self._locks:
+            raise self._in_use()
         try:
             # The directory itself is locked: a file in it could be removed and made anew beside its holder.
             self._inspect()
-            handles.append(self._lock_root(wait))
-            handles.append(self._lock_file(wait))
+            self._lock_root(wait)
+            note = self._lock_file(wait)
             # Another process may have put a marker here, or files, since this disk was made.
             self._inspect()
             self._check_owner()
-            before = read_holder(os.pread(handles[-1], 256, 0))
+            before = read_holder(os.pread(note, 256, 0))
             # Or it was killed after it made a folder here and before it made that last.
             sync_folder(self._root)
             if not before.epoch:
                 sync_folder(self._root.parent)  # whoever had a number had done so
             self.epoch = before.epoch + 1
-            note = f"{os.getpid()}\n{self.epoch}\n{SHARED if self._shared else EXCLUSIVE}\n".encode()
-            os.pwrite(handles[-1], note, 0)
+            text = f"{os.getpid()}\n{self.epoch}\n{SHARED if self._shared else EXCLUSIVE}\n".encode()
+            os.pwrite(note, text, 0)
             # Not synced: who is to be kept out by it reads it from the same system, and dies with that.
-            os.ftruncate(handles[-1], len(note))
+            os.ftruncate(note, len(text))
             if not (self._root / MARKER).exists():
                 self.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
             self._sweep()
+            self._locks = self._opened
         except BaseException as error:
-            for handle in handles:
-                os.close(handle)
+            DirectoryDisk.unlock(self)
             if isinstance(error, OSError):
                 raise (_full(LOCK) if error.errno in _NO_ROOM else _not_writable(self._root, error)) from error
             raise
-        self._locks = handles
 
     def unlock(self) -> None:
-        handles, self._locks = self._locks, []
-        for handle in handles:
-            os.close(handle)
+        self._locks = []
+        self._close_opened()
+
+    def _open(self, path: Path, flags: int, mode: int = 0) -> int:
+        # In one call into C, so that no interrupt lands between the opening and the noting.
+        self._opened.extend(map(os.open, (path,), (flags | os.O_CLOEXEC,), (mode,)))
+        return self._opened[-1]
+
+    def _close_opened(self) -> None:
+        handles, self._opened = self._opened, []
+        deque(map(os.close, handles), maxlen=0)
+
+    def __del__(self) -> None:
+        if getattr(self, "_opened", None):
+            self._close_opened()
 
     def holder(self) -> Holder:
         """Who has the directory, or had it last."""
@@ -241,41 +257,45 @@ class DirectoryDisk:
         except FileNotFoundError:
             return False
 
-    def _lock_root(self, wait: bool) -> int:
+    def _lock_root(self, wait: bool) -> None:
         while True:
-            handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                self._flock(handle, wait)
-                if os.path.samestat(os.fstat(handle), os.stat(self._root)):
-                    return handle
-            except BaseException:
-                os.close(handle)
-                raise
-            os.close(handle)  # another directory was put in its place while we waited
+            handle = self._open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+            self._flock(handle, wait)
+            if os.path.samestat(os.fstat(handle), os.stat(self._root)):
+                return
+            self._close_opened()  # another directory was put in its place while we waited
 
     def _lock_file(self, wait: bool) -> int:
         """The file that tells who has the directory, which versions before this one lock alone."""
-        handle = self._create(self._root / LOCK, os.O_RDWR)
-        try:
-            self._flock(handle, wait)
-        except BaseException:
-            os.close(handle)
-            raise
+        path = self._root / LOCK
+        handle = self._open(path, os.O_RDWR | os.O_CREAT | _SAFELY, self._file_mode)
+        self._check_created(handle, path)
+        self._flock(handle, wait)
         return handle
 
     def _flock(self, handle: int, wait: bool) -> None:
+        how = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            try:
+                fcntl.flock(handle, how)
+            except BlockingIOError:
+                if self.holder().pid not in (0, os.getpid()):
+                    raise
+                gc.collect()  # an opening in this process that was interrupted may still wait to be cleared away
+                fcntl.flock(handle, how)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise StorageError(
                     f"directory {str(self._root)!r} cannot be locked: {error.strerror}; nothing was changed. "
                     "Choose a directory on a local disk"
                 ) from error
-            raise DirectoryInUse(
-                f"directory {str(self._root)!r} is open in process {self.holder().pid or '(unknown)'}; nothing was "
-                "changed. Stop that process, connect to it, or choose another directory"
-            ) from None
+            raise self._in_use() from None
+
+    def _in_use(self) -> DirectoryInUse:
+        return DirectoryInUse(
+            f"directory {str(self._root)!r} is open in process {self.holder().pid or '(unknown)'}; nothing was "
+            "changed. Stop that process, connect to it, or choose another directory"
+        )
 
     def _inspect(self) -> None:
         """Refuse what nobody but us should have put here, before anything is opened or cut."""
@@ -317,16 +337,23 @@ class DirectoryDisk:
 
     def _create(self, path: Path, flags: int) -> int:
         """Open a file for writing, made if there is none; never through a link."""
-        handle = os.open(path, flags | os.O_CREAT | _SAFELY, 0o660 if self._group else 0o600)
+        handle = os.open(path, flags | os.O_CREAT | _SAFELY, self._file_mode)
         try:
-            _check_regular(handle, path.name)
-            if self._group and os.fstat(handle).st_size == 0:
-                with contextlib.suppress(PermissionError):  # a file of another member of the group
-                    os.fchmod(handle, 0o660)  # whatever the umask takes away
+            self._check_created(handle, path)
         except BaseException:
             os.close(handle)
             raise
         return handle
+
+    @property
+    def _file_mode(self) -> int:
+        return 0o660 if self._group else 0o600
+
+    def _check_created(self, handle: int, path: Path) -> None:
+        _check_regular(handle, path.name)
+        if self._group and os.fstat(handle).st_size == 0:
+            with contextlib.suppress(PermissionError):  # a file of another member of the group
+                os.fchmod(handle, 0o660)  # whatever the umask takes away
 
     def _check_owner(self) -> None:
         try:

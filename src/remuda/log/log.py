@@ -38,7 +38,7 @@ from remuda.log.segments import (
 from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.log.walk import Damage, removed
-from remuda.model.errors import StorageError
+from remuda.model.errors import DirectoryInUse, StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
 
@@ -106,9 +106,11 @@ class Log:
 
         A checkpoint whose snapshot is not `readable` is damaged like any other: an older one is used, or all the log.
         """
-        disk.lock()
         try:
+            disk.lock()
             return cls._open(disk, options or LogOptions(), readable)
+        except DirectoryInUse:
+            raise
         except BaseException:
             disk.unlock()
             raise

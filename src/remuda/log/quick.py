@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from typing import Any, Final, NoReturn
+from typing import Final
+
+from remuda.keeping import keeping_interpreter, raise_failed
 
 _MOST_BYTES: Final = 32 * 1024
 _CROWDED: Final = 0.00002
@@ -18,24 +20,6 @@ _CROWDED_FOR: Final = 1.0
 _STALL: Final = 0.05
 _DISTRUST: Final = 10.0
 _now = time.monotonic
-
-
-def keeping_interpreter(name: str, *arguments: Any) -> Any:
-    """A function of the C library that gives a size, called without releasing the interpreter; None where there is
-    none."""
-    try:
-        found = getattr(ctypes.PyDLL(None, use_errno=True), name)
-    except (AttributeError, OSError, TypeError):
-        return None
-    found.argtypes = arguments
-    found.restype = ctypes.c_ssize_t
-    return found
-
-
-def raise_failed() -> NoReturn:
-    """Raise what the last of those calls failed with."""
-    code = ctypes.get_errno()
-    raise OSError(code, os.strerror(code))
 
 
 class QuickWriter:

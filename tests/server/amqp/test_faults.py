@@ -256,14 +256,20 @@ def test_a_consumer_that_does_not_read_costs_no_memory() -> None:
         peer = RawPeer(server.port).open()
         peer.say(method_frame(1, BasicConsume(0, "big", "slow")))
         peer.hear("BasicConsumeOk")
-        eventually(lambda: server.broker.queue("big").in_flight > 0)
-        time.sleep(0.5)
         (wire,) = [one for one in server.server.wires if one.session.channels and one.session.channels[1].consumers]
-        assert wire._transport is not None
-        assert wire._transport.get_write_buffer_size() < 30_000_000
+        transport = wire._transport
+        assert transport is not None
+        eventually(lambda: transport.get_write_buffer_size() > 1 << 20)
         client.publish("big", b"others are served")
+        assert transport.get_write_buffer_size() < 3 << 20
+        found = peer.deliveries(401)
+        assert [tag for tag, _ in found] == list(range(1, 402))
+        assert [body for _, body in found] == [*[bytes(100_000)] * 400, b"others are served"]
+        peer.say(method_frame(1, BasicAck(150, True)), method_frame(1, BasicAck(401, False)))
+        eventually(lambda: server.broker.queue("big").in_flight == 250)
         peer.close()
-        eventually(lambda: server.broker.queue("big").waiting == 401)
+        eventually(lambda: server.broker.queue("big").waiting == 250)
+        assert client.get("big")[0].redelivered
 
 
 def test_cuts_lose_nothing_that_was_confirmed(tmp_path: Path) -> None:

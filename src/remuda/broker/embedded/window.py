@@ -1,16 +1,20 @@
-"""The messages of one queue that are held in memory (Q21): the first to wait, up to a limit."""
+"""The messages of one queue that are held in memory (Q21): the first to wait, up to a limit, unless they are large."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from remuda.log.columns import join_messages
 from remuda.model.messages import Messages
 
+_LARGE: Final = 16 << 10
+"""Bytes of a body, on average of a batch, above which it is read from the log: a few would fill the memory."""
+
 
 class Window:
-    """Holds whole batches, oldest first. A batch that does not fit waits in the log alone."""
+    """Holds whole batches, oldest first. A batch that does not fit, or of large messages, waits in the log alone."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -20,8 +24,11 @@ class Window:
         self.size = 0
 
     def put(self, first: int, messages: Messages) -> None:
-        size = self.size + len(messages.bodies)
-        if size <= self._limit:
+        bodies = messages.bodies
+        size = self.size + len(bodies)
+        if size > self._limit:
+            return
+        if (len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))) <= _LARGE * len(bodies):
             self._batches.append((first, messages))
             self.size = size
 

@@ -57,6 +57,8 @@ _AGAIN: Final = 1.0
 _FAREWELL: Final = 5.0
 """Seconds that closing waits for RabbitMQ where it does not answer: what was not answered goes back with the
 connection."""
+_HASTE: Final = 0.5
+"""Seconds that are left for the rest once it did not."""
 
 
 class Runtime:
@@ -278,8 +280,10 @@ class Runtime:
         self.queues.closed = True
         self._closing.set()
         self._executor.shutdown(wait=True, cancel_futures=True)
+        connections = (self.publishing_connection, self.consuming_connection)
+        mute = any(connection.mute for connection in connections)
         if self.publishing_connection.up:
-            self.sender.close(5.0)
+            self.sender.close(_HASTE if mute else _FAREWELL)
         try:
             self.records.close()
         except RemudaError as error:
@@ -287,8 +291,8 @@ class Runtime:
         finally:
             if self._log is not None:
                 self._log.close()
-            for connection in (self.publishing_connection, self.consuming_connection):
-                connection.close(3.0)
+            for connection in connections:
+                connection.close(_HASTE if mute else 3.0)
             self.sender.fail_rest()
             self.publishing.fail_rest()
             self.sender.close(0)

@@ -11,7 +11,7 @@ import ctypes
 import socket
 from typing import Final
 
-from remuda.log.quick import keeping_interpreter, raise_failed
+from remuda.keeping import keeping_interpreter, raise_failed
 
 _LITTLE: Final = 1 << 16
 _MUCH: Final = 1 << 18

@@ -46,6 +46,7 @@ class Running:
     def run(self, until_idle: bool, grace: Duration, timeout: Duration | None) -> None:
         seconds = read_duration("grace", grace) / SECOND
         limit = None if timeout is None else read_duration("timeout", timeout) / SECOND
+        self._check_not_running()  # first, or the end of this run would be that of the other one
         self._waiting_runs += 1
         try:
             with stopped_by_sigterm(self, grace):
@@ -69,6 +70,7 @@ class Running:
 
         seconds = read_duration("grace", grace) / SECOND
         limit = None if timeout is None else read_duration("timeout", timeout) / SECOND
+        self._check_not_running()  # first, or the end of this run would be that of the other one
         self._waiting_runs += 1
         try:
             with stopped_by_sigterm(self, grace):

@@ -136,14 +136,12 @@ def check_queue(queue: str | None, group: str | None) -> str | None:
     return queue or group
 
 
-def check_topics(topics: tuple[str, ...]) -> None:
+def check_topics(topics: tuple[str, ...], decorator: str = "@bus.subscribe") -> None:
     if not topics:
-        raise InvalidOption("subscribe needs at least one topic")
+        raise InvalidOption(f"{decorator.rpartition('.')[2].lstrip('@')} needs at least one topic")
     for topic in topics:
         if not isinstance(topic, str):
-            raise InvalidOption(
-                f"a topic must be a text, not {topic!r}; the decorator is written @bus.subscribe('topic')"
-            )
+            raise InvalidOption(f"a topic must be a text, not {topic!r}; the decorator is written {decorator}('topic')")
         try:
             check_topic(topic)
         except InvalidMessage as error:
@@ -172,6 +170,9 @@ def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple
 def handles(*topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
     """Mark a method as a handler; `bus.subscribe_class(instance)` registers all that are marked."""
     check_known(options, SubscribeKwargs, "handles")
+    check_topics(topics, "@handles")
+    read_options(options)
+    check_queue(options.get("queue"), options.get("group"))
 
     def mark(function: F) -> F:
         marks = [*getattr(function, "__remuda_handles__", ()), (topics, options)]

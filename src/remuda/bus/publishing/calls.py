@@ -46,7 +46,7 @@ class Calls:
         except TimeoutError:
             if future.done():
                 raise
-            raise _no_reply(topic, timeout) from None
+            raise self._no_reply(topic, timeout) from None
         finally:
             self._forget(message)
         return bodies.decode(reply.body, reply.mime_type, result)
@@ -63,7 +63,7 @@ class Calls:
                 await test.serve_async(future)
             reply = await asyncio.wait_for(asyncio.wrap_future(future), read_duration("timeout", timeout) / SECOND)
         except TimeoutError:
-            raise _no_reply(topic, timeout) from None
+            raise self._no_reply(topic, timeout) from None
         finally:
             self._forget(message)
         return bodies.decode(reply.body, reply.mime_type, result)
@@ -92,6 +92,12 @@ class Calls:
             raise
         return message.id, future
 
+    def _no_reply(self, topic: str, timeout: Duration) -> TimeoutError:
+        told = f"no reply from {topic} within {timeout}; the message is kept and may still be handled"
+        if not self._bus.running:
+            told += ". No handlers run in this process: bus.start() starts them, remuda run does elsewhere"
+        return TimeoutError(told)
+
     def close(self) -> None:
         with self._opening:
             if self.listener is not None:
@@ -109,7 +115,3 @@ class Calls:
         """Nobody waits for the reply to this message any more."""
         if (replies := self.listener) is not None:
             replies.forget(message)
-
-
-def _no_reply(topic: str, timeout: Duration) -> TimeoutError:
-    return TimeoutError(f"no reply from {topic} within {timeout}; the message is kept and may still be handled")

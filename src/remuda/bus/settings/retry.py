@@ -62,6 +62,35 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("retry_on", "give_up_on"):
             force_setattr(self, name, error_types(name, getattr(self, name)) or ())
 
+    @classmethod
+    def cap(cls, failed_retry_count: int = 50) -> RetryPolicy:
+        """CAP's: three attempts at once, then from the fourth minute one each minute, 50 in all."""
+        read_count("failed_retry_count", failed_retry_count, 1)
+        return cls(
+            max_retries=failed_retry_count - 1, intervals=(0, 0, 4 * MINUTE, MINUTE), threshold=failed_retry_count
+        )
+
+    @classmethod
+    def exponential(
+        cls,
+        first: Duration = "1s",
+        *,
+        factor: float = 2.0,
+        longest: Duration = "1h",
+        retries: int = 10,
+        jitter: float = 0.1,
+    ) -> RetryPolicy:
+        """Each wait `factor` times the one before, up to `longest`, spread by `jitter`."""
+        wait, limit = float(read_duration("first", first)), read_duration("longest", longest)
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < inf:
+            raise InvalidOption(f"factor must be at least 1, not {shown(factor)}")
+        intervals = []
+        for _ in range(read_count("retries", retries)):
+            wait = min(wait, limit)
+            intervals.append(round(wait))
+            wait *= factor
+        return cls(max_retries=retries, intervals=tuple(intervals), jitter=jitter)
+
     def retries(self, error: BaseException) -> bool:
         """Whether this error is worth another attempt."""
         if self.give_up_on and isinstance(error, self.give_up_on):
@@ -84,31 +113,7 @@ DEFAULT: Final = RetryPolicy(min_interval=10 * SECOND)
 NEVER: Final = RetryPolicy(max_retries=0, intervals=())
 
 
-def cap(failed_retry_count: int = 50) -> RetryPolicy:
-    """CAP's: three attempts at once, then from the fourth minute one each minute, 50 in all."""
-    if failed_retry_count < 1:
-        raise InvalidOption(f"failed_retry_count must be at least 1, not {failed_retry_count}")
-    return RetryPolicy(
-        max_retries=failed_retry_count - 1,
-        intervals=(0, 0, 4 * MINUTE, MINUTE),
-        threshold=failed_retry_count,
-    )
-
-
-def exponential(
-    first: Duration = "1s", *, factor: float = 2.0, longest: Duration = "1h", retries: int = 10, jitter: float = 0.1
-) -> RetryPolicy:
-    """Each wait `factor` times the one before, up to `longest`, spread by `jitter`."""
-    start, limit = read_duration("first", first), read_duration("longest", longest)
-    if factor < 1 or retries < 0:
-        raise InvalidOption(f"factor is at least 1 and retries zero or more, not {factor} and {retries}")
-    intervals, wait = [], float(start)
-    for _ in range(retries):
-        wait = min(wait, limit)
-        intervals.append(round(wait))
-        wait *= factor
-    return RetryPolicy(max_retries=retries, intervals=tuple(intervals), jitter=jitter)
-
+cap, exponential = RetryPolicy.cap, RetryPolicy.exponential
 
 RetrySpec = RetryPolicy | Sequence[Duration] | int | str | None
 

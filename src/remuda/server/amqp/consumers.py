@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from remuda.amqp.properties import with_headers
 from remuda.broker.delivery import AsyncDelivery
 from remuda.broker.port import AsyncSubscription
 from remuda.model.errors import RemudaError
+from remuda.model.messages import Messages
 from remuda.model.settlement import Outcome, Settlement
 from remuda.server.amqp.channels import Channel
 from remuda.server.amqp.outbound import deliver_frames, properties_of
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from remuda.server.amqp.session import Session
 
 _log = logging.getLogger("remuda.amqp")
+_PIECE: Final = 1 << 20
+"""Bytes that are written before it is asked whether the client reads."""
 
 BATCH: Final = 200
 """Most messages in one delivery from the broker."""
@@ -101,14 +105,14 @@ class AmqpConsumer:
                 if self.stopped:
                     await delivery.answer(UNSEEN, wait=False)
                     continue
-                self._deliver(delivery)
+                await self._deliver(delivery)
         except RemudaError as error:
             _log.warning("a consumer of %s ended: %s", self.queue, error)
         if not self.stopped:
             session.cancelled(self)
 
-    def _deliver(self, delivery: AsyncDelivery) -> None:
-        session, channel = self.session, self.channel
+    async def _deliver(self, delivery: AsyncDelivery) -> None:
+        session = self.session
         messages, redelivered = delivery.messages, delivery.redelivered
         count = len(messages.bodies)
         properties: list[bytes] | None = None
@@ -133,10 +137,31 @@ class AmqpConsumer:
             redelivered = [redelivered[row] for row in rows]
             properties = None if properties is None else [properties[row] for row in rows]
             count = len(rows)
+        sizes = list(map(len, messages.bodies))
+        if sum(sizes) <= _PIECE:
+            self._send(delivery, range(count) if rows is None else rows, messages, redelivered, properties)
+            return
+        # Each of the large has several copies on its way out: no more go there than the client reads.
+        chosen = list(range(count)) if rows is None else rows
+        for start, stop in _pieces(sizes):
+            await session.writable.wait()
+            if self.stopped:
+                session.settle(delivery, chosen[start:], UNSEEN)
+                return
+            part = None if properties is None else properties[start:stop]
+            self._send(delivery, chosen[start:stop], messages.slice(start, stop), redelivered[start:stop], part)
+            session.flush_wire()
+
+    def _send(
+        self, delivery: AsyncDelivery, rows: Sequence[int], messages: Messages, redelivered: list[bool],
+        properties: list[bytes] | None,
+    ) -> None:  # fmt: skip
+        """Send these rows of a delivery."""
+        session, channel, count = self.session, self.channel, len(rows)
         if self.no_ack:
             first = channel.unanswered.skip(count)
         else:
-            first = channel.unanswered.add(delivery, range(count) if rows is None else rows, self, time.monotonic())
+            first = channel.unanswered.add(delivery, rows, self, time.monotonic())
             self._under_way += count
         session.write(
             deliver_frames(
@@ -144,8 +169,19 @@ class AmqpConsumer:
             )
         )
         if self.no_ack:
-            session.settle(delivery, rows, DONE)
+            session.settle(delivery, None if count == len(delivery) else rows, DONE)
         elif self._unlimited and self._under_way + WINDOW // 2 > self._credit:
             self._credit = self._under_way + WINDOW
             if self.subscription is not None:
                 session.spawn(self.subscription.set_credit(self._credit))
+
+
+def _pieces(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours that are written together: as many as are small enough, and at least one."""
+    start = size = 0
+    for row, one in enumerate(sizes):
+        if row > start and size + one > _PIECE:
+            yield start, row
+            start, size = row, 0
+        size += one
+    yield start, len(sizes)
