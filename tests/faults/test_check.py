@@ -16,11 +16,14 @@ from remuda import Message, open_broker
 from remuda.cli.app import app
 from remuda.log import spool
 from remuda.log.backup import backup
+from remuda.log.check import check
 from remuda.log.directory import MARKER
+from remuda.log.disk import MemoryDisk
 from remuda.model.errors import ForeignDirectory, InvalidOption, StorageError
 from tests.faults import backups
 from tests.faults.backups import loaded_broker
 from tests.faults.killing import fork_server
+from tests.log.samples import appended, commit, open_log
 
 pytestmark = pytest.mark.faults
 
@@ -95,6 +98,19 @@ def test_l9_every_kind_of_damage_is_found(tmp_path: Path) -> None:
             found[name.parts[0]] = found.get(name.parts[0], 0) + 1
     assert set(found) == {"tail", "sealed", "checkpoint", "spool", "index"}
     assert run("check", tmp_path / "whole")[0] == 0
+
+
+def test_l9_a_tail_that_was_cut_between_two_records_is_told_by_offset() -> None:
+    disk = MemoryDisk()
+    log, _, _ = open_log(disk)
+    commit(log, [appended(log, [b"kept"] * 10)])
+    kept = log.mark()
+    commit(log, [appended(log, [b"cut"] * 20)])
+    log.write_checkpoint(log.mark(), b"state")
+    (segment,) = log.catalog.files().tail
+    assert check(disk).clean
+    disk.write_atomic(segment.name, disk.read(segment.name)[: kept.byte])
+    assert [finding.messages for finding in check(disk).findings] == [(10, 29)]
 
 
 def test_l9_a_backup_beside_a_running_broker_is_restored(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_l7_a_waiting_pull_is_told_instead_of_none(broker: EmbeddedBroker, disk:
 
 
 def test_l7_subscriptions_outlive_a_stall(broker: EmbeddedBroker, disk: StallingDisk) -> None:
-    broker.create_queue("pushed", type="round-robin")
+    broker.create_queue("pushed", type="round-robin", acknowledge_timeout="1h")
     with broker.subscribe("pushed", batch=10) as subscription:
         broker.publish(Message("pushed", b"1"))
         disk.failing = {"write", "sync"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
@@ -41,7 +43,13 @@ def open_broker(
     """
     if _is_rabbitmq(url):
         return cast("EmbeddedBroker", _rabbit(url, extensions, clock, options))
-    return EmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
+    made: list[Backend] = []
+    try:
+        _make(made, url, BrokerOptions.parse(**options), extensions, clock)
+        return EmbeddedBroker(made[0])
+    except BaseException:
+        _let_go(made)
+        raise
 
 
 async def open_async_broker(
@@ -59,7 +67,13 @@ async def open_async_broker(
         return cast("AsyncEmbeddedBroker", opened.aio)
     from remuda.broker.coroutines import AsyncEmbeddedBroker
 
-    return AsyncEmbeddedBroker(_runtime(url, BrokerOptions.parse(**options), extensions, clock))
+    made: list[Backend] = []
+    try:
+        _make(made, url, BrokerOptions.parse(**options), extensions, clock)
+        return AsyncEmbeddedBroker(made[0])
+    except BaseException:
+        _let_go(made)
+        raise
 
 
 def check_opening(url: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
@@ -83,29 +97,48 @@ def _rabbit(
     return open_rabbit_broker(os.fspath(url), clock=clock, **options)
 
 
-def _runtime(
-    url: str | os.PathLike[str], options: BrokerOptions, extensions: Extensions | None, clock: Clock | None
-) -> Backend:
+def _make(
+    made: list[Backend],
+    url: str | os.PathLike[str],
+    options: BrokerOptions,
+    extensions: Extensions | None,
+    clock: Clock | None,
+) -> None:
+    """Add what stands behind a broker to `made`: in one call into C, so that no interrupt lands between the two, after
+    which nobody would have it to close it."""
     keep_freed_memory()
     place = parse_url(url)
     if place.scheme == MEMORY:
         for name in ("lake", "collect_after_archive"):
             if getattr(options, name):
                 raise InvalidOption(f"{name} needs a directory: what is in memory is never sealed, and leaves no files")
-        return Runtime(MemoryDisk(), options, extensions, clock, volatile=True)
+        runtime = partial(Runtime, options=options, extensions=extensions, clock=clock, volatile=True)
+        made.extend(map(runtime, (MemoryDisk(),)))
+        return
     if place.is_directory and options.shared:
         from remuda.broker.shared.directory import SharedDirectory
 
-        return SharedDirectory(place.path, options, extensions, clock)
+        shared = partial(SharedDirectory, options=options, extensions=extensions, clock=clock)
+        made.extend(map(shared, (place.path,)))
+        return
     if place.is_directory:
         check_local(Path(place.path), force=options.force_network)
-        return Runtime(DirectoryDisk(place.path, group=options.group), options, extensions, clock)
+        runtime = partial(Runtime, options=options, extensions=extensions, clock=clock)
+        made.extend(map(runtime, (DirectoryDisk(place.path, group=options.group),)))
+        return
     if place.scheme == REMUDA:
-        return _remote(place, options, extensions)
+        made.append(_remote(place, options, extensions))
+        return
     raise InvalidOption(
         f"no broker speaks {place.scheme}://; give a directory, file:///path, memory://, remuda://host:port or "
         "amqp://host/vhost"
     )
+
+
+def _let_go(made: list[Backend]) -> None:
+    """Nobody will have these to close them. On threads of their own, which no interrupt reaches."""
+    for backend in made:
+        threading.Thread(target=backend.close, name="remuda-closing").start()
 
 
 def _remote(place: Url, options: BrokerOptions, extensions: Extensions | None) -> Backend:
