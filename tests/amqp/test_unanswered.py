@@ -12,7 +12,7 @@ from remuda.amqp.connection import Connection
 from remuda.amqp.errors import ConnectionLost, ReplyTimeout
 from tests.amqp.forgetful import ForgetfulBroker
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -71,7 +71,7 @@ def test_consumers_that_come_back_are_asked_for_until_they_are_answered() -> Non
 def test_where_no_number_is_left_the_connection_is_made_anew() -> None:
     with (
         ForgetfulBroker(QueueDeclare=1, channel_max=1) as broker,
-        Connection(broker.url, retry_after=0.05, backoff=0.01) as connection,
+        Connection(broker.url, retry_after=1.0, backoff=0.01) as connection,
     ):
         channel = connection.channel()
         with pytest.raises(ConnectionLost, match="QueueDeclare was not answered"):
@@ -83,7 +83,7 @@ def test_where_no_number_is_left_the_connection_is_made_anew() -> None:
 def test_what_cannot_be_repeated_is_not() -> None:
     with (
         ForgetfulBroker(QueueDelete=1) as broker,
-        Connection(broker.url, retry_after=0.05, reply_timeout=0.3) as connection,
+        Connection(broker.url, retry_after=0.05, reply_timeout=1.5) as connection,
     ):
         with pytest.raises((ReplyTimeout, ConnectionLost)):
             connection.channel().delete_queue("q")
@@ -95,7 +95,7 @@ def test_who_ends_does_not_wait_for_answers() -> None:
     failures: list[Exception] = []
     with (
         ForgetfulBroker(BasicConsume=100, BasicCancel=100, QueueDelete=100) as broker,
-        Connection(broker.url) as connection,
+        Connection(broker.url, retry_after=LIMIT, reply_timeout=2 * LIMIT) as connection,
     ):
         waiting, other = connection.channel(), connection.channel()
 

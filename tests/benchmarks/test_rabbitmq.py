@@ -51,5 +51,5 @@ def test_all_clients_are_measured(row: str, rabbit: RabbitNode, clean_url: str) 
     assert all(peers.values())
     assert all(settings["cpu_us_per_message"].values())
     assert set(settings["server_cpu_us_per_message"]) >= PEERS[row]
-    assert (limit is None) == (row not in ("rabbitmq/publish", "rabbitmq/consume"))
+    assert (limit is None) == (row == "rabbitmq/end-to-end")
     assert settings.get("with_event_log", 1) > 0

@@ -32,7 +32,7 @@ with open_broker({place!r}, sync="os") as broker:
 def test_a_batch_of_a_megabyte_touches_no_new_pages(tmp_path: object) -> None:
     """A megabyte is 250 pages; those for what is kept for good, and for sealing, are a few."""
     done = subprocess.run(
-        [sys.executable, "-c", _FAULTS.format(place=f"{tmp_path}/data")], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _FAULTS.format(place=f"{tmp_path}/data")], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 60

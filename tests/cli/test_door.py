@@ -24,8 +24,7 @@ WRONG = [
     (["run", "app:bus", "--grace", "soon"], "--grace: 'soon' is not a duration"),
     (["run", "app:bus", "--threads", "shop=3"], "--threads: no handler works on 'shop'; the queues are: ship"),
     (["run", "app:bus", "--dashboard", "odd"], "--dashboard takes HOST:PORT"),
-    (["db", "status", "sqlite:///none.db"], "there is no database 'none.db'; nothing was created"),
-    (["db", "messages", "sqlite:///none.db"], "there is no database 'none.db'; nothing was created"),
+    (["db", "messages", "sqlite:///none.db"], "there is no database 'sqlite:///none.db'; nothing was created"),
     (["bench", "nowhere"], "there is no directory 'nowhere'"),
     (["bench", "--sync", "never"], "sync must be one of"),
 ]
@@ -37,7 +36,8 @@ def test_a_wrong_word_is_named(remuda: Remuda, data: str, folder: Path) -> None:
         told = remuda(*arguments, code=1)
         assert words in told.err
         assert told.out == ""
-    assert not (folder / "none.db").exists()
+    assert remuda("db", "status", "sqlite:///none.db", "--json").value["version"] == 0
+    assert not (folder / "none.db").exists(), "looking makes no database"
 
 
 def test_a_port_that_cannot_be_had_is_told_in_one_line(remuda: Remuda, folder: Path) -> None:

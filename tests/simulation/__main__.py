@@ -28,26 +28,30 @@ def main() -> int:
 
 
 def _play(seeds: range, keep_going: bool) -> int:
-    total, failures, begin, shown = Tally(), 0, time.monotonic(), 0.0
-    for played, seed in enumerate(seeds, 1):
-        try:
-            total.add(play(seed))
-        except Failure as failure:
-            failures += 1
-            print(f"\r{failure}\n", file=sys.stderr)
-            if not keep_going:
-                return 1
-        if sys.stderr.isatty() and time.monotonic() - shown > 0.2:
-            shown = time.monotonic()
-            print(f"\r{played} of {len(seeds)} seeds", end="", file=sys.stderr, flush=True)
+    total, failures, played, begin, shown = Tally(), 0, 0, time.monotonic(), 0.0
+    try:
+        for seed in seeds:
+            try:
+                total.add(play(seed))
+            except Failure as failure:
+                failures += 1
+                print(f"\r{failure}\n", file=sys.stderr)
+                if not keep_going:
+                    return 1
+            played += 1
+            if sys.stderr.isatty() and time.monotonic() - shown > 0.2:
+                shown = time.monotonic()
+                print(f"\r{played} of {len(seeds)} seeds", end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print(f"\rstopped before seed {seeds[played]}", file=sys.stderr)
     seconds = time.monotonic() - begin
     print(
-        f"\r{len(seeds)} seeds in {seconds:.1f} s: {total.steps} steps, {total.operations} disk operations, "
+        f"\r{played} seeds in {seconds:.1f} s: {total.steps} steps, {total.operations} disk operations, "
         f"{total.crashes} crashes, {total.recoveries} recoveries, {total.messages} messages, "
         f"{total.deliveries} deliveries, {total.settled} answered, {total.stalls} waits for room, "
         f"{total.faults} failed writes; {failures} seeds failed"
     )
-    return 1 if failures else 0
+    return 1 if failures or played < len(seeds) else 0
 
 
 if __name__ == "__main__":

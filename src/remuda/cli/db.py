@@ -54,11 +54,15 @@ def status(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_j
     """Say what version the tables have, how many messages are where, and which relays are at work."""
     from remuda.cli import output
     from remuda.outbox.admin import describe
+    from remuda.outbox.sessions import dialect_of
+    from remuda.outbox.statements import LATEST
 
     where, names = _where(url, schema, prefix)
-    _check_exists(where)
-    with _database_errors():
-        told = describe(where, names)
+    if _is_there(where):
+        with _database_errors():
+            told = describe(where, names)
+    else:
+        told = {"database": dialect_of(where), "version": 0, "latest": LATEST}
     if as_json:
         output.json(told)
         return
@@ -143,26 +147,25 @@ def _upgrade(url: str, schema: str, prefix: str, as_json: bool) -> None:
 
 @contextmanager
 def _open(url: str, schema: str, prefix: str, *, check: bool = True) -> Iterator[Administration]:
+    from remuda.model.errors import NotFound
     from remuda.outbox.admin import Administration
 
     where, names = _where(url, schema, prefix)
-    if check:
-        _check_exists(where)
+    if check and not _is_there(where):
+        raise NotFound(f"there is no database {where!r}; nothing was created. remuda db init {url} makes it")
     with _database_errors(), Administration.open(where, names) as administration:
         if check:
             administration.check()
         yield administration
 
 
-def _check_exists(url: str) -> None:
-    """Looking makes no file: SQLite would."""
+def _is_there(url: str) -> bool:
+    """Whether SQLite's file is: whoever only looks must not make it, as connecting would."""
     from pathlib import Path
 
-    from remuda.model.errors import NotFound
     from remuda.outbox.sessions import dialect_of, sqlite_path
 
-    if dialect_of(url) == "sqlite" and not Path(sqlite_path(url)).exists():
-        raise NotFound(f"there is no database {sqlite_path(url)!r}; nothing was created. remuda db init makes it")
+    return dialect_of(url) != "sqlite" or Path(sqlite_path(url)).exists()
 
 
 @contextmanager

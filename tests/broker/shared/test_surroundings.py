@@ -111,7 +111,7 @@ def test_s5_a_host_that_may_open_no_more_files_waits_for_some(folder: Path, monk
                     guest.publish(Message("jobs", b"x"))
                 assert len(tried) < 50
                 patch.undo()
-                peer.settimeout(30)
+                peer.settimeout(60)
                 peer.sendall(frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "late", 1)))
                 assert peer.recv(4096)[4] == frames.WELCOME
         assert host.queue("jobs").waiting == 100

@@ -68,7 +68,7 @@ class Guest(Questions):
         self.line = Line()
         self.holdings = Holdings(self.clock)
         self._answers = Answers(self.line, self.holdings, self.notices, self.give_back)
-        self._reading = Reading(self.line, self._answers, self._attentive, lambda: way.describe(self.pid), patience)
+        self._reading = Reading(self.line, self._answers, self._attentive, lambda: way.describe(self.pid))
         self._last_peer: socket.socket | None = None
         self._successor: Succession | None = None
         """The engine in this very process, once it has become the host."""
@@ -163,7 +163,7 @@ class Guest(Questions):
             self._reading.wake()
 
     def _await(self, request: Request) -> Any:
-        if not self._reading.wait_for(request):
+        if not self._reading.wait_for(request, self._patience):
             raise self.not_responding()
         if request.error is not None:
             raise request.error

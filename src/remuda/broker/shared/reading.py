@@ -40,23 +40,15 @@ _GONE: Final = getattr(select, "POLLRDHUP", select.POLLIN) | select.POLLHUP | se
 
 
 class Reading:
-    """Reads from a line, one thread at a time. `attentive` tells whether something may come that nobody waits for, and
-    `patience` for how many seconds somebody waits for an answer."""
+    """Reads from a line, one thread at a time. `attentive` tells whether something may come that nobody waits for."""
 
     def __init__(
-        self,
-        line: Line,
-        answers: Answers,
-        attentive: Callable[[], bool],
-        describe: Callable[[], str],
-        patience: float,
+        self, line: Line, answers: Answers, attentive: Callable[[], bool], describe: Callable[[], str]
     ) -> None:
         self._line = line
         self._answers = answers
         self._attentive = attentive
         self._describe = describe
-        self._patience = patience
-        self._tick = min(_TICK, patience * 1000)
         self._reader: object = None
         """Whoever reads, if anybody does. Unlike a lock it tells whose turn it is, so that an interrupt which comes
         between taking it and the next line leaves nobody out for good."""
@@ -75,14 +67,14 @@ class Reading:
 
     # A caller
 
-    def wait_for(self, request: Request) -> bool:
+    def wait_for(self, request: Request, patience: float) -> bool:
         """Whether the answer came in time."""
-        deadline = request.since + self._patience
+        deadline = request.since + patience
         gate: threading.Lock | None = None
         try:
             while not request.finished:
                 if self._take_turn(request):
-                    self._read_for(request, deadline)
+                    self._read_for(request, deadline, min(patience * 1000, _TICK))
                     self._end_turn(request)
                     if request.finished:
                         break
@@ -112,7 +104,7 @@ class Reading:
             if self._reader is reader:
                 self._reader = None
 
-    def _read_for(self, request: Request, deadline: float) -> None:
+    def _read_for(self, request: Request, deadline: float, tick: float) -> None:
         """Read until this request is answered, its time is up, or the connection has ended."""
         peer = self._line.peer
         if peer is None or isinstance(peer, TlsSocket):
@@ -121,7 +113,7 @@ class Reading:
             watch = self._watch(peer)
             while not request.finished:
                 # In `recv` it would be woken twice: also when the host takes what was sent.
-                if not watch.poll(self._tick):
+                if not watch.poll(tick):
                     if time.monotonic() >= deadline:
                         return
                     continue
