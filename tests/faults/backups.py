@@ -14,22 +14,23 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from remuda import open_broker
 from remuda.log.backup import backup
 from remuda.log.check import check
 from remuda.log.directory import MARKER
 from remuda.log.disk import DirectoryDisk
-from remuda.model.errors import ForeignDirectory
+from remuda.model.errors import ForeignDirectory, StorageError
 from tests.faults.killing import PATIENCE, fork_server
 from tests.faults.victim import SMALL_LOG, Job, run
 from tests.faults.witness import Found, Witness, check_report
 
+T = TypeVar("T")
 _ENOUGH: Final = 300
 """Messages that are confirmed between two backups."""
 
@@ -94,13 +95,24 @@ def restored(copy: Path, before: Witness, after: Witness) -> int:
     return len(there)
 
 
+def patiently(call: Callable[[], T]) -> T:
+    """Where files come and go faster than they can be read, whoever asked is told to try again."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except StorageError as error:
+            if "try again" not in str(error) or time.monotonic() > end:
+                raise
+
+
 def take(broker: LoadedBroker, source: Path, target: Path, *, link: bool) -> int:
     """One backup beside the broker, restored and compared. A look beside the broker misses nothing either."""
-    told = check(DirectoryDisk(source, create=False))
+    told = patiently(lambda: check(DirectoryDisk(source, create=False)))
     missing = [one for one in told.findings if one.messages or one.events]
     assert not missing, told.describe()
     before = broker.told()
-    made = backup(source, target, link=link)
+    made = patiently(lambda: backup(source, target, link=link))
     after = broker.told()
     assert made.report.clean, made.report.describe()
     waiting = restored(target, before, after)
