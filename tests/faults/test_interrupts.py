@@ -87,6 +87,7 @@ def test_a_refusal_does_not_stop_the_broker(tmp_path: Path) -> None:
         assert broker.publish(Message("jobs", b"x")).accepted == 1
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("company", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_interrupt_anywhere_leaves_no_leader_behind(company: bool, fails: bool) -> None:
@@ -152,6 +153,7 @@ def wait_for(group: GroupCommit, ticket: int) -> None:
     assert not thread.is_alive(), "it waits for a leader that is gone"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("after", [False, True])
 def test_two_interrupts_at_once_leave_no_leader_behind(after: bool) -> None:
     group = GroupCommit(lambda: 10)
@@ -215,6 +217,7 @@ def test_l2_an_interrupt_beside_the_write_itself_is_told_to_everyone_who_waits(t
         assert again.queue("jobs").size in ((0,) if where == "take" else (3,))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("sync", ["os", "always"])
 def test_l2_a_call_that_is_interrupted_anywhere_loses_nothing_and_tells_everyone(tmp_path: Path, sync: str) -> None:
     account = Account()
