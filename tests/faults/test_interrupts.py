@@ -87,7 +87,7 @@ def test_a_refusal_does_not_stop_the_broker(tmp_path: Path) -> None:
         assert broker.publish(Message("jobs", b"x")).accepted == 1
 
 
-@pytest.mark.alone
+@pytest.mark.alone  # as all that watch calls by a profile
 @pytest.mark.parametrize("company", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_interrupt_anywhere_leaves_no_leader_behind(company: bool, fails: bool) -> None:
@@ -227,6 +227,7 @@ def test_l2_a_call_that_is_interrupted_anywhere_loses_nothing_and_tells_everyone
     assert sweep.places > 10
 
 
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("after", [{"open", "extend", "flock"}, None], ids=["files", "all"])
 def test_l7_an_opening_that_is_interrupted_anywhere_lets_the_directory_go(
