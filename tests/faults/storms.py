@@ -163,6 +163,19 @@ def number_of(body: bytes) -> int:
     return int(body)
 
 
+def drained(broker: EmbeddedBroker, account: Account) -> list[int]:
+    """All that a broker still has, which should open without damage."""
+    out: list[int] = []
+    with broker:
+        if broker.recovery.damages:
+            account.faults.append(broker.recovery.describe())
+        for queue in QUEUES:
+            while (delivery := broker.pull(queue, 500)) is not None:
+                out += map(number_of, delivery.bodies)
+                delivery.ack()
+    return out
+
+
 class Round:
     """One life of a broker."""
 
@@ -198,7 +211,7 @@ class Round:
             with contextlib.suppress(Interrupted, RemudaError):
                 self._storm.strike(broker.close)
                 break
-        self._account.close_round(self._drained())
+        self._account.close_round(drained(self._open(), self._account))
 
     def _open(self) -> EmbeddedBroker:
         return open_broker(self._path, sync=self._sync, shared=False)
@@ -322,17 +335,6 @@ class Round:
         except RemudaError:
             self._stopped = True
 
-    def _drained(self) -> list[int]:
-        out: list[int] = []
-        with self._open() as broker:
-            if broker.recovery.damages:
-                self._account.faults.append(broker.recovery.describe())
-            for queue in QUEUES:
-                while (delivery := broker.pull(queue, 500)) is not None:
-                    out += map(number_of, delivery.bodies)
-                    delivery.ack()
-        return out
-
 
 class Blow:
     """One interrupt, at the n-th place in Remuda at which Python looks for a signal: where a function begins, and after
@@ -396,15 +398,7 @@ class Sweep:
                 self._publish_now(broker, "pulled", 1)
             if not broker.runtime.health().live and broker.runtime._recipients.inboxes:
                 self._account.faults.append("not everyone was told that it stopped")
-        out: list[int] = []
-        with self._open() as broker:
-            if broker.recovery.damages:
-                self._account.faults.append(broker.recovery.describe())
-            for queue in QUEUES:
-                while (delivery := broker.pull(queue, 500)) is not None:
-                    out += map(number_of, delivery.bodies)
-                    delivery.ack()
-        self._account.close_round(out)
+        self._account.close_round(drained(self._open(), self._account))
         for fault in self._account.faults[before:]:
             print(f"{call.__name__}, place {place}, {self._sync}: {fault}", flush=True)
         return blow.came
