@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 from benchmarks.rabbitmq.bus_sides import opened_bus, publish_all
-from benchmarks.rabbitmq.jobs import PATIENCE, WINDOW, Job
+from benchmarks.rabbitmq.jobs import WINDOW, Job
 from benchmarks.rabbitmq.sides import fill, outgoing
+from benchmarks.raw_amqp import Confirmed, RawClient
 from remuda.amqp.confirms import Outgoing
-from remuda.amqp.frames import Event, add_content, method_frame
+from remuda.amqp.frames import add_content, method_frame
 from remuda.amqp.methods import (
     BasicAck,
     BasicConsume,
@@ -19,48 +19,17 @@ from remuda.amqp.methods import (
     BasicPublish,
     BasicQos,
     BasicQosOk,
-    ChannelOpen,
-    ChannelOpenOk,
     ConfirmSelect,
     ConfirmSelectOk,
-    Method,
 )
-from remuda.amqp.options import parse_url
 from remuda.amqp.reading import Deliveries
-from remuda.amqp.transport import Link
 from remuda.broker.rabbitmq import codec
 from remuda.broker.rabbitmq.topology import CHANNELS
 from remuda.model.messages import Messages
 
-_READ: Final = 1 << 18
-
-
-class _Client:
-    """One channel on a socket that waits."""
-
-    def __init__(self, url: str) -> None:
-        options = parse_url(url)
-        self._link = Link.connect(*options.hosts[0], options)
-        self.sock = self._link.sock
-        self.sock.settimeout(PATIENCE)
-        self.ask(ChannelOpen(), ChannelOpenOk)
-
-    def ask(self, method: Method, answer: type[Method]) -> None:
-        self.sock.sendall(method_frame(1, method))
-        while not any(isinstance(found, answer) for _, found, _, _ in self.read()):
-            pass
-
-    def read(self) -> list[Event]:
-        data = self.sock.recv(_READ)
-        assert data, "RabbitMQ closed the connection"
-        return self._link.parser.feed(data)
-
-    def close(self) -> None:
-        self.sock.close()
-
 
 def _publish(job: Job, make: Callable[[int], Outgoing]) -> None:
-    client = _Client(job.url)
+    client = RawClient(job.url)
     client.ask(ConfirmSelect(), ConfirmSelectOk)
     ready: list[tuple[int, bytes]] = []
     for batch in job.batches:
@@ -68,28 +37,18 @@ def _publish(job: Job, make: Callable[[int], Outgoing]) -> None:
         for exchange, key, properties, body in map(make, batch):
             add_content(frames, method_frame(1, BasicPublish(0, exchange, key, True)), 1, properties, body)
         ready.append((len(batch), b"".join(frames)))
-    sent = upto = 0
-    ahead: set[int] = set()
+    sent, confirmed = 0, Confirmed()
     with job.measured():
         for count, data in [*ready, (WINDOW, b"")]:
-            while sent - upto - len(ahead) + count > WINDOW:
-                for _, method, _, _ in client.read():
-                    assert isinstance(method, BasicAck), method
-                    if method.multiple:
-                        upto = max(upto, method.delivery_tag)
-                        ahead = {tag for tag in ahead if tag > upto}
-                    else:
-                        ahead.add(method.delivery_tag)
-                while upto + 1 in ahead:
-                    upto += 1
-                    ahead.remove(upto)
+            while sent - len(confirmed) + count > WINDOW:
+                confirmed.add(client.read())
             client.sock.sendall(data)
             sent += count if data else 0
     client.close()
 
 
 def _consume(job: Job) -> None:
-    client = _Client(job.url)
+    client = RawClient(job.url)
     client.ask(BasicQos(0, WINDOW), BasicQosOk)
     with job.measured():
         client.sock.sendall(method_frame(1, BasicConsume(0, job.queue, "c")))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import time
 
-from remuda.amqp.frames import HEARTBEAT, FrameParser, add_content, method_frame
+from benchmarks.raw_amqp import Confirmed, RawClient
+from remuda.amqp.frames import HEARTBEAT, add_content, method_frame
 from remuda.amqp.methods import (
     BasicAck,
     BasicConsume,
@@ -18,48 +19,17 @@ from remuda.amqp.methods import (
     BasicPublish,
     BasicQos,
     BasicQosOk,
-    ChannelOpen,
-    ChannelOpenOk,
     ConfirmSelect,
     ConfirmSelectOk,
-    Heartbeat,
     Method,
 )
-from remuda.amqp.options import parse_url
 from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
-from remuda.amqp.transport import Link
 
 _PREFETCH = 1000
-_READ = 1 << 18
-_TIMEOUT = 120.0
-
-
-class Client:
-    """One channel on a socket that waits."""
-
-    def __init__(self, url: str) -> None:
-        options = parse_url(url)
-        self.sock = Link.connect(*options.hosts[0], options).sock
-        self.sock.settimeout(_TIMEOUT)
-        self.parser = FrameParser()
-        self.ask(ChannelOpen(), ChannelOpenOk)
-
-    def ask(self, method: Method, answer: type[Method]) -> None:
-        self.sock.sendall(method_frame(1, method))
-        found: list[Method] = []
-        while not found:
-            events = self.parser.feed(self.read())
-            found = [method for _, method, _, _ in events if not isinstance(method, Heartbeat)]
-        assert isinstance(found[0], answer), found
-
-    def read(self) -> bytes:
-        data = self.sock.recv(_READ)
-        assert data, "the server closed the connection"
-        return data
 
 
 def publish(url: str, queue: str, count: int, size: int, window: int) -> None:
-    client = Client(url)
+    client = RawClient(url)
     client.ask(ConfirmSelect(), ConfirmSelectOk)
     frames: list[bytes] = []
     properties = encode_properties(Properties(delivery_mode=PERSISTENT))
@@ -67,28 +37,17 @@ def publish(url: str, queue: str, count: int, size: int, window: int) -> None:
     message, batch = b"".join(frames), max(window // 4, 1)
     several = message * batch
     _await_start()
-    sent = upto = 0
-    ahead: set[int] = set()
-    while upto < count:
-        while sent < count and sent - upto - len(ahead) + batch <= window:
+    sent, confirmed = 0, Confirmed()
+    while len(confirmed) < count:
+        while sent < count and sent - len(confirmed) + batch <= window:
             many = min(batch, count - sent)
             client.sock.sendall(several if many == batch else message * many)
             sent += many
-        for _, method, _, _ in client.parser.feed(client.read()):
-            assert isinstance(method, BasicAck | Heartbeat), method
-            if isinstance(method, Heartbeat):
-                continue
-            if method.multiple:
-                upto = max(upto, method.delivery_tag)
-            else:
-                ahead.add(method.delivery_tag)
-        while upto + 1 in ahead:
-            upto += 1
-        ahead = {tag for tag in ahead if tag > upto}
+        confirmed.add(client.read())
 
 
 def consume(url: str, queue: str, count: int, size: int, window: int) -> None:
-    client = Client(url)
+    client = RawClient(url)
     client.ask(BasicQos(0, _PREFETCH), BasicQosOk)
     client.sock.sendall(method_frame(1, BasicConsume(0, queue, "c")))
     rest, seen, length, prefix = _after(BasicConsumeOk, client), 0, 0, b""
@@ -107,14 +66,14 @@ def consume(url: str, queue: str, count: int, size: int, window: int) -> None:
             rest = rest[many * length :]
         if seen >= count:
             return
-        rest = _without_heartbeats(rest + client.read())
+        rest = _without_heartbeats(rest + client.read_bytes())
 
 
-def _after(method: type[Method], client: Client) -> bytes:
+def _after(method: type[Method], client: RawClient) -> bytes:
     """What follows the answer to a request: deliveries may come along with it."""
     raw = b""
     while not (end := _length(raw, frames=1)):
-        raw = _without_heartbeats(raw + client.read())
+        raw = _without_heartbeats(raw + client.read_bytes())
     assert raw[7:11] == method.index, raw[:end]
     return raw[end:]
 
