@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from remuda import Bus
+from remuda.bus.execution.threads import ThreadWorker, ThreadWorkerPool
+from remuda.bus.execution.watchdog import Watchdog
 
 pytestmark = pytest.mark.alone
 
@@ -60,6 +62,32 @@ def test_a_handled_message_takes_few_calls_of_the_bus(bus: Bus) -> None:
 
         bus.publish_many("x", ["text"] * (ROUNDS + 1))
         assert calls(handle, "remuda.bus") <= 30
+
+
+@pytest.mark.parametrize(("batch", "most"), [(None, 13), (500, 4)])
+def test_a_message_more_in_a_delivery_takes_few_calls_more(bus: Bus, batch: int | None, most: int) -> None:
+    """B1: what a delivery costs as a whole is shared by its messages; one for a handler of batches costs even less."""
+
+    def handle(body: bytes) -> None: ...
+    def handle_many(bodies: list[bytes]) -> None: ...
+
+    bus.subscribe("x", queue="q", batch=batch)(handle if batch is None else handle_many)
+    processor = next(one for one in bus.processors() if one.queue == "q")
+    pool = ThreadWorkerPool(processor, Watchdog())
+    worker = ThreadWorker(pool)
+
+    def work(count: int) -> float:
+        bus.publish_many("x", [b"text"] * count * (ROUNDS + 1))
+
+        def handle_all() -> None:
+            delivery = bus.broker.pull("q", count)
+            assert delivery is not None and len(delivery) == count
+            assert worker._handle(delivery)
+
+        return calls(handle_all, "remuda.bus")
+
+    with bus.testing():
+        assert work(110) - work(10) <= 100 * most
 
 
 @pytest.fixture

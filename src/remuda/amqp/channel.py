@@ -216,7 +216,8 @@ class Channel:
         """Acknowledge deliveries, along with others in as few frames as possible; how many were still open."""
         connection = self.connection
         with connection.changed:
-            count = self.window.ack(delivery.tag for delivery in deliveries if delivery.epoch == self.epoch)
+            epoch = self.epoch
+            count = self.window.ack([delivery.tag for delivery in deliveries if delivery.epoch == epoch])
             if count:
                 connection.unsent_acks.add(self)
         if count:

@@ -46,8 +46,11 @@ class Consumer:
         """Up to `most` deliveries that are there now, without waiting and without complaint."""
         with self._changed:
             was_full = len(self._held) >= NO_ACK_HELD
-            count = len(self._held) if most is None else min(most, len(self._held))
-            taken = [self._held.popleft() for _ in range(count)]
+            if most is None or most >= len(self._held):
+                taken = list(self._held)
+                self._held.clear()
+            else:
+                taken = [self._held.popleft() for _ in range(most)]
         if was_full:
             self.channel.connection.wake()
         return taken

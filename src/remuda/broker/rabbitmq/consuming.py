@@ -108,7 +108,7 @@ class Consuming:
             done = (hand.queue, now, settlement.consumer, settlement.outcome.value)
             self._post(NoticeKind.ACKNOWLEDGED, numbers_of(groups), *done)
         if settlement.outcome is Outcome.ACK:
-            self.tell(settling.succeeded(hand.queue, numbers_of(groups), settlement.consumer), now)
+            self._tell_succeeded(hand.queue, groups, settlement.consumer, now)
             return hand.channel.ack(deliveries_of(groups))
         items = items_of(groups)
         plan = settling.plan(hand, items, settlement, definition, now)
@@ -158,9 +158,8 @@ class Consuming:
     def tell(self, events: list[Event], now: int) -> None:
         """Count states, and keep the events."""
         for event in events:
-            counts = self.counts.setdefault(event.queue, {})
-            counts[event.state] = counts.get(event.state, 0) + event.count
-        if events and not isinstance(self.records, NoRecords):
+            self._count(event.queue, event.state, event.count)
+        if events and self._keeps_records:
             self.records.append([Events(0, now, events)])
 
     def _fit(
@@ -211,16 +210,35 @@ class Consuming:
         self._background(work)
 
     def _tell_fetched(self, queue: str, consumer: str, groups: list[Group], silent: bool, now: int) -> None:
-        events = [
-            Event(queue, State.FETCHED, first, count, consumer, attempt)
-            for attempt, numbers in _by_attempt(groups).items()
-            for first, count in runs_of(numbers)
-        ]
-        if silent:
-            events += [Event(queue, State.KICKED, one.first, one.count, consumer) for one in list(events)]
-        self.tell(events, now)
+        if self._keeps_records:
+            events = [
+                Event(queue, State.FETCHED, first, count, consumer, attempt)
+                for attempt, numbers in _by_attempt(groups).items()
+                for first, count in runs_of(numbers)
+            ]
+            if silent:
+                events += [Event(queue, State.KICKED, one.first, one.count, consumer) for one in list(events)]
+            self.tell(events, now)
+        else:
+            for state in (State.FETCHED, State.KICKED) if silent else (State.FETCHED,):
+                self._count(queue, state, count_of(groups))
         if self._notices.wanted:
             self._post(NoticeKind.CONSUMED, numbers_of(groups), queue, now, consumer)
+
+    def _tell_succeeded(self, queue: str, groups: list[Group], consumer: str | None, now: int) -> None:
+        if self._keeps_records:
+            self.tell(settling.succeeded(queue, numbers_of(groups), consumer), now)
+        else:
+            for state in (State.SUCCESS, State.COMPLETED):
+                self._count(queue, state, count_of(groups))
+
+    @property
+    def _keeps_records(self) -> bool:
+        return not isinstance(self.records, NoRecords)
+
+    def _count(self, queue: str, state: State, count: int) -> None:
+        counts = self.counts.setdefault(queue, {})
+        counts[state] = counts.get(state, 0) + count
 
     def _post(
         self, kind: NoticeKind, numbers: list[int], queue: str, now: int, consumer: str | None = None,

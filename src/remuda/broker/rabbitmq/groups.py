@@ -4,7 +4,7 @@ as columns, and answered together."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import eq
 from struct import Struct
 from typing import Any, Final
@@ -19,6 +19,8 @@ from remuda.model.messages import Messages, fold
 
 _LONG: Final = Struct(">I")
 _FEWEST: Final = 8
+_FIRST: Final = 64
+"""So many are looked at together at first; fewer once messages differed, and more while they do not."""
 _SENT: Final = b"\x0ccap-senttimeS"
 _SHARED: Final = tuple(
     name for name in Messages.__struct_fields__ if name not in {"bodies", "ids", "created"}
@@ -81,7 +83,10 @@ class _Likeness:
     """What the properties of a group's messages have in common: all but the id, which stands there twice, and two
     times."""
 
-    __slots__ = ("head", "layout", "length", "redelivered", "tail", "to_created", "to_id", "to_sent")
+    __slots__ = (
+        "created", "head", "ids_only", "layout", "length", "middle", "redelivered", "tail", "to_created",
+        "to_id", "to_sent",
+    )  # fmt: skip
 
     def __init__(self, raw: bytes, redelivered: bool, cuts: tuple[slice, slice, slice, slice]) -> None:
         id, sent, created, again = cuts
@@ -92,6 +97,9 @@ class _Likeness:
         self.to_created = raw[sent.stop : created.start]
         self.to_id = raw[created.stop : again.start]
         self.tail = raw[again.stop :]
+        self.middle = raw[id.stop : again.start]
+        self.created = int(raw[created])
+        self.ids_only = Struct(f"{id.start}x{id.stop - id.start}s{len(raw) - id.stop}x")
         ends = (0, id.start, id.stop, sent.start, sent.stop, created.start, created.stop, again.start, again.stop)
         self.layout = Struct("".join(f"{stop - start}s" for start, stop in pairwise((*ends, len(raw)))))
 
@@ -123,7 +131,10 @@ class _Likeness:
         count = count_alike(list(map(len, raw)), self.length)
         if not count:
             return [], []
-        rows = self.layout.iter_unpack(b"".join(raw[:count]))
+        joined = b"".join(raw[:count])
+        if (texts := self._ids_of_one_time(joined)) is not None:
+            return texts, [self.created] * count
+        rows = self.layout.iter_unpack(joined)
         heads, ids, to_sents, _, to_createds, created, to_ids, again, tails = zip(*rows, strict=True)
         count = min(
             count_alike(heads, self.head), count_alike(to_sents, self.to_sent), count_alike(tails, self.tail),
@@ -137,11 +148,19 @@ class _Likeness:
             count = min(count, count_alike(list(map(bytes.isascii, ids)), True))
         return list(map(bytes.decode, ids[:count])), list(map(int, created[:count]))
 
+    def _ids_of_one_time(self, joined: bytes) -> list[str] | None:
+        """The ids, where the messages differ in nothing else, as those do that were published together; else None."""
+        ids = list(chain.from_iterable(self.ids_only.iter_unpack(joined)))
+        between = (self.tail + self.head).join(map(self.middle.join, zip(ids, ids, strict=True)))
+        if joined != b"".join((self.head, between, self.tail)):
+            return None
+        return list(map(bytes.decode, ids)) if b"".join(ids).isascii() else None
+
 
 def read_groups(deliveries: Sequence[Delivery], now: int) -> list[Group]:
     """The messages of deliveries, in their order."""
     groups: list[Group] = []
-    at, ahead = 0, _FEWEST
+    at, ahead = 0, _FIRST
     while at < len(deliveries):
         sample = decode(deliveries[at], now)
         group = _alone(sample)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -36,6 +35,8 @@ class ActiveDelivery(Generic[D]):
 
     def __init__(self, delivery: D) -> None:
         self.delivery = delivery
+        self.ended: CallResult | None = None
+        """How the call that was begun has ended. Only the worker says so, and the next who asks takes it from here."""
         self._guard = threading.Lock()
         self._finished: FinishedCalls = []
         self._running: list[int] = []
@@ -43,30 +44,31 @@ class ActiveDelivery(Generic[D]):
         self._closed = False
         self._renewed = self._began = time.monotonic()
 
-    def begin(self, rows: Sequence[int]) -> bool:
-        """A call begins; False if its rows have been given back."""
+    def begin(self, rows: list[int]) -> bool:
+        """A call begins; False if its rows have been given back, or somebody else has answered for the delivery."""
         with self._guard:
-            if self._closed or rows[0] not in self._waiting:
+            if self._closed:
                 return False
-            self._waiting.difference_update(rows)
-            self._running = list(rows)
+            if self.ended is not None:
+                self._note_ended(self.ended)
+            waiting = self._waiting
+            if rows[0] not in waiting:
+                return False
+            if len(rows) == 1:
+                waiting.remove(rows[0])
+            else:
+                waiting.difference_update(rows)
+            self._running = rows
             self.delivery.begin(rows)
             return True
 
-    def end(self, result: CallResult) -> bool:
-        """The call finished; False if somebody else has answered for the delivery."""
-        with self._guard:
-            if self._closed:
-                return False
-            self._finished.append((self._running, result))
-            self._running = []
-            return True
-
     def close(self) -> DeliveryState | None:
-        """Outcome for the delivery; None if somebody else does."""
+        """What to answer for the delivery; None if somebody else does."""
         with self._guard:
             if self._closed:
                 return None
+            if self.ended is not None:
+                self._note_ended(self.ended)
             self._closed = True
             return DeliveryState(self._finished, self._running, sorted(self._waiting))
 
@@ -79,6 +81,10 @@ class ActiveDelivery(Generic[D]):
                 return []
             rows, self._waiting = self._waiting, set()
             return sorted(rows)
+
+    def _note_ended(self, result: CallResult) -> None:
+        self._finished.append((self._running, result))
+        self._running, self.ended = [], None
 
     def must_renew(self, now: float) -> bool:
         """Whether the lease needs renewing, which then counts as done."""

@@ -98,8 +98,7 @@ class AsyncWorkers:
             for rows, call in self.processor.dispatcher.calls(delivery):
                 if self._stopping.is_set() or not active.begin(rows):
                     break
-                if not active.end(call if isinstance(call, CallResult) else await self._call(call, active)):
-                    return False
+                active.ended = call if isinstance(call, CallResult) else await self._call(call, active)
             state = active.close()
             if state is None:
                 return False

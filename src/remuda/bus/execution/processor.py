@@ -12,6 +12,7 @@ from remuda.bus.execution.failure_policy import FailurePolicy, Fate, Threshold
 from remuda.bus.execution.prefetch import AdaptivePrefetch, ArrivalRate
 from remuda.bus.execution.settling import PendingSettlement
 from remuda.bus.handlers.dispatcher import Dispatcher
+from remuda.bus.handlers.result import DONE
 from remuda.bus.publishing.reply import Reply
 from remuda.model.message import Message
 from remuda.model.messages import cell
@@ -59,6 +60,9 @@ class QueueProcessor:
         for rows, result in finished:
             if self.on_result is not None:
                 self.on_result(result)
+            if result is DONE:
+                done += rows
+                continue
             if result.replies:
                 replies += [(rows[at], reply) for at, reply in zip(result.rows, result.replies, strict=True)]
             if result.outcome is Outcome.ACK:

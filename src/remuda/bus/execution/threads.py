@@ -92,12 +92,18 @@ class ThreadWorker:
     def _handle(self, delivery: Delivery) -> bool:
         """Run the handlers for a delivery and settle it; False if somebody else answered for it."""
         active = self._active = ActiveDelivery(delivery)
+        stopping, timeout = self._pool.stopping, self._processor.settings.timeout
         try:
+            if timeout is None:
+                # Nothing interrupts a call but an impatient stop, whose error is then an ordinary result.
+                self._watched.begin(None)
             for rows, call in self._processor.dispatcher.calls(delivery):
-                if self._pool.stopping.is_set() or not active.begin(rows):
+                if stopping.is_set() or not active.begin(rows):
                     break
-                if not active.end(call if isinstance(call, CallResult) else self._call(call)):
-                    return False
+                if isinstance(call, CallResult):
+                    active.ended = call
+                else:
+                    active.ended = call.run() if timeout is None else self._call(call, timeout)
             state = active.close()
             if state is None:
                 return False
@@ -106,12 +112,7 @@ class ThreadWorker:
         finally:
             self._active = None
 
-    def _call(self, call: HandlerCall) -> CallResult:
-        timeout = self._processor.settings.timeout
-        if timeout is None:
-            # Nothing interrupts it but an impatient stop, whose error is then an ordinary result.
-            self._watched.begin(None)
-            return call.run()
+    def _call(self, call: HandlerCall, timeout: int) -> CallResult:
         result = CallResult(Outcome.NACK)
         try:
             try:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
 
+import msgspec
+
 from remuda.bus.handlers import result as results
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.environment import CallEnvironment
@@ -41,25 +43,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-class HandlerCall:
+class HandlerCall(msgspec.Struct, eq=False):
     """A handler with the messages for it: one, or several for a handler that takes a list.
 
     Of several, the first stands for all where only one can be shown: to middleware, and to a handler that asks for one.
     """
 
-    __slots__ = ("_contexts", "_decoded", "_environment", "handler")
-
-    def __init__(
-        self,
-        handler: Handler,
-        contexts: Sequence[Context],
-        environment: CallEnvironment,
-        decoded: list[Any] | None = None,
-    ) -> None:
-        self.handler = handler
-        self._contexts = contexts
-        self._environment = environment
-        self._decoded = decoded
+    handler: Handler
+    _contexts: Sequence[Context]
+    _environment: CallEnvironment
+    _plain: bool = False
+    """Whether `is_plain` holds, as far as whoever calls has asked: such a call goes a shorter way."""
+    _decoded: list[Any] | None = None
 
     def run(self) -> CallResult:
         """Call a plain function, or a coroutine function on a loop. Nothing it raises gets past this."""
@@ -80,7 +75,7 @@ class HandlerCall:
 
     def value(self) -> Any:
         """Call now and give the result, or raise the error, as `send` does."""
-        if not self._is_plain():
+        if not self._plain:
             return drive(self._steps(), self._environment.loop)
         context = self._contexts[0]
         token, forks = current.set(context), _forks
@@ -94,10 +89,12 @@ class HandlerCall:
             failure = error
         finally:
             current.reset(token)
+        if failure is None and _forks == forks:
+            return result
         return _ended(result, failure, forks)
 
     async def value_async(self) -> Any:
-        if not self._is_plain():
+        if not self._plain:
             return await drive_async(self._steps())
         context = self._contexts[0]
         token, forks = current.set(context), _forks
@@ -121,20 +118,11 @@ class HandlerCall:
         messages = [context.message for context in self._contexts]
         return [bodies.decode(message.body, message.mime_type, signature.body_type) for message in messages]
 
-    def _is_plain(self) -> bool:
-        """Whether nothing stands around the call, and the body is all that is asked for."""
-        signature = self.handler.signature
-        return (
-            not self._environment.middleware.layers
-            and not signature.by_type
-            and not signature.batch
-            and signature.body is not None
-        )
-
     def _call_plain(self, context: Context) -> Any:
         signature, message = self.handler.signature, context.message
-        body = bodies.decode(message.body, message.mime_type, signature.body_type)
-        return self.handler.function(**{signature.body or "": body})
+        wanted, body = signature.body_type, message.body
+        value = body if wanted is bytes else bodies.decode(body, message.mime_type, wanted)
+        return self.handler.function(**{signature.body or "": value})
 
     def _steps(self) -> Generator[Any, Any, Any]:
         """The call with all that stands around it; yields what may have to be awaited."""
@@ -186,13 +174,15 @@ class HandlerCall:
 
     def _result(self, value: Any) -> CallResult:
         """The call ended well; what has to be sent because of it is made ready here, where its failure still counts."""
-        if not self.handler.replies:
+        handler = self.handler
+        if not handler.replies:
             return DONE
-        for context in self._contexts:
-            if context.wants_reply or context.keeps_result or self.handler.options.keep_result:
-                break
-        else:
-            return DONE
+        if not handler.options.keep_result:
+            for context in self._contexts:
+                if context.wants_result:
+                    break
+            else:
+                return DONE
         try:
             return self._with_replies(value)
         except Exception as error:
@@ -225,6 +215,17 @@ class HandlerCall:
         if _is_ours(error):
             raise error
         return results.of_error(error, self._environment.retry)
+
+
+def is_plain(handler: Handler, environment: CallEnvironment) -> bool:
+    """Whether nothing stands around a call, and the body is all that is asked for."""
+    signature = handler.signature
+    return (
+        not environment.middleware.layers
+        and not signature.by_type
+        and not signature.batch
+        and signature.body is not None
+    )
 
 
 def _leave(token: contextvars.Token[Context | None]) -> None:

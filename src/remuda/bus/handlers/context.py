@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Mapping
 
+import msgspec
+
 from remuda.bus.publishing import headers as names
 from remuda.model.message import Message
 
@@ -64,22 +66,20 @@ class Response:
         self.callback = None
 
 
-class Context:
+class Context(msgspec.Struct, eq=False):
     """One message in one handler's hands. What few handlers ask for is made when it is asked for."""
 
-    __slots__ = ("_attempt", "_headers", "_response", "_values", "handler", "message", "queue", "stop")
+    message: Message
+    queue: str
+    handler: str
+    _attempt: int
+    stop: StopToken = _NEVER_STOPS
+    _headers: Headers | None = None
+    _response: Response | None = None
+    _values: dict[object, object] | None = None
 
-    def __init__(
-        self, message: Message, queue: str, handler: str, attempt: int, stop: StopToken = _NEVER_STOPS
-    ) -> None:
-        self.message = message
-        self.stop = stop
-        self.queue = queue
-        self.handler = handler
-        self._attempt = attempt
-        self._headers: Headers | None = None
-        self._response: Response | None = None
-        self._values: dict[object, object] | None = None
+    def __repr__(self) -> str:
+        return f"<Context of message {self.message.id} for {self.handler}, attempt {self._attempt}>"
 
     @property
     def attempt(self) -> Attempt:
@@ -108,6 +108,14 @@ class Context:
     def keeps_result(self) -> bool:
         """Whether the publisher asked that the result be kept, to be found by the message's id."""
         return names.KEEP_RESULT in self.message.headers
+
+    @property
+    def wants_result(self) -> bool:
+        """Whether anybody wants what the handler returns."""
+        headers = self.message.headers
+        if self._response is None:
+            return bool(headers) and (names.CALLBACK in headers or names.KEEP_RESULT in headers)
+        return self._response.callback is not None or names.KEEP_RESULT in headers
 
     @property
     def values(self) -> dict[object, object]:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from remuda.bus.broker_api import BaseDelivery, Outcome
-from remuda.bus.handlers.call import HandlerCall
+from remuda.bus.handlers.call import HandlerCall, is_plain
 from remuda.bus.handlers.context import Context, StopToken
 from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler
 from remuda.bus.handlers.result import DONE, CallResult
+from remuda.bus.publishing import bodies
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.message import Message
 
@@ -36,10 +37,11 @@ class Dispatcher:
 
     def calls(self, delivery: BaseDelivery[Any]) -> Iterable[tuple[list[int], HandlerCall | CallResult]]:
         """Each call that the delivery asks for, with its rows; a result where no call is to be made."""
-        together: list[int] = []
+        together: list[tuple[int, Context]] = []
         most = self.settings.retry.max_retries + 1
         only = self.handlers[0] if len(self.handlers) == 1 and not self.takes_lists else None
         queue, stop, environment = self.queue, self.stop, self.environment
+        plain = only is not None and is_plain(only, environment)
         for row, (attempt, message) in enumerate(zip(delivery.attempts, delivery, strict=True)):
             if attempt > most:
                 yield [row], CallResult(Outcome.NACK, "its last attempt was lost together with its worker")
@@ -47,39 +49,39 @@ class Dispatcher:
                 yield [row], DONE
             elif only is not None:
                 context = Context(message, queue, only.id, attempt, stop)
-                yield [row], HandlerCall(only, (context,), environment)
+                yield [row], HandlerCall(only, (context,), environment, plain)
             elif self.takes_lists and attempt == 1:
-                together.append(row)
+                together.append((row, Context(message, queue, self.handlers[0].id, 1, stop)))
             else:
                 yield [row], self._call_one(Context(message, queue, "", attempt, stop))
         if together:
-            yield from self._calls_many(delivery, together)
+            yield from self._calls_many(together)
 
-    def _calls_many(
-        self, delivery: BaseDelivery[Any], rows: list[int]
-    ) -> Iterator[tuple[list[int], HandlerCall | CallResult]]:
+    def _calls_many(self, together: list[tuple[int, Context]]) -> Iterator[tuple[list[int], HandlerCall | CallResult]]:
         """One call for many messages. Those that cannot be decoded, or have failed before, are not in it."""
-        handler, fit = self.handlers[0], []
-        contexts, decoded = [], []
-        for row in rows:
-            context = Context(delivery[row], self.queue, handler.id, 1, self.stop)
-            call = HandlerCall(handler, [context], self.environment)
+        handler, environment = self.handlers[0], self.environment
+        wanted = handler.signature.body_type
+        rows: list[int] = []
+        contexts: list[Context] = []
+        decoded: list[Any] = []
+        for row, context in together:
+            message = context.message
             try:
-                decoded += call.decode()
+                decoded.append(bodies.decode(message.body, message.mime_type, wanted))
             except Exception:
-                yield [row], call
+                yield [row], HandlerCall(handler, [context], environment)
                 continue
-            fit.append(row)
+            rows.append(row)
             contexts.append(context)
-        if fit:
-            yield fit, HandlerCall(handler, contexts, self.environment, decoded)
+        if rows:
+            yield rows, HandlerCall(handler, contexts, environment, False, decoded)
 
     def _call_one(self, context: Context) -> HandlerCall | CallResult:
         handler = self._choose(context.message)
         if handler is None:
             return CallResult(Outcome.DEAD, f"no handler of {self.queue} takes {context.message.name}")
         context.handler = handler.id
-        return HandlerCall(handler, (context,), self.environment)
+        return HandlerCall(handler, (context,), self.environment, is_plain(handler, self.environment))
 
     def _choose(self, message: Message) -> Handler | None:
         if len(self.handlers) == 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from remuda.bus.handlers.call import HandlerCall
+from remuda.bus.handlers.call import HandlerCall, is_plain
 from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.environment import CallEnvironment
 from remuda.bus.handlers.handler import Handler
@@ -73,4 +73,5 @@ class Sending:
 
     def _call(self, handler: Handler, message: Message) -> HandlerCall:
         context = Context(message, handler.queue, handler.id, 1)
-        return HandlerCall(handler, (context,), self._environment(self._bus.stack))
+        environment = self._environment(self._bus.stack)
+        return HandlerCall(handler, (context,), environment, is_plain(handler, environment))
