@@ -198,7 +198,7 @@ class Definitions:
         """Once RabbitMQ has them. The node that they go to may hear of the journal, which another has made, a little
         later: then it takes none of them."""
         deadline = time.monotonic() + self._timeout
-        while True:
+        while messages:
             sent = self._sender.submit(messages).result(self._timeout)
             if len(sent.returned) < len(messages) or time.monotonic() > deadline:
                 return sent.check()
