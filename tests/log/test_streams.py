@@ -22,6 +22,7 @@ from remuda.log.codec import Damaged
 from remuda.log.eventlog import Ends, EventLog, open_event_log
 from remuda.log.streams import log as streams
 from remuda.log.streams import source as sources
+from remuda.log.streams import writer as writers
 from remuda.log.streams.entries import decode_entry, encode_entry, encode_records
 from remuda.log.streams.log import StreamLog
 from remuda.log.streams.numbers import GONE, ROWS, first_of, neighbours, reference
@@ -484,6 +485,26 @@ def test_l1_a_silent_broker_is_waited_for_and_said(url: str, rabbit: RabbitNode)
         proxy.silent = False
         writer.flush(60)
     assert [id for _, id in rows_of(open_event_log(url))] == ["patient"]
+
+
+def test_l1_an_end_does_not_wait_long_for_a_silent_broker(
+    url: str, rabbit: RabbitNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once nothing was confirmed for a while: whatever has come in until then is kept, and the rest is told of."""
+    monkeypatch.setattr(writers, "_STALLED", 0.2)
+    monkeypatch.setattr(writers, "_FAREWELL", 0.2)
+    patience = 300.0
+    with FaultProxy("127.0.0.1", rabbit.port) as proxy:
+        writer = StreamWriter(by_way_of(proxy, url), timeout=patience)
+        writer.append([batch(["kept"])])
+        writer.flush()
+        proxy.silent = True
+        writer.append([batch(["late"])])
+        began = time.monotonic()
+        with pytest.raises(StorageError, match="did not confirm within"):
+            writer.close(patience)
+        assert time.monotonic() - began < patience / 10
+    assert "kept" in [id for _, id in rows_of(open_event_log(url))]
 
 
 def test_l1_what_the_broker_does_not_take_holds_nothing_up(url: str, rabbit: RabbitNode) -> None:

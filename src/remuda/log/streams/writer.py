@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import secrets
 import threading
 import time
@@ -35,6 +36,7 @@ _FAREWELL: Final = 3.0
 """Seconds that an end waits for a broker that is away."""
 _STALLED: Final = 5.0
 """Seconds without a confirm after which something is wrong."""
+_LOOK: Final = 0.25
 _MARGIN: Final = 10 * SECOND
 _PROPERTIES: Final = encode_properties(Properties(content_type="application/vnd.remuda.records", delivery_mode=2))
 _NOT_FOUND: Final = 404
@@ -168,7 +170,7 @@ class StreamWriter:
         if self._failure is not None:
             return f"the stream {self.stream!r} is not written any more: {self._failure}"
         with self._changed:
-            waited = time.monotonic() - self._sent[0].since if self._sent else 0.0
+            waited = self._silence()
         if waited < _STALLED:
             return None
         why = "" if self._connection.up else f": {self._connection.last_error}"
@@ -176,12 +178,21 @@ class StreamWriter:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended so far is kept."""
-        limit = self._timeout if timeout is None else timeout
+        self._flush(self._timeout if timeout is None else timeout)
+
+    def _flush(self, limit: float, silence: float = math.inf) -> None:
+        """Wait for no longer than the limit, nor once nothing was confirmed for so many seconds of `silence`."""
+        began = time.monotonic()
         with self._changed:
             goal = self._appended
             self._hurry = max(self._hurry, goal)
             self._changed.notify_all()
-            done = self._changed.wait_for(lambda: self._kept >= goal or self._failure is not None, limit)
+            while self._kept < goal and self._failure is None and self._silence() < silence:
+                left = began + limit - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(min(left, _LOOK))
+            done = self._kept >= goal
             if self._failure is not None and self._kept < goal:
                 raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
             if self._lost is not None:
@@ -192,28 +203,32 @@ class StreamWriter:
                 )
             if not done:
                 why = "" if self._connection.up else f" ({self._connection.last_error})"
+                waited = min(time.monotonic() - began, limit)
                 raise StorageError(
-                    f"the stream {self.stream!r} did not confirm within {limit:g} s{why}; the records wait here, and "
-                    "are sent as soon as it can be written"
+                    f"the stream {self.stream!r} did not confirm within {waited:.3g} s{why}; the records wait here, "
+                    "and are sent as soon as it can be written"
                 )
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, and end. May be called again."""
+        """Send what is left, and end; where the stream has confirmed nothing for some seconds, without waiting for it.
+        May be called again."""
         with self._changed:
             ended, self._closing = self._closing, True
             self._hurry = self._appended
             self._changed.notify_all()
         if ended:
             return
+        mute = True
         try:
             limit = self._timeout if timeout is None else timeout
-            self.flush(limit if self._connection.up else min(limit, _FAREWELL))
+            self._flush(limit if self._connection.up else min(limit, _FAREWELL), _STALLED + _FAREWELL)
+            mute = False
         finally:
             with self._changed:
                 self._failure = self._failure or BrokerClosed("it was closed")
                 self._changed.notify_all()
-            if self._owned and not self._connection.up:
-                self._connection.close()  # the thread waits for it, in vain
+            if self._owned and (mute or not self._connection.up):
+                self._connection.close(1.0)  # the thread waits for it, in vain
             self._thread.join(self._timeout)
             if self._owned:
                 self._connection.hurry(_FAREWELL)
@@ -223,6 +238,10 @@ class StreamWriter:
                 self._connection.close()
 
     # Behind the door.
+
+    def _silence(self) -> float:
+        """For how many seconds the oldest entry on its way has not been confirmed."""
+        return time.monotonic() - self._sent[0].since if self._sent else 0.0
 
     def _over(self) -> bool:
         return self._closing or self._failure is not None
