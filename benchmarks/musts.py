@@ -14,6 +14,7 @@ from benchmarks.http.rows import PAGES
 from benchmarks.index.rows import LAG, SQLITE, WORDS
 from benchmarks.lake.rows import COMMIT, ENGINES
 from benchmarks.outbox import rows as outbox
+from benchmarks.rabbitmq.names import CONSUME, END_TO_END, PUBLISH
 from benchmarks.results import Result
 from benchmarks.server.rows import SERVER_ROWS, SYNC_SHARE
 from benchmarks.spark.rows import COLD, LIFECYCLE, PIPELINES, READ, SOURCE, STREAM, is_judged
@@ -81,6 +82,25 @@ def _of_peer(peer: str, least: float) -> Callable[[Result], tuple[bool, str]]:
     def check(result: Result) -> tuple[bool, str]:
         ratio = result.remuda / (result.peers.get(peer) or math.inf)
         return ratio >= least, f"{ratio:.1f} times"
+
+    return check
+
+
+def _as_fast_as_rabbitmq(least: float, times: float) -> Callable[[Result], tuple[bool, str]]:
+    """RabbitMQ itself carries no more: beside the share of that, what a faster client would be worth."""
+
+    def check(result: Result) -> tuple[bool, str]:
+        share, ahead = result.ratio_to_limit or 0, result.ratio_to_best_peer or 0
+        found = f"{share:.2f} of the limit, {ahead:.1f} times best peer; bound by {result.settings['bound_by']}"
+        return share >= least or ahead >= times, found
+
+    return check
+
+
+def _on_rabbitmq(least: float) -> Callable[[Result], tuple[bool, str]]:
+    def check(result: Result) -> tuple[bool, str]:
+        ahead = result.ratio_to_best_peer or 0
+        return ahead >= least, f"{ahead:.1f} times; bound by {result.settings['bound_by']}"
 
     return check
 
@@ -170,6 +190,8 @@ MUSTS: Final = (
         for demand, check in _SERVER_MUSTS.get(row.split("/")[1], ())
     ),
     Must("messages for each sync ≥ 0.6 of the window of confirms", SYNC_SHARE, _at_least(0.6)),
+    Must(f"{PUBLISH}: ≥ 0.9 of what RabbitMQ carries, or ≥ 2 times best peer", PUBLISH, _as_fast_as_rabbitmq(0.9, 2)),
+    *(Must(f"{row}: ≥ 2 times best peer", row, _on_rabbitmq(2)) for row in (CONSUME, END_TO_END)),
     Must("one at a time from 4 guests: ≥ 5 times best peer", "shared/publish/one/4g", _of_best_peer(5)),
     Must("batches of 100 from 4 guests: ≥ 0.5 of one process alone", "shared/publish/batch100/4g", _of_limit(0.5)),
     Must("takeover after kill -9: p99 < 1 s", "shared/takeover", _within(1000)),

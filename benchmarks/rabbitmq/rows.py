@@ -18,6 +18,7 @@ from typing import Any, Final
 from benchmarks.effort import Effort
 from benchmarks.rabbitmq import bus_sides, limits, sides
 from benchmarks.rabbitmq.jobs import BATCH, EXCHANGE, WINDOW, Job, Server, Work
+from benchmarks.rabbitmq.names import CLIENT_CONSUME, CLIENT_PUBLISH, CONSUME, END_TO_END, PUBLISH
 from benchmarks.results import Result, rate_result
 from remuda.amqp.connection import Connection
 from tests.servers.rabbitmq import RabbitNode, end_node
@@ -27,9 +28,7 @@ _PER_SECOND: Final = 20_000
 _LEAST: Final = 2_000
 _SLOW: Final = {"pika", "aio-pika", "kombu", "faststream", "dramatiq"}
 
-ROWS: Final = (
-    "rabbitmq/publish", "rabbitmq/consume", "rabbitmq/end-to-end", "rabbitmq/client-publish", "rabbitmq/client-consume",
-)  # fmt: skip
+ROWS: Final = (PUBLISH, CONSUME, END_TO_END, CLIENT_PUBLISH, CLIENT_CONSUME)
 
 
 @contextmanager
@@ -51,7 +50,7 @@ BARE_LIMIT: Final = "server, bare messages"
 _OF_BUS: Final = frozenset({"remuda", LOGGED, BATCHED, LIMIT})
 _BARE: Final = ("pika", "pika-select", "aio-pika")
 WORKS: Final[dict[str, dict[str, Work]]] = {
-    "rabbitmq/publish": {
+    PUBLISH: {
         "remuda": bus_sides.remuda_publish,
         LOGGED: partial(bus_sides.remuda_publish, logged=True),
         LIMIT: limits.publish_as_the_bus,
@@ -61,7 +60,7 @@ WORKS: Final[dict[str, dict[str, Work]]] = {
         "faststream": bus_sides.faststream_publish,
         "dramatiq": bus_sides.dramatiq_publish,
     },
-    "rabbitmq/consume": {
+    CONSUME: {
         "remuda": bus_sides.remuda_consume,
         LOGGED: partial(bus_sides.remuda_consume, logged=True),
         BATCHED: partial(bus_sides.remuda_consume, batch=BATCH),
@@ -72,14 +71,14 @@ WORKS: Final[dict[str, dict[str, Work]]] = {
         "faststream": bus_sides.faststream_consume,
         "dramatiq": bus_sides.dramatiq_consume,
     },
-    "rabbitmq/end-to-end": {
+    END_TO_END: {
         "remuda": bus_sides.remuda_end_to_end,
         LOGGED: partial(bus_sides.remuda_end_to_end, logged=True),
         "faststream": bus_sides.faststream_end_to_end,
         "dramatiq": bus_sides.dramatiq_end_to_end,
     },
-    "rabbitmq/client-publish": {**sides.PUBLISH, LIMIT: limits.publish_bare},
-    "rabbitmq/client-consume": {**sides.CONSUME, LIMIT: limits.consume_bare},
+    CLIENT_PUBLISH: {**sides.PUBLISH, LIMIT: limits.publish_bare},
+    CLIENT_CONSUME: {**sides.CONSUME, LIMIT: limits.consume_bare},
 }
 _EXTRA: Final = {
     LOGGED: "with_event_log",
@@ -93,7 +92,7 @@ _ALL_PUBLISH: Final = (
 )
 _ALL_CONSUME: Final = f"prefetch {WINDOW}, each acknowledged by hand, from a quorum queue filled before"
 DOES: Final[dict[str, dict[str, str]]] = {
-    "rabbitmq/publish": {
+    PUBLISH: {
         "all": _ALL_PUBLISH,
         "remuda": f"the bus's own topic exchange, batches of {BATCH}; the event log is off, as the others keep none",
         "pika, pika-select, aio-pika, kombu": f"{EXCHANGE}; pika and kombu wait for each confirm, the others for many",
@@ -101,7 +100,7 @@ DOES: Final[dict[str, dict[str, str]]] = {
         "dramatiq": "its own classic queue, through the default exchange; each confirm is waited for",
         "limit": "the bus's own bytes, made before, from one socket that does nothing else",
     },
-    "rabbitmq/consume": {
+    CONSUME: {
         "all": _ALL_CONSUME,
         "remuda": "a handler of the bus for each message, with its retries and timeouts",
         "pika, pika-select, aio-pika": f"a callback or loop for each message, one acknowledgement for {BATCH}",
@@ -109,9 +108,9 @@ DOES: Final[dict[str, dict[str, str]]] = {
         "dramatiq": "an actor for each message, from its own classic queue",
         "limit": "the bus's own messages to one socket that counts them and acknowledges what it read",
     },
-    "rabbitmq/end-to-end": {"all": f"{_ALL_PUBLISH}, while handlers take them", "dramatiq": "its own classic queue"},
-    "rabbitmq/client-publish": {"all": f"{_ALL_PUBLISH}; through {EXCHANGE}"},
-    "rabbitmq/client-consume": {"all": _ALL_CONSUME},
+    END_TO_END: {"all": f"{_ALL_PUBLISH}, while handlers take them", "dramatiq": "its own classic queue"},
+    CLIENT_PUBLISH: {"all": f"{_ALL_PUBLISH}; through {EXCHANGE}"},
+    CLIENT_CONSUME: {"all": _ALL_CONSUME},
 }
 
 
