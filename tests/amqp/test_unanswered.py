@@ -116,3 +116,31 @@ def test_who_ends_does_not_wait_for_answers() -> None:
             with pytest.raises((ReplyTimeout, ConnectionLost)):
                 other.delete_queue("q")
         assert time.monotonic() - began < connection.options.retry_after
+
+
+def test_who_waits_for_an_answer_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one channel is being opened, others wait for their turn; the connection's thread waits, too."""
+    turns = 0
+    turn = Connection.turn
+
+    def counted(self: Connection, longest: float) -> None:
+        nonlocal turns
+        turns += 1
+        turn(self, longest)
+
+    monkeypatch.setattr(Connection, "turn", counted)
+    with ForgetfulBroker(ChannelOpen=1) as broker, Connection(broker.url) as connection:
+        opened: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: opened.append(connection.channel().number), daemon=True) for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: broker.count("ChannelOpen") == 1 and len(connection.channels) == 2)
+        before = turns
+        time.sleep(0.3)
+        assert turns - before < 50
+        broker.remember()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert sorted(opened) == [1, 2]

@@ -393,6 +393,8 @@ class Connection:
         wanted = (select.POLLIN if listening else 0) | (select.POLLOUT if unsent else 0)
         self._poll.modify(link.sock, wanted)
         wait = min(_GATHERING if gathers else longest, self._heartbeats.until_next(reading))
+        if gathers:
+            self._wakeup.awake = True  # soon anyway, and what was acknowledged goes out together
         for number, _ in self._poll.poll(max(wait, 0.0) * 1000):
             if number == self._wakeup.reader:
                 self._wakeup.drain()

@@ -42,10 +42,12 @@ class Restorer:
         self._watched: dict[Channel, _Watch] = {}
         self.left_behind: set[int] = set()
         """Numbers of channels whose other end does not answer: they are free again once it says that it is closed."""
+        self._asking = False
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting)
+        """Whether channels wait that can be opened now, which is one after the other."""
+        return bool(self._waiting) and not self._asking
 
     @property
     def until_next(self) -> float:
@@ -167,9 +169,13 @@ class Restorer:
             channel.reply = reply
             connection.put(method_frame(channel.number, method))
         deadline = time.monotonic() + connection.options.reply_timeout
-        while not reply.done.is_set():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise ReplyTimeout(f"{type(method).__name__} was not answered in time")
-            connection.turn(left)
+        self._asking = True
+        try:
+            while not reply.done.is_set():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise ReplyTimeout(f"{type(method).__name__} was not answered in time")
+                connection.turn(left)
+        finally:
+            self._asking = False
         reply.result()
