@@ -20,6 +20,9 @@ class Watch:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return self.now - 99.0
+
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
@@ -61,6 +64,16 @@ def test_messages_gather_where_they_come_thick_and_fast(watch: Watch) -> None:
     assert worked(worker, delivery(1_000_050, 1_000_100), watch, 0.0001) > 0
     assert worked(worker, delivery(1_000_150, remaining=1), watch, 0.0001) == 0, "not while some wait"
     assert worked(worker, delivery(1_001_150), watch, 0.0001) == 0, "a message each ms is worth a turn each"
+
+
+def test_nobody_waits_who_is_behind(watch: Watch) -> None:
+    """What was made a while ago is not alone: a broker that does not tell has more of it."""
+    worker = AdaptivePrefetch(None, ArrivalRate())
+    worked(worker, delivery(1_000_000), watch, 0.0001)
+    watch.now += 0.2
+    assert worked(worker, delivery(1_000_050, 1_000_100), watch, 0.0001) == 0
+    assert worked(worker, delivery(1_200_000, 1_200_001), watch, 0.0001) == 0, "there was a gap"
+    assert worked(worker, delivery(1_200_050, 1_200_100), watch, 0.0001) > 0, "as soon as it has caught up"
 
 
 def test_workers_that_let_messages_gather_take_turns(watch: Watch) -> None:

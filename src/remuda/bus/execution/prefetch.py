@@ -15,6 +15,7 @@ _DENSE: Final = 0.0002
 _DENSE_AT_MOST: Final = 0.002
 _GATHERING: Final = 0.002
 _LONGEST: Final = 0.02
+_FRESH: Final = 0.05
 
 
 class AdaptivePrefetch:
@@ -46,7 +47,7 @@ class AdaptivePrefetch:
             elif took < _QUICK:
                 self.count = min(self.count * 2, _MOST)
         dense = self._arrival_rate.seconds_apart(delivery) < min(max(2 * took / len(delivery), _DENSE), _DENSE_AT_MOST)
-        if not dense or self.count < 2 or any(delivery.remaining):
+        if not dense or self.count < 2 or any(delivery.remaining) or self._arrival_rate.age(time.time()) > _FRESH:
             return 0.0
         return self._arrival_rate.turn(time.monotonic())
 
@@ -64,6 +65,11 @@ class ArrivalRate:
         newest = created[-1] if isinstance(created, list) else created
         since, self._newest = newest - self._newest, newest
         return since / SECOND / len(delivery)
+
+    def age(self, now: float) -> float:
+        """How many seconds ago the newest message was made. If that is long, others wait behind it, also where the
+        broker cannot tell of them."""
+        return now - self._newest / SECOND
 
     def turn(self, now: float) -> float:
         """How many seconds a worker waits so that messages can gather. Several take turns: one asks every 2 ms."""
