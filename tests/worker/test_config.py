@@ -11,6 +11,7 @@ import pytest
 from remuda.amqp.errors import ConnectFailed, LoginRefused
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.worker import QueueType, Task, Worker, WorkerConfig
+from remuda.worker.factory import Work
 from tests.servers.ports import free_port
 from tests.worker.kit import Stage
 
@@ -98,6 +99,9 @@ def test_no_connection_within_the_attempts() -> None:
     with pytest.raises(ConnectFailed, match=r"within 2 attempts: .*Connection refused") as caught:
         worker.start()
     assert "\n" not in str(caught.value)
+    worker.stop()  # as many do in the end, whatever happened
+    with pytest.raises(ConnectFailed):
+        worker.run()
 
 
 def test_a_port_that_never_answers() -> None:
@@ -144,6 +148,41 @@ def test_health_port_in_use(quorum: Stage) -> None:
 def test_a_worker_needs_a_function(factory: Any) -> None:
     with pytest.raises(InvalidOption, match="a worker needs a function or a WorkerFactory"):
         Worker(WorkerConfig(input_queue="in"), factory)
+
+
+class Machine:
+    def accept(self, task: Task) -> Work:
+        return lambda: None
+
+    def health_check(self) -> None: ...
+
+
+async def later(task: Task) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (Machine, r"needs an object of it, such as Machine\(\)"),
+        (later, "later is a coroutine function; a worker works"),
+    ],
+)
+def test_a_worker_is_given_what_it_can_call(factory: Any, said: str) -> None:
+    """W1: else every task would fail, later."""
+    with pytest.raises(InvalidOption, match=said):
+        Worker(WorkerConfig(input_queue="in"), factory)
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "x" * 300])
+def test_the_name_of_a_worker_is_a_text(name: Any) -> None:
+    with pytest.raises(InvalidOption, match="name must be a text of 1 to 200 bytes"):
+        Worker(WorkerConfig(input_queue="in"), nothing, name=name)
+
+
+@pytest.mark.parametrize("grace", [-1, "soon", True, []])
+def test_the_grace_of_a_stop_is_a_duration(grace: Any) -> None:
+    with pytest.raises(InvalidOption, match="grace: "):
+        Worker(WorkerConfig(input_queue="in"), nothing).stop(grace)
 
 
 def test_a_worker_starts_once(quorum: Stage) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from remuda.amqp.frames import FRAME_MAX
+from remuda.model.errors import InvalidOption
 from remuda.worker import InvalidTask, NotNow, Result, Task, TaskStatus, Worker
 from remuda.worker.factory import Work
 from tests.worker.kit import Stage, until
@@ -67,6 +71,67 @@ def test_what_a_plugin_can_answer(quorum: Stage) -> None:
         quorum.send("nothing")
         until(lambda: sum(worker.counts.outcomes.values()) == 7)
     assert quorum.count(quorum.input) == quorum.count(quorum.output) == 0
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def _smuggled(**changes: object) -> Result:
+    """A result that came past its own checks."""
+    result = Result(b"x")
+    for name, value in changes.items():
+        msgspec.structs.force_setattr(result, name, value)
+    return result
+
+
+HOSTILE: dict[str, Callable[[], object]] = {
+    "no JSON": lambda: _smuggled(context={"a": object()}),
+    "no UTF-8": lambda: Result(b"x", classifier="\ud800"),
+    "no text": lambda: (_ for _ in ()).throw(Speechless()),
+    "no reason": lambda: (_ for _ in ()).throw(InvalidTask(Speechless())),
+    "number": lambda: 5,
+    "mapping": lambda: {"a": Result(b"x")},
+}
+
+
+def test_whatever_a_plugin_answers_its_thread_goes_on(quorum: Stage) -> None:
+    """W2, W6: an answer that cannot be sent is an error response, once, and nothing of the worker ends."""
+    with quorum.worker(lambda task: HOSTILE[task.id]()) as worker:  # type: ignore[arg-type, return-value]
+        for name in HOSTILE:
+            quorum.send(name)
+            result = quorum.result()
+            assert result.task_id == name
+            assert result.task_status in (TaskStatus.RESULT_EXCEPTION, TaskStatus.INVALID_TASK), name
+        until(lambda: sum(worker.counts.outcomes.values()) == len(HOSTILE))
+        assert all(not part.problem for part in worker.health())
+    assert quorum.count(quorum.input) == quorum.count(quorum.output) == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"classifier": 5}, {"api_version": "1"}, {"context": {"a": "b"}}, {"context": [1]}, {"api_version": True}],
+)
+def test_a_result_says_what_is_wrong_with_it(changes: dict[str, Any]) -> None:
+    """W2: where it is made, with the argument's name."""
+    with pytest.raises(InvalidOption, match=f"the {next(iter(changes))} of a result must be"):
+        Result(b"x", **changes)
+
+
+def test_a_task_may_stop_its_worker(quorum: Stage) -> None:
+    """W7: it is finished like the others in hand, and its result is sent."""
+
+    def handle(task: Task) -> bytes:
+        worker.stop()
+        return b"the last"
+
+    worker = Worker(quorum.config(), handle)
+    worker.start()
+    quorum.send()
+    worker.run()
+    assert quorum.result().task_data == b"the last"
+    assert quorum.count(quorum.input) == 0
 
 
 def test_acknowledged_only_after_the_results_are_confirmed(quorum: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
 
@@ -49,6 +50,14 @@ class FunctionFactory:
 
 
 def factory_of(given: WorkerFactory | Callable[[Task], Answer]) -> WorkerFactory:
+    for function in (given, getattr(given, "accept", None)):
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidOption(
+                f"{getattr(function, '__qualname__', function)} is a coroutine function; a worker works in threads, so "
+                "give it a plain one, which may call asyncio.run"
+            )
+    if isinstance(given, type) and isinstance(given, WorkerFactory):
+        raise InvalidOption(f"{given.__name__} is a class; a worker needs an object of it, such as {given.__name__}()")
     if isinstance(given, WorkerFactory):
         return given
     if callable(given):
@@ -64,6 +73,11 @@ def results_of(answer: Answer) -> list[Result]:
         return [answer]
     if isinstance(answer, bytes | str):
         return [Result(answer if isinstance(answer, bytes) else answer.encode())]
+    if not isinstance(answer, Iterable) or isinstance(answer, bytearray | memoryview | dict):
+        raise InvalidOption(
+            f"a worker returned a {type(answer).__name__}; return bytes, a text, a Result, several of them in a list, "
+            "or None"
+        )
     results = list(answer)
     for result in results:
         if not isinstance(result, Result):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.texts import shown
 
 VERSION: Final = 3
 
@@ -131,6 +132,12 @@ class Task:
         return f"Task({self.id!r}, {self.classifier!r}, retries={self.retries})"
 
 
+def _is_context(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and isinstance(entry, bytes | None) for key, entry in value.items()
+    )
+
+
 class Result(msgspec.Struct, frozen=True):
     """One result of a task. It goes to the output queue unless it names another queue, which must exist."""
 
@@ -150,6 +157,12 @@ class Result(msgspec.Struct, frozen=True):
             raise InvalidOption(f"the status of a result must be a result's TaskStatus, not {self.status!r}")
         if self.queue is not None and not (isinstance(self.queue, str) and 0 < len(self.queue.encode()) < 256):
             raise InvalidOption(f"the queue of a result must be a text of 1 to 255 bytes, not {self.queue!r}")
+        if self.classifier is not None and not isinstance(self.classifier, str):
+            raise InvalidOption(f"the classifier of a result must be a text, not {shown(self.classifier)}")
+        if self.api_version is not None and type(self.api_version) is not int:
+            raise InvalidOption(f"the api_version of a result must be a whole number, not {shown(self.api_version)}")
+        if self.context is not None and not _is_context(self.context):
+            raise InvalidOption(f"the context of a result must be texts with bytes or None, not {shown(self.context)}")
 
     @classmethod
     def failure(cls, data: bytes | str, **more: Any) -> Result:

@@ -20,7 +20,10 @@ from remuda.amqp.delivery import Delivery
 from remuda.amqp.errors import AmqpError, Closed, ConsumerCancelled
 from remuda.amqp.options import parse_url
 from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
+from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
+from remuda.model.options import read_duration
+from remuda.model.texts import shown
 from remuda.worker import stamps
 from remuda.worker.config import WorkerConfig
 from remuda.worker.factory import Answer, InvalidTask, NotNow, WorkerFactory, factory_of, results_of
@@ -63,6 +66,8 @@ class Worker:
     ) -> None:
         if not isinstance(config, WorkerConfig):
             raise InvalidOption(f"config must be a WorkerConfig, not a {type(config).__name__}")
+        if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= 200:
+            raise InvalidOption(f"name must be a text of 1 to 200 bytes, not {shown(name)}")
         self.config = config
         self.name = name
         self.counts = Counts()
@@ -102,8 +107,11 @@ class Worker:
             self._consumer = self._intake_channel.consume(self.config.input_queue)
             if self.config.health_port is not None:
                 self._health = HealthServer(self, self.config.health_address, self.config.health_port)
-        except BaseException:
+        except BaseException as error:
             self._close()
+            if isinstance(error, RemudaError):
+                self.failure = error
+            self._ended.set()  # whoever runs or stops it now does not wait
             raise
         self._results_channel = results_channel
         self._threads = [threading.Thread(target=self._take_in, name="worker intake", daemon=True)]
@@ -122,16 +130,24 @@ class Worker:
         if self.failure is not None:
             raise self.failure
 
-    def stop(self, grace: float | None = None) -> None:
+    def stop(self, grace: Duration | None = None) -> None:
         """Take nothing more in, finish what was accepted, and end (W7).
 
-        After `grace` seconds tasks that were not begun go back to the input queue, which does not count as a retry;
-        tasks still running are told to abort, and the broker gives them out again.
+        After `grace` tasks that were not begun go back to the input queue, which does not count as a retry; tasks still
+        running are told to abort, and the broker gives them out again. A task may stop its own worker: it is not waited
+        for then, and ends like the others.
         """
+        patience = self.config.grace if grace is None else read_duration("grace", grace) / SECOND
         if not self._started or self._ended.is_set():
             return
         self._stopping.set()
-        deadline = time.monotonic() + (self.config.grace if grace is None else grace)
+        if threading.current_thread() in self._threads:
+            threading.Thread(target=self._stop, args=(patience,), name="worker end", daemon=True).start()
+        else:
+            self._stop(patience)
+
+    def _stop(self, patience: float) -> None:
+        deadline = time.monotonic() + patience
         self._threads[0].join(max(deadline - time.monotonic(), 1.0))
         self._await_empty(deadline)
         for held in self.inputs.all():
@@ -268,20 +284,22 @@ class Worker:
         began = time.perf_counter()
         try:
             results = results_of(self._factory.accept(task)())
+            messages = self._outgoing_all(results, task.message)
         except NotNow as refusal:
             _LOG.info("task %s is put back: %s", task.id, refusal or "not now")
             self._publisher.send_later(Shipment(held, [self._again(held.delivery)], "not-now"))
             return
         except TaskAborted:
-            results = []
-            if held.alive:
-                results = [Result(b"the worker aborted the task", TaskStatus.RESULT_EXCEPTION)]
+            results = [Result(b"the worker aborted the task", TaskStatus.RESULT_EXCEPTION)]
+            messages = self._outgoing_all(results, task.message)
         except InvalidTask as error:
-            results = [Result(str(error).encode("utf-8", "replace"), TaskStatus.INVALID_TASK)]
+            results = [Result(_said(error), TaskStatus.INVALID_TASK)]
+            messages = self._outgoing_all(results, task.message)
         except BaseException as error:
-            _LOG.warning("task %s failed: %s: %s", task.id, type(error).__name__, error, exc_info=True)
-            text = f"{type(error).__name__}: {error}"
-            results = [Result(text.encode("utf-8", "replace"), TaskStatus.RESULT_EXCEPTION)]
+            text = _said(error)
+            _LOG.warning("task %s failed: %s: %s", task.id, type(error).__name__, text.decode(), exc_info=_shown(error))
+            results = [Result(f"{type(error).__name__}: ".encode() + text, TaskStatus.RESULT_EXCEPTION)]
+            messages = self._outgoing_all(results, task.message)
         finally:
             self.counts.worked(time.perf_counter() - began)
         if not held.alive:
@@ -290,7 +308,7 @@ class Worker:
             _LOG.info("the results of task %s are dropped, since the broker gives it out again", task.id)
             return
         outcome = _OUTCOMES.get(results[0].status, "success") if results else "success"
-        self._publisher.send(Shipment(held, self._outgoing_all(results, task.message), outcome))
+        self._publisher.send(Shipment(held, messages, outcome))
 
     def _outgoing_all(self, results: list[Result], task: TaskMessage) -> list[Outgoing]:
         wanted = [result for result in results if result.queue or self.config.output_queue]
@@ -369,6 +387,22 @@ class Worker:
     def _consumer_part(self) -> Part:
         gone = self._consumer is None or self._consumer.ended is not None
         return Part("consumer", f"queue {self.config.input_queue} is not consumed" if gone else "")
+
+
+def _said(error: BaseException) -> bytes:
+    try:
+        return str(error).encode("utf-8", "replace")
+    except Exception:
+        return b"its text is unknown, since its __str__ fails"
+
+
+def _shown(error: BaseException) -> BaseException | None:
+    """The error for a log, which asks for its text as well."""
+    try:
+        str(error)
+    except Exception:
+        return None
+    return error
 
 
 def _connection_part(name: str, connection: Connection) -> Part:
