@@ -93,7 +93,10 @@ class Guest(Questions):
         request = self._request_for(command, inbox, wait)
         self._send(request)
         if request.awaited:
-            self._await(request)
+            if not self._reading.wait_for(request, self._patience):
+                raise self.not_responding()
+            if request.error is not None:
+                raise request.error
         return request.pending
 
     def begin(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
@@ -139,7 +142,11 @@ class Guest(Questions):
         request = Request(number, asked, lambda raw: frames.decode(kind, raw))
         request.question, request.values = question, values
         self._send(request)
-        return self._await(request)
+        if not self._reading.wait_for(request, self._patience):
+            raise self.not_responding()
+        if request.error is not None:
+            raise request.error
+        return request.pending.result
 
     def _send(self, request: Request) -> None:
         line = self.line
@@ -161,13 +168,6 @@ class Guest(Questions):
         if request.future is not None or len(line.requests) > _UNREAD:
             self._unattended = self._unattended or request.future is not None
             self._reading.wake()
-
-    def _await(self, request: Request) -> Any:
-        if not self._reading.wait_for(request, self._patience):
-            raise self.not_responding()
-        if request.error is not None:
-            raise request.error
-        return request.pending.result
 
     def not_responding(self) -> HostNotResponding:
         return HostNotResponding(
