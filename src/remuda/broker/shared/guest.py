@@ -284,10 +284,10 @@ class Guest(Questions):
     def connect(self) -> None:
         """Come to the host that there is now; raises `OSError` where there is none, and Remuda's errors where it does
         not take us."""
-        link = join(self._way, self.token, self.epoch, self._patience)
+        self._last_peer = self._way.connect()
+        link = join(self._last_peer, self._way.hello(self.token, self.epoch), self._patience)
         self.welcome, self.pid, self.epoch = link.welcome, link.welcome.pid, link.welcome.epoch
         self._clock_offset = link.clock_offset
-        self._last_peer = link.peer
         self._unattended = self._unattended or isinstance(link.peer, TlsSocket)
         self.line.attach(link, self.holdings, self._answers, hears=self.hears)
 
@@ -329,8 +329,9 @@ class Guest(Questions):
         """In a fork: let go of the connection, which is the parent's."""
         self.closed = True
         self._reading.close()
-        if self.line.peer is not None:
-            self.line.peer.close()
+        for peer in (self.line.peer, self._last_peer):
+            if peer is not None:
+                peer.close()
 
     def leave_line(self) -> None:
         """The thread that listened has ended, perhaps before it heard anything of the last host."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.shared import frames
 from remuda.broker.shared.connection import COMMAND_WEIGHT, Connection, Gate, Listener
 from remuda.broker.shared.frames import Hello, Welcome, WireError
@@ -23,6 +24,7 @@ from remuda.broker.shared.quick import Receiving
 from remuda.broker.shared.readiness import READ, WRITE, Ready, readiness
 from remuda.broker.shared.requests import RequestHandler
 from remuda.broker.shared.session import Session
+from remuda.broker.shared.unforked import unforked
 from remuda.model.errors import RemudaError, StorageError
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class Host:
         self._post(lambda: self._add(Connection(peer, gate, local=True)))
 
     def start(self) -> None:
+        closed_after_fork(self)
         self._thread.start()
 
     def stop(self, *, moves: bool = True) -> None:
@@ -218,23 +221,24 @@ class Host:
 
     def _accept(self, listener: Listener) -> None:
         while True:
-            try:
-                peer, _ = listener.socket.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                _log.error("a connection could not be accepted, and none is for a second: %s", error)
-                self._readiness.unregister(listener.socket)
-                self._deaf.append(listener)
-                return
-            try:
-                peer.setblocking(False)
-                connection = listener.connect(peer)
-            except (OSError, RemudaError) as error:
-                _log.warning("a connection was refused: %s", error)
-                peer.close()
-                continue
-            self._add(connection)
+            with unforked:
+                try:
+                    peer, _ = listener.socket.accept()
+                except (BlockingIOError, InterruptedError):
+                    return
+                except OSError as error:
+                    _log.error("a connection could not be accepted, and none is for a second: %s", error)
+                    self._readiness.unregister(listener.socket)
+                    self._deaf.append(listener)
+                    return
+                try:
+                    peer.setblocking(False)
+                    connection = listener.connect(peer)
+                except (OSError, RemudaError) as error:
+                    _log.warning("a connection was refused: %s", error)
+                    peer.close()
+                    continue
+                self._add(connection)
 
     def _add(self, connection: Connection) -> None:
         self._connections.add(connection)
