@@ -53,7 +53,7 @@ def consume(url: str, queue: str, count: int, size: int, window: int) -> None:
     rest, seen, length, prefix = _after(BasicConsumeOk, client), 0, 0, b""
     _await_start()
     while True:
-        length = length or _length(rest)
+        length = length or length_of(rest)
         prefix = prefix or rest[: 13 if length else 0]
         many = len(rest) // length if length else 0
         if many:
@@ -72,7 +72,7 @@ def consume(url: str, queue: str, count: int, size: int, window: int) -> None:
 def _after(method: type[Method], client: RawClient) -> bytes:
     """What follows the answer to a request: deliveries may come along with it."""
     raw = b""
-    while not (end := _length(raw, frames=1)):
+    while not (end := length_of(raw, frames=1)):
         raw = _without_heartbeats(raw + client.read_bytes())
     assert raw[7:11] == method.index, raw[:end]
     return raw[end:]
@@ -83,7 +83,7 @@ def _without_heartbeats(raw: bytes) -> bytes:
     return raw.replace(HEARTBEAT, b"") if HEARTBEAT in raw else raw
 
 
-def _length(raw: bytes, frames: int = 3) -> int:
+def length_of(raw: bytes, frames: int = 3) -> int:
     """How many bytes the first delivery takes: a method, a header and a body; 0 if it has not come whole."""
     end = 0
     for _ in range(frames):

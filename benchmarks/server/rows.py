@@ -2,11 +2,13 @@
 
 The same clients, in processes of their own, drive Remuda and RabbitMQ in turn, with confirms, manual acknowledgements
 and a prefetch of 1000. Measured are messages per second from the first publish to the last acknowledgement, and the CPU
-time that the server needs for each.
+time that the server needs for each. The limit of a synced row is what the same clients make of a server that only
+writes, syncs, confirms and hands on (`bare.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
@@ -84,6 +86,22 @@ def remuda(sync: str, syncs: list[int] | None = None, *, warm: bool = True) -> I
 
 
 @contextmanager
+def bare() -> Iterator[Target]:
+    """A server that only syncs, confirms and hands on."""
+    with scratch() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.server.bare", str(folder)],
+            stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=_environment(),
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            yield Target(f"{process.stdout.readline().strip()}/", process.pid)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
 def rabbitmq() -> Iterator[Target]:
     node = RabbitNode(Path(tempfile.mkdtemp(prefix="remuda-bench-")), "server", one_scheduler=False)
     try:
@@ -154,7 +172,11 @@ def row(name: str, effort: Effort) -> Result:
     count = max(2000, round(_PER_SECOND * effort.seconds))
     shape: Any = {"pairs": _PAIRS[pairs], "size": _SIZES[size], "durable": mode != "transient"}
     rounds: dict[str, list[Round]] = {"remuda": [], "classic": []}
-    with remuda("always" if mode == "synced" else "os") as ours, rabbitmq() as theirs:
+    limits: list[float] = []
+    with contextlib.ExitStack() as servers:
+        ours = servers.enter_context(remuda("always" if mode == "synced" else "os"))
+        theirs = servers.enter_context(rabbitmq())
+        least = servers.enter_context(bare()) if mode == "synced" else None
         measure(ours, **shape, count=2000, kind="classic")
         for _ in range(effort.rounds):
             # About as many as take the same time.
@@ -164,8 +186,10 @@ def row(name: str, effort: Effort) -> Result:
             if mode == "synced":
                 rounds.setdefault("quorum", []).append(measure(theirs, **shape, count=count, kind="quorum"))
             wait_until_idle(theirs)
+            if least is not None:
+                limits.append(measure(least, **shape, count=4 * count, kind="classic").rate)
     rates = {side: statistics.median(one.rate for one in found) for side, found in rounds.items()}
-    settings = {
+    settings: dict[str, Any] = {
         "window": _WINDOW, "prefetch": 1000,
         "server_us_per_message": {
             side: round(statistics.median(one.cpu for one in found), 1) for side, found in rounds.items()
@@ -176,7 +200,12 @@ def row(name: str, effort: Effort) -> Result:
         },
         "bound_by": _BOUND_BY[mode] + (_LARGER if size == "1KiB" else ""),
     }  # fmt: skip
-    return rate_result(name, rates.pop("remuda"), dict(rates), None, settings)
+    limit = statistics.median(limits) if limits else None
+    if limit is not None:
+        settings["bound_by"] += (
+            f"; one that only syncs, confirms and hands on is {limit / rates['quorum']:.1f} times quorum"
+        )
+    return rate_result(name, rates.pop("remuda"), dict(rates), limit, settings)
 
 
 def sync_share(effort: Effort) -> Result:

@@ -152,7 +152,7 @@ def test_s6_another_version_gets_a_clear_line(server: WireServer) -> None:
     (kind, payload), *_ = speak(server, frames.frame(frames.HELLO, frames.Hello(99, "abc", 1)))
     assert kind == frames.FAILED
     error = frames.decode(tuple[int, frames.Error], payload)[1]
-    assert "speaks version 2 of Remuda's wire, the other one 99" in error.text
+    assert f"speaks version {frames.VERSION} of Remuda's wire, the other one 99" in error.text
 
 
 @pytest.mark.parametrize(

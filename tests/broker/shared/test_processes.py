@@ -287,6 +287,7 @@ HELLO = frames.frame(frames.HELLO, frames.Hello(frames.VERSION, "abc", 1))
         frames.frame(frames.HELLO, {"version": frames.VERSION, "token": "../../x", "pid": 1}),
         HELLO + frames.frame(frames.COMMAND, [1, 99, 2]),
         HELLO + frames.frame(frames.ASK, [1, "close", []]),
+        HELLO + frames.frame(frames.SINGLE, [1, "jobs"]),
         HELLO + frames.frame(200, []),
     ],
 )

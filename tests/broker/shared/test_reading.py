@@ -196,7 +196,7 @@ def test_s5_what_comes_right_behind_the_welcome_is_not_lost() -> None:
     with ours, theirs:
         welcome = frames.frame(frames.WELCOME, Welcome(frames.VERSION, 7, 1, 0))
         theirs.sendall(welcome + frames.frame(frames.CLOSED, (5, None)) + frames.frame(frames.PONG, None)[:3])
-        link = join(_Way(ours), "abc", 0, 30)
+        link = join(ours, Hello(frames.VERSION, "abc", 1), 30)
         assert link.welcome.pid == 7
         assert [kind for kind, _ in link.buffer.feed(b"")] == [frames.CLOSED]
         assert len(link.buffer) == 3

@@ -65,6 +65,27 @@ def test_publishers_that_take_turns_come_to_share_one_commit() -> None:
     _run(play)
 
 
+def test_what_comes_on_one_channel_before_its_commit_goes_with_it_in_one_piece() -> None:
+    """A commit waits until all of the window that it confirmed last is there, in however many parts it comes."""
+
+    async def play(gathering: Gathering) -> None:
+        commits = Commits(0.05)
+        await gathering.add(commits.work, 100)
+        gathering._patience = _LIMIT  # however slow this machine is
+        monotonic = asyncio.get_running_loop().time
+        gathering._since = monotonic() + _LIMIT
+        late = gathering.add(commits.work, 25)
+        for _ in range(3):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert len(commits.together) == 1
+            gathering.grow(25)
+        await late
+        assert commits.together == [1, 1]
+
+    _run(play)
+
+
 def test_what_takes_for_ever_holds_up_nobody() -> None:
     """As where a queue confirms when a consumer has answered, and none does."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import Any
 
@@ -9,6 +10,10 @@ import pika
 import pika.exceptions
 import pytest
 
+from benchmarks.raw_amqp import Confirmed, RawClient
+from remuda.amqp.frames import add_content, method_frame
+from remuda.amqp.methods import BasicPublish, BasicReturn, ConfirmSelect, ConfirmSelectOk
+from remuda.amqp.properties import Properties, encode_properties
 from tests.server.amqp.kit import Client, eventually, fresh
 from tests.servers.amqpd import RunningServer
 
@@ -315,3 +320,36 @@ def test_direct_replies(server: RunningServer, client: Client) -> None:
     assert client.refused(
         lambda ch: ch.basic_publish("", queue, b"x", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
     ) == (406, "PRECONDITION_FAILED - fast reply consumer does not exist")
+
+
+def test_what_a_channel_publishes_to_several_exchanges_stays_in_order(server: RunningServer, client: Client) -> None:
+    """S1: however it is cut up on its way, each is confirmed once, and what is returned is returned before that."""
+    name, count = fresh(), 400
+    client.channel.queue_declare(name)
+    client.channel.queue_bind(name, "amq.direct", name)
+    publisher = RawClient(server.url)
+    publisher.ask(ConfirmSelect(), ConfirmSelectOk)
+    frames: list[bytes] = []
+    nowhere = set(range(0, count, 50))
+    for row in range(count):
+        method = BasicPublish(0, "amq.direct" if row // 7 % 2 else "", "nowhere" if row in nowhere else name, True)
+        add_content(frames, method_frame(1, method), 1, encode_properties(Properties()), b"%d" % row)
+    sent = b"".join(frames)
+    pieces = random.Random(7)
+    at = 0
+    confirmed, returned = Confirmed(), []
+    while at < len(sent):
+        step = pieces.choice((1, 100, 1000, 5000))
+        publisher.sock.sendall(sent[at : at + step])
+        at += step
+    while len(confirmed) < count:
+        for event in publisher.read():
+            if isinstance(event[1], BasicReturn):
+                returned.append(int(event[3] or b""))
+                assert returned[-1] >= len(confirmed)
+            else:
+                confirmed.add([event])
+    publisher.close()
+    assert (len(confirmed), returned) == (count, sorted(nowhere))
+    bodies = [int(client.get(name)[2]) for _ in range(count - len(nowhere))]
+    assert bodies == [row for row in range(count) if row not in nowhere]

@@ -37,7 +37,9 @@ class Answers:
         self._give_back = give_back
 
     def take(self, kind: int, payload: bytes) -> None:
-        if kind == frames.RESULT:
+        if kind == frames.RECEIPT:
+            self._receipt(*frames.decode(frames.Received, payload))
+        elif kind == frames.RESULT:
             said = frames.decode(frames.Answered, payload)
             request = self._line.requests.get(said.request)
             if request is not None:
@@ -70,6 +72,15 @@ class Answers:
             self._notices.post(frames.decode(list[Notice], payload))
 
     # Requests
+
+    def _receipt(self, number: int, first: int, ids: list[int | str]) -> None:
+        """A publish is kept, and there is no more to tell of it."""
+        line = self._line
+        request = line.requests.get(number)
+        if request is not None:
+            line.published(number)
+            request.resolve(frames.plain_receipt(first, ids))
+            line.requests.pop(number, None)
 
     def _resolve(self, request: Request, result: Any) -> None:
         """The answer to a request is here."""

@@ -53,7 +53,7 @@ def checked(command: Any) -> Any:
     match command:
         case Publish():
             # Producers are known by their session, and only the broker itself takes from its spool.
-            return command
+            return msgspec.structs.replace(command, messages=command.messages.checked())
         case Subscribe():
             read_count("batch", command.batch, 1)
             read_count("credit", command.credit, 1)

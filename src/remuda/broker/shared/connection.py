@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import time
 from collections import deque
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import Hello
-from remuda.broker.shared.quick import Receiving, send_at_once
+from remuda.broker.shared.quick import send_at_once
+from remuda.broker.shared.readiness import READ
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.attempts import AttemptMarks
@@ -51,7 +51,7 @@ class Connection:
         self.closing = False
         """Whether it is to be closed once everything is sent."""
         self.since = time.monotonic()
-        self.waits_for = selectors.EVENT_READ
+        self.waits_for = READ
         self.slow = 0
         """Questions of it that another thread works on."""
         self.load = 0
@@ -74,13 +74,6 @@ class Connection:
             self.touched.add(self)
         return self.unsent_bytes
 
-    def receive(self, receiving: Receiving) -> bytes | None:
-        """What has come; None when nothing has, and nothing at all at the end."""
-        try:
-            return receiving.receive(self.peer)
-        except (BlockingIOError, InterruptedError):
-            return None
-
     @property
     def ready(self) -> bool:
         """Whether frames that lie here may be looked at now."""
@@ -89,10 +82,13 @@ class Connection:
     def flush(self) -> None:
         """Send as much as the peer takes."""
         unsent = self.unsent
-        if not unsent:
+        if len(unsent) == 1:
+            data = unsent.popleft()
+        elif unsent:
+            data = b"".join(unsent)
+            unsent.clear()
+        else:
             return
-        data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
-        unsent.clear()
         try:
             sent = send_at_once(self.peer, data)
         except (BlockingIOError, InterruptedError):

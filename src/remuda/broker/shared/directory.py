@@ -67,7 +67,6 @@ class SharedDirectory(Role):
         self._prepare()
         try:
             self._open()
-            closed_after_fork(self)
         except BaseException:
             self._closing.begin()
             raise
@@ -87,6 +86,7 @@ class SharedDirectory(Role):
     # Which part we have
 
     def _open(self) -> None:
+        closed_after_fork(self)  # from now on: another thread may fork while it is being opened
         deadline = time.monotonic() + self._patience
         pause, alone = _FIRST_PAUSE, 0
         while True:
@@ -280,7 +280,6 @@ class SharedDirectory(Role):
             self.closed = True
             return
         self._open_when_needed(self._open)
-        closed_after_fork(self)
 
     def describe(self, pid: int) -> str:
         return (

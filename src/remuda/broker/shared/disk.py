@@ -8,8 +8,10 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.shared import sockets
 from remuda.broker.shared.connection import Gate, Listener
+from remuda.broker.shared.unforked import unforked
 from remuda.log.directory import SOCKET, DirectoryDisk
 
 if TYPE_CHECKING:
@@ -34,17 +36,24 @@ class HostDisk(DirectoryDisk):
     def lock(self) -> None:
         if self._listening is not None:
             return
-        super().lock()
-        try:
-            self._bind()
-        except BaseException:
-            super().unlock()
-            raise
+        with unforked:
+            super().lock()
+            try:
+                self._bind()
+            except BaseException:
+                super().unlock()
+                raise
+            closed_after_fork(self)
+
+    def disown(self) -> None:
+        """In a fork: let go of the handles. The lock and the socket are the parent's, and end with it."""
+        self.unlock()
 
     def _bind(self) -> socket.socket:
-        self._listening = self._listen()
-        self._bound = self._found()
-        return self._listening
+        with unforked:
+            self._listening = self._listen()
+            self._bound = self._found()
+            return self._listening
 
     def _found(self) -> tuple[int, int] | None:
         try:
@@ -83,14 +92,15 @@ class _DirectoryListener(Listener):
 
 def is_held(path: Path) -> bool:
     """Whether some process has a directory. Cheaper than trying to have it, and leaves no trace."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False  # whoever tries to have it is told why that cannot be
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    with unforked:
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return False  # whoever tries to have it is told why that cannot be
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False

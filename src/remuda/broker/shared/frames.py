@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -27,7 +27,7 @@ from remuda.model.records import Appended, Event
 from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 
-VERSION: Final = 2
+VERSION: Final = 3
 HEAD: Final = struct.Struct(">IB")
 _HEAD_BYTES: Final = HEAD.size
 MAX_FRAME: Final = (1 << 30) + (64 << 20)
@@ -42,6 +42,7 @@ ASK: Final = 5
 BEGUN: Final = 6
 GOODBYE: Final = 7
 PING: Final = 8
+SINGLE: Final = 9
 # From the host
 WELCOME: Final = 33
 RESULT: Final = 34
@@ -52,6 +53,7 @@ CONFIRMED: Final = 38
 NOTICES: Final = 39
 MOVING: Final = 40
 PONG: Final = 41
+RECEIPT: Final = 42
 
 
 class WireError(RemudaError):
@@ -113,6 +115,33 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
     columns: msgspec.Raw
 
 
+_ONE: Final = msgspec.Meta(min_length=1, max_length=1)
+
+
+class Single(msgspec.Struct, frozen=True, array_like=True):
+    """A publish of one message, as mostly: the command, and the columns in the order of `Messages`."""
+
+    request: int
+    queue: str | None
+    unbound: str | None
+    exchange: str | None
+    options: NamedOptions
+    bodies: Annotated[list[bytes], _ONE]
+    name: str
+    ids: Annotated[list[str], _ONE] | None
+    topics: tuple[str, ...]
+    object: str | None
+    key: str | None
+    timestamp: codec.Time | None
+    mime_type: str
+    headers: dict[str, str]
+    priority: int
+    created: codec.Time
+    expires: codec.Time | None
+    due: codec.Time | None
+    wire: bytes | None
+
+
 class Commanded(msgspec.Struct, frozen=True, array_like=True):
     request: int
     verb: int
@@ -131,6 +160,10 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
     result: msgspec.Raw
 
 
+Received = tuple[int, int, list[int | str]]
+"""The usual answer to a publish: the request, the first offset and the ids, these as the log writes them."""
+
+
 class Delivered(msgspec.Struct, frozen=True, array_like=True):
     """A delivery with its messages. With `check` the host is asked once more before it is handed over."""
 
@@ -140,7 +173,7 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """A receipt: as `Receipt`, with ids as the log writes them. Mostly there is nothing to tell but those."""
+    """A receipt that has more to tell than ids: as `Receipt`, with those as the log writes them."""
 
     first: int
     ids: list[int | str]
@@ -246,6 +279,13 @@ QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
 }
 """Questions by name: what is asked with, and what is answered."""
 
+_values = msgspec.structs.astuple
+_GIVEN: Final = 2
+"""The first field of a receipt behind its ids."""
+_IDS: Final = Messages.__struct_fields__.index("ids")
+_HEADERS: Final = Messages.__struct_fields__.index("headers")
+_PLAIN: Final = tuple(map(type, _values(Messages([], ""))))
+"""Of which types the columns of most messages are."""
 _encode = msgspec.msgpack.Encoder().encode
 _pack_head = HEAD.pack
 _decoders: dict[Any, Callable[[Any], Any]] = {}
@@ -331,7 +371,7 @@ def messages_of(columns: msgspec.Raw) -> Messages:
     assert isinstance(record, Appended)
     messages = record.messages
     count = len(messages.bodies)
-    found: tuple[Any, ...] = msgspec.structs.astuple(messages)
+    found = _values(messages)
     if list(map(type, found)).count(list) > 1:  # else there are the bodies alone
         for name, column in zip(Messages.__struct_fields__, found, strict=True):
             if type(column) is list and len(column) != count:
@@ -343,17 +383,35 @@ def messages_of(columns: msgspec.Raw) -> Messages:
 
 
 def publish_frame(request: int, command: Publish) -> bytes:
-    """A publish, which its producer knows by the number of the request: as `Published`."""
-    columns = columns_of(command.messages)
+    """A publish, which its producer knows by the number of the request: as `Published`, or as `Single`."""
+    messages = command.messages
+    if len(messages.bodies) == 1:
+        values = _values(messages)
+        kinds = tuple(map(type, values))
+        if kinds == _PLAIN or _is_single(kinds):
+            payload = _encode((request, command.queue, command.unbound, command.exchange, command.options, *values))
+            return _pack_head(len(payload), SINGLE) + payload
+    columns = columns_of(messages)
     return frame(
         PUBLISH, (request, command.queue, command.unbound, command.exchange, command.options, request, columns)
     )
 
 
-def publish_of(said: Published, producer: str, *, trusted: bool) -> Publish:
+def _is_single(kinds: tuple[type, ...]) -> bool:
+    """Whether every column of one message is one value, as `Single` has it."""
+    lists = 2 if kinds[_IDS] is list else 1
+    return kinds.count(list) == lists and kinds[_IDS] is not range and kinds[_HEADERS] is dict
+
+
+def single_of(said: Single, producer: str) -> Publish:
+    request, queue, unbound, exchange, options, *columns = _values(said)
+    if options is not None:
+        options = typed_options(options)
+    return Publish(Messages(*columns), queue, unbound, exchange, options, None, producer, request)
+
+
+def publish_of(said: Published, producer: str) -> Publish:
     messages = messages_of(said.columns)
-    if not trusted:
-        messages = messages.checked()
     options = None if said.options is None else typed_options(said.options)
     return Publish(messages, said.queue, said.unbound, said.exchange, options, None, producer, said.sequence)
 
@@ -391,19 +449,17 @@ def typed_options(named: Mapping[str, Any]) -> dict[str, Any]:
 # Answers
 
 
-def told(receipt: Receipt) -> Told | tuple[int, list[Any]]:
-    """A receipt for the wire; `Told` reads the short form too."""
+def receipt_frame(request: int, receipt: Receipt) -> bytes:
+    """The answer to a publish: mostly there is nothing to tell but where it stands, and under which ids."""
     given = receipt.given
-    ids: list[Any] = [given.start, given.stop, given.step] if type(given) is range else list(given)
-    if (
-        receipt.watch is None
-        and not receipt.refusals
-        and not receipt.unchanged
-        and not receipt.differs
-        and not receipt.unroutable
-        and not receipt.partly_refused
-    ):
-        return receipt.first, ids
+    ids: list[Any] = [given.start, given.stop, given.step] if type(given) is range else given
+    if receipt.watch is None and not any(_values(receipt)[_GIVEN:]):
+        payload = _encode((request, receipt.first, ids))
+        return _pack_head(len(payload), RECEIPT) + payload
+    return frame(RESULT, (request, _told(receipt, ids)))
+
+
+def _told(receipt: Receipt, ids: list[Any]) -> Told:
     return Told(
         receipt.first,
         ids,
@@ -414,6 +470,10 @@ def told(receipt: Receipt) -> Told | tuple[int, list[Any]]:
         receipt.unroutable,
         {row: error_of(refused) for row, refused in receipt.partly_refused.items()},
     )
+
+
+def plain_receipt(first: int, ids: Any) -> Receipt:
+    return Receipt(first, range(*ids) if len(ids) == 3 and type(ids[0]) is int else ids, {})
 
 
 def receipt_of(said: Told) -> Receipt:

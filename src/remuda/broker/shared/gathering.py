@@ -48,10 +48,11 @@ class Gathering:
             self._in_vain = self._passing = min(2 * self._in_vain + 1, _MOST_PASSED)
 
     def committed(self, here: Set[Hashable], seconds: float) -> None:
+        """These were along, and the set of them is not changed any more."""
         self._takes += _NEWEST * (seconds - self._takes)
-        self._last, self._before = frozenset(here), self._last
+        self._last, self._before = here, self._last
 
     def forget(self, gone: Hashable) -> None:
         """It will not come again."""
-        self._last -= {gone}
-        self._before -= {gone}
+        self._last = self._last - {gone}
+        self._before = self._before - {gone}

@@ -93,7 +93,10 @@ class Guest(Questions):
         request = self._request_for(command, inbox, wait)
         self._send(request)
         if request.awaited:
-            self._await(request)
+            if not self._reading.wait_for(request, self._patience):
+                raise self.not_responding()
+            if request.error is not None:
+                raise request.error
         return request.pending
 
     def begin(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
@@ -139,7 +142,11 @@ class Guest(Questions):
         request = Request(number, asked, lambda raw: frames.decode(kind, raw))
         request.question, request.values = question, values
         self._send(request)
-        return self._await(request)
+        if not self._reading.wait_for(request, self._patience):
+            raise self.not_responding()
+        if request.error is not None:
+            raise request.error
+        return request.pending.result
 
     def _send(self, request: Request) -> None:
         line = self.line
@@ -161,13 +168,6 @@ class Guest(Questions):
         if request.future is not None or len(line.requests) > _UNREAD:
             self._unattended = self._unattended or request.future is not None
             self._reading.wake()
-
-    def _await(self, request: Request) -> Any:
-        if not self._reading.wait_for(request, self._patience):
-            raise self.not_responding()
-        if request.error is not None:
-            raise request.error
-        return request.pending.result
 
     def not_responding(self) -> HostNotResponding:
         return HostNotResponding(
@@ -284,10 +284,10 @@ class Guest(Questions):
     def connect(self) -> None:
         """Come to the host that there is now; raises `OSError` where there is none, and Remuda's errors where it does
         not take us."""
-        link = join(self._way, self.token, self.epoch, self._patience)
+        self._last_peer = self._way.connect()
+        link = join(self._last_peer, self._way.hello(self.token, self.epoch), self._patience)
         self.welcome, self.pid, self.epoch = link.welcome, link.welcome.pid, link.welcome.epoch
         self._clock_offset = link.clock_offset
-        self._last_peer = link.peer
         self._unattended = self._unattended or isinstance(link.peer, TlsSocket)
         self.line.attach(link, self.holdings, self._answers, hears=self.hears)
 
@@ -329,8 +329,9 @@ class Guest(Questions):
         """In a fork: let go of the connection, which is the parent's."""
         self.closed = True
         self._reading.close()
-        if self.line.peer is not None:
-            self.line.peer.close()
+        for peer in (self.line.peer, self._last_peer):
+            if peer is not None:
+                peer.close()
 
     def leave_line(self) -> None:
         """The thread that listened has ended, perhaps before it heard anything of the last host."""

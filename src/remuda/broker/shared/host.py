@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
-import selectors
 import socket
 import threading
 import time
@@ -16,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.shared import frames
 from remuda.broker.shared.connection import COMMAND_WEIGHT, Connection, Gate, Listener
 from remuda.broker.shared.frames import Hello, Welcome, WireError
 from remuda.broker.shared.gathering import Gathering
 from remuda.broker.shared.permissions import Permissions
 from remuda.broker.shared.quick import Receiving
+from remuda.broker.shared.readiness import READ, WRITE, Ready, readiness
 from remuda.broker.shared.requests import RequestHandler
 from remuda.broker.shared.session import Session
+from remuda.broker.shared.unforked import unforked
 from remuda.model.errors import RemudaError, StorageError
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ _STRANGERS: Final = 10.0
 _DEFERRED: Final = 0.025
 _LOOK: Final = 1.0
 """Seconds after which a host looks whether others can find it."""
-_SELECTABLE: Final = 1024
-"""Handles below this number can be waited for by `select`, which counts in microseconds."""
 
 
 class Host:
@@ -50,11 +49,11 @@ class Host:
         self._runtime = runtime
         self.epoch = epoch
         self._looked = time.monotonic()
-        self._selector = selectors.DefaultSelector()
+        self._readiness = readiness()
         self._wake_from, self._wake_to = socket.socketpair()
         self._wake_from.setblocking(False)
         self._wake_to.setblocking(False)
-        self._selector.register(self._wake_from, selectors.EVENT_READ, None)
+        self._readiness.register(self._wake_from, READ, None)
         self._listeners: list[Listener] = []
         self._deaf: list[Listener] = []
         """Those at which nobody can come in for now, as when this process has as many files open as it may."""
@@ -94,6 +93,7 @@ class Host:
         self._post(lambda: self._add(Connection(peer, gate, local=True)))
 
     def start(self) -> None:
+        closed_after_fork(self)
         self._thread.start()
 
     def stop(self, *, moves: bool = True) -> None:
@@ -122,7 +122,7 @@ class Host:
         self._wake_from.close()
         self._wake_to.close()
         with contextlib.suppress(OSError):
-            self._selector.close()
+            self._readiness.close()
 
     def _post(self, work: Callable[[], None]) -> None:
         self._posted.append(work)
@@ -161,25 +161,32 @@ class Host:
         return _LOOK if self._listeners or self._strangers else None
 
     def _turn(self, timeout: float | None) -> None:
-        self._hear(self._selector.select(timeout))
+        self._hear(self._readiness.wait(timeout))
         while self._posted:
             self._posted.popleft()()
         if self._stalled:
             for connection in [one for one in self._stalled if one.ready]:
                 self._touched.add(connection)
                 self._guarded(connection, self._feed)
-        self._look_after(time.monotonic())
+        now = time.monotonic()
+        if now - self._looked > _LOOK or self._absent or self._strangers or self._claiming:
+            self._look_after(now)
         self._commit()
         self._send()
 
-    def _hear(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
-        for key, mask in ready:
-            source = key.data
+    def _hear(self, ready: Ready) -> None:
+        for source, readable in ready:
             if type(source) is Connection:
                 if source.closed:
                     continue
                 self._touched.add(source)
-                self._guarded(source, self._take if mask & selectors.EVENT_READ else Connection.flush)
+                try:
+                    if readable:
+                        self._take(source)
+                    else:
+                        source.flush()
+                except Exception as error:
+                    self._blame(source, error)
             elif source is None:
                 self._heard()
             else:
@@ -197,20 +204,11 @@ class Host:
         if patience:
             until = began + patience
             while not gathering.complete(waiting) and began < until:
-                self._hear(self._soon(until - began))
+                self._hear(self._readiness.wait_shortly(until - began))
                 began = time.monotonic()
             gathering.waited(waiting)
         requests.commit()
         gathering.committed(waiting, time.monotonic() - began)
-
-    def _soon(self, seconds: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """What comes within less than the millisecond in which selectors count."""
-        fileno = getattr(self._selector, "fileno", None)
-        handle = _SELECTABLE if fileno is None else fileno()
-        if handle < _SELECTABLE:
-            select.select((handle,), (), (), seconds)
-            seconds = 0
-        return self._selector.select(seconds)
 
     def _heard(self) -> None:
         with contextlib.suppress(BlockingIOError, InterruptedError):
@@ -219,56 +217,61 @@ class Host:
 
     def _add_listener(self, listener: Listener) -> None:
         self._listeners.append(listener)
-        self._selector.register(listener.socket, selectors.EVENT_READ, listener)
+        self._readiness.register(listener.socket, READ, listener)
 
     def _accept(self, listener: Listener) -> None:
         while True:
-            try:
-                peer, _ = listener.socket.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                _log.error("a connection could not be accepted, and none is for a second: %s", error)
-                self._selector.unregister(listener.socket)
-                self._deaf.append(listener)
-                return
-            try:
-                peer.setblocking(False)
-                connection = listener.connect(peer)
-            except (OSError, RemudaError) as error:
-                _log.warning("a connection was refused: %s", error)
-                peer.close()
-                continue
-            self._add(connection)
+            with unforked:
+                try:
+                    peer, _ = listener.socket.accept()
+                except (BlockingIOError, InterruptedError):
+                    return
+                except OSError as error:
+                    _log.error("a connection could not be accepted, and none is for a second: %s", error)
+                    self._readiness.unregister(listener.socket)
+                    self._deaf.append(listener)
+                    return
+                try:
+                    peer.setblocking(False)
+                    connection = listener.connect(peer)
+                except (OSError, RemudaError) as error:
+                    _log.warning("a connection was refused: %s", error)
+                    peer.close()
+                    continue
+                self._add(connection)
 
     def _add(self, connection: Connection) -> None:
         self._connections.add(connection)
         self._strangers.add(connection)
         connection.touched = self._touched
-        self._selector.register(connection.peer, selectors.EVENT_READ, connection)
+        self._readiness.register(connection.peer, READ, connection)
 
     def _guarded(self, connection: Connection, work: Callable[[Connection], None]) -> None:
         """Whatever a peer sends costs its own connection, never the others'."""
         try:
             work(connection)
-        except WireError as error:
+        except Exception as error:
+            self._blame(connection, error)
+
+    def _blame(self, connection: Connection, error: Exception) -> None:
+        if isinstance(error, WireError):
             _log.warning("a guest's connection is closed: %s", error)
             connection.send(frames.frame(frames.FAILED, (0, frames.error_of(error))))
             connection.closing = True
-        except OSError:
-            self._lose(connection)
-        except Exception:
-            _log.exception("a guest's connection is closed after an error of this process")
-            self._lose(connection)
+            return
+        if not isinstance(error, OSError):
+            _log.error("a guest's connection is closed after an error of this process", exc_info=error)
+        self._lose(connection)
 
     def _take(self, connection: Connection) -> None:
-        data = connection.receive(self._receiving)
-        if data is None:
+        try:
+            data = self._receiving.receive(connection.peer)
+        except (BlockingIOError, InterruptedError):
             return
-        if not data:
+        if data:
+            self._feed(connection, data)
+        else:
             self._lose(connection)
-            return
-        self._feed(connection, data)
 
     def _feed(self, connection: Connection, data: bytes = b"") -> None:
         if connection.stalled:
@@ -351,7 +354,6 @@ class Host:
                 dirty.add(self._dirty.popleft())
             self._touched.update(one.connection for one in dirty if one.connection is not None)
         touched = list(self._touched)
-        self._touched.clear()
         for connection in touched:
             if connection.closed:
                 continue
@@ -362,29 +364,33 @@ class Host:
                     if connection.unsent or connection.closed:
                         break
             if connection.unsent:
-                self._guarded(connection, Connection.flush)
+                try:
+                    connection.flush()
+                except Exception as error:
+                    self._blame(connection, error)
             if connection.closing and not connection.unsent:
                 self._drop(connection)
                 continue
             connection.load = 0
-            self._listen_to(connection)
+            if connection.unsent or connection.stalled or connection.slow or connection.waits_for != READ:
+                self._listen_to(connection)
         self._touched.clear()
 
     def _listen_to(self, connection: Connection) -> None:
         """A guest that does not take its answers is not heard until it does."""
-        wanted = 0 if connection.full or connection.stalled else selectors.EVENT_READ
+        wanted = 0 if connection.full or connection.stalled else READ
         if connection.unsent:
-            wanted |= selectors.EVENT_WRITE
+            wanted |= WRITE
             if connection.session is not None:
                 self._dirty.append(connection.session)
         if wanted == connection.waits_for or connection not in self._connections:
             return
         if not wanted:
-            self._selector.unregister(connection.peer)
+            self._readiness.unregister(connection.peer)
         elif not connection.waits_for:
-            self._selector.register(connection.peer, wanted, connection)
+            self._readiness.register(connection.peer, wanted, connection)
         else:
-            self._selector.modify(connection.peer, wanted, connection)
+            self._readiness.modify(connection.peer, wanted, connection)
         connection.waits_for = wanted
 
     def _look_after(self, now: float) -> None:
@@ -409,7 +415,7 @@ class Host:
         """Somebody may have removed one, and others then do not find this process."""
         deaf, self._deaf = self._deaf, []
         for listener in deaf:
-            self._selector.register(listener.socket, selectors.EVENT_READ, listener)
+            self._readiness.register(listener.socket, READ, listener)
         for at, listener in enumerate(self._listeners):
             try:
                 again = listener.again()
@@ -418,10 +424,10 @@ class Host:
                 continue
             if again is not None:
                 _log.warning("the socket in the directory was removed, and is there again")
-                self._selector.unregister(listener.socket)
+                self._readiness.unregister(listener.socket)
                 listener.close()
                 self._listeners[at] = again
-                self._selector.register(again.socket, selectors.EVENT_READ, again)
+                self._readiness.register(again.socket, READ, again)
 
     # Leaving
 
@@ -450,7 +456,7 @@ class Host:
             if connection.session is not None and connection.session.connection is connection:
                 connection.session.connection = None
             if connection.waits_for:
-                self._selector.unregister(connection.peer)
+                self._readiness.unregister(connection.peer)
             connection.peer.close()
 
     def _end(self, session: Session, gate: Gate | None = None) -> None:
@@ -463,7 +469,7 @@ class Host:
         """Answer what was done, tell everyone, and close."""
         for listener in self._listeners:
             with contextlib.suppress(Exception):
-                self._selector.unregister(listener.socket)
+                self._readiness.unregister(listener.socket)
             listener.close()
         with contextlib.suppress(Exception):
             self._requests.commit()
@@ -485,7 +491,7 @@ class Host:
         if not self._moves:
             for session in list(self._sessions.values()):
                 session.end(None)
-        self._selector.close()
+        self._readiness.close()
         self._wake_from.close()
         self._wake_to.close()
 

@@ -35,16 +35,11 @@ class Shapes(Protocol):
     def watched_again(self, number: int, raw: Any, /) -> None: ...
 
 
-def _send_all(peer: socket.socket, data: bytes) -> None:
-    if not isinstance(peer, TlsSocket):
-        try:
-            sent = send_at_once(peer, data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        if sent == len(data):
-            return
-        data = data[sent:]
-    peer.sendall(data)
+def _send_some(peer: socket.socket, data: bytes) -> int:
+    try:
+        return send_at_once(peer, data)
+    except (BlockingIOError, InterruptedError):
+        return 0
 
 
 class Line:
@@ -73,9 +68,13 @@ class Line:
 
     def say(self, data: bytes) -> None:
         """Send to the host, if there is one now. What is lost here is said again to the next."""
-        if self.peer is not None:
+        peer = self.peer
+        if peer is not None:
             try:
-                _send_all(self.peer, data)
+                if isinstance(peer, TlsSocket):
+                    peer.sendall(data)
+                elif (sent := _send_some(peer, data)) < len(data):
+                    peer.sendall(data[sent:])
             except OSError:
                 self._hang_up()
             except BaseException:

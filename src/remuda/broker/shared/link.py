@@ -50,18 +50,17 @@ def monotonic_micros() -> int:
     return time.monotonic_ns() // 1000
 
 
-def join(way: Way, token: str, epoch: int, patience: float) -> Link:
-    """Come to the host that there is now; raises `OSError` where there is none, and Remuda's errors where it does not
-    take us."""
-    peer = way.connect()
+def join(peer: socket.socket, hello: Hello, patience: float) -> Link:
+    """Be let in by the host at the other end; raises `OSError` where it does not answer, and Remuda's errors where it
+    does not take us."""
     try:
         with contextlib.suppress(OSError):
             peer.settimeout(patience)
-        peer.sendall(frames.frame(frames.HELLO, way.hello(token, epoch)))
+        peer.sendall(frames.frame(frames.HELLO, hello))
         buffer = frames.Buffer()
         asked_at = monotonic_micros()
         welcome = _welcome(peer, buffer)
-        if welcome.epoch < epoch:
+        if welcome.epoch < hello.epoch:
             raise ConnectionResetError("this was the host before the last one")
         peer.settimeout(None)
     except BaseException:

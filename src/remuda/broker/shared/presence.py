@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from remuda.broker.embedded.attempts import AttemptMarks, Survivors
+from remuda.broker.shared.unforked import unforked
 
 FOLDER: Final = "guests"
 _MARKS: Final = ".begun"
@@ -34,13 +35,14 @@ class Presence:
             return
         with contextlib.suppress(FileExistsError):
             self._folder.mkdir(mode=0o770 if self._group else 0o700)
-        handle = os.open(self._path, _FLAGS, 0o660 if self._group else 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            os.close(handle)
-            raise
-        self._handle = handle
+        with unforked:
+            handle = os.open(self._path, _FLAGS, 0o660 if self._group else 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BaseException:
+                os.close(handle)
+                raise
+            self._handle = handle
 
     def marks(self) -> AttemptMarks:
         """Where this process marks what it begins with."""
@@ -102,14 +104,15 @@ def remove(path: Path) -> None:
 
 
 def _lives(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    with unforked:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False

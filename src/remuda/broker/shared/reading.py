@@ -110,7 +110,8 @@ class Reading:
         if peer is None or isinstance(peer, TlsSocket):
             return
         try:
-            watch = self._watch(peer)
+            watched = self._watched
+            watch = watched[1] if watched is not None and watched[0] is peer else self._watch(peer)
             while not request.finished:
                 # In `recv` it would be woken twice: also when the host takes what was sent.
                 if not watch.poll(tick):
@@ -137,11 +138,10 @@ class Reading:
             raise
 
     def _watch(self, peer: socket.socket) -> select.poll:
-        if self._watched is None or self._watched[0] is not peer:
-            watch = select.poll()
-            watch.register(peer, select.POLLIN)
-            self._watched = peer, watch
-        return self._watched[1]
+        watch = select.poll()
+        watch.register(peer, select.POLLIN)
+        self._watched = peer, watch
+        return watch
 
     def _pass_on(self) -> None:
         """Somebody else reads from here on, if there is anything to read."""

@@ -94,9 +94,9 @@ class RemoteServer(Role):
         self._way = RemoteWay(url)
         self.closed = False
         self._open()
-        closed_after_fork(self)
 
     def _open(self) -> None:
+        closed_after_fork(self)
         self._stop = threading.Event()
         guest = self.guest = Guest(self._way, patience=self._patience)
         try:
@@ -155,7 +155,6 @@ class RemoteServer(Role):
         self.guest = None
         if not self.closed:
             self._open_when_needed(self._open)
-            closed_after_fork(self)
 
 
 def _seconds(text: str) -> float:

@@ -15,7 +15,7 @@ from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
 from remuda.broker.shared.permissions import READ, Permissions
 from remuda.core.effects import Dispatch
-from remuda.model.commands import CancelPull, Pull, Reclaim, Settle, Subscribe, Unsubscribe
+from remuda.model.commands import CancelPull, Publish, Pull, Reclaim, Settle, Subscribe, Unsubscribe
 from remuda.model.errors import RemudaError
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class _Answer(msgspec.Struct, eq=False):
     connection: Connection
     request: int
     pending: Pending
-    shape: Callable[[Any], Any]
+    said: bytes | Callable[[], Any]
+    """Made while others are waited for, unless it has to be looked for in the log."""
     ticket: int
 
 
@@ -72,10 +73,14 @@ class RequestHandler:
         """Do what a frame asks for. Its answer goes out with `commit`, or is on its way."""
         request: int | None = None
         try:
-            if kind == frames.PUBLISH:
+            if kind == frames.SINGLE:
+                single = frames.decode(frames.Single, payload)
+                request = single.request
+                self._publish(connection, session, request, frames.single_of(single, session.token))
+            elif kind == frames.PUBLISH:
                 said = frames.decode(frames.Published, payload)
                 request = said.request
-                self._publish(connection, session, said)
+                self._publish(connection, session, request, frames.publish_of(said, session.token))
             elif kind == frames.COMMAND:
                 asked = frames.decode(frames.Commanded, payload)
                 request = asked.request
@@ -99,25 +104,27 @@ class RequestHandler:
                 raise
             connection.send(frames.frame(frames.FAILED, (request, frames.error_of(error))))
 
-    def _keep(self, connection: Connection, request: int, pending: Pending, shape: Callable[[Any], Any]) -> None:
-        """Answer with the next commit."""
+    def _keep(
+        self, connection: Connection, request: int, pending: Pending, said: bytes | Callable[[], Any] | None = None
+    ) -> None:
+        """Answer with the next commit: as it is said, or with the result."""
         ticket = pending.ticket
         if ticket:
             self.waiting.add(connection)
             if ticket > self._ticket:
                 self._ticket = ticket
-        self._answers.append(_Answer(connection, request, pending, shape, ticket))
+        said = said or frames.frame(frames.RESULT, (request, pending.result))
+        self._answers.append(_Answer(connection, request, pending, said, ticket))
 
-    def _publish(self, connection: Connection, session: Session, said: frames.Published) -> None:
-        command = frames.publish_of(said, session.token, trusted=connection.local)
+    def _publish(self, connection: Connection, session: Session, request: int, command: Publish) -> None:
         if not connection.local:
             command = checked(command)
         if session.permissions is not None:
             session.permissions.check_command(command)
         pending = self._runtime.submit(command)
-        self._keep(connection, said.request, pending, frames.told)
+        self._keep(connection, request, pending, frames.receipt_frame(request, pending.result))
         if pending.confirmed is not None:
-            self._tell_fate(connection, said.request, pending.confirmed)
+            self._tell_fate(connection, request, pending.confirmed)
 
     def _tell_fate(self, connection: Connection, request: int, fate: Future[None]) -> None:
         def tell(done: Future[None]) -> None:
@@ -155,7 +162,7 @@ class RequestHandler:
             if pending.result is not None:
                 session.forget(command.tag)
                 session.hold(pending.result, pulled=True)
-            self._keep(connection, said.request, pending, lambda _: self._pulled(session, pending))
+            self._keep(connection, said.request, pending, lambda: self._pulled(session, pending))
             return
         elif isinstance(command, CancelPull):
             waited = session.cancel_pull(command.queue, command.tag)
@@ -168,18 +175,18 @@ class RequestHandler:
             pending = runtime.submit(command)
             if isinstance(command, Unsubscribe):
                 session.unsubscribed(command)
-        self._keep(connection, said.request, pending, _plainly)
+        self._keep(connection, said.request, pending)
 
     def _settle(self, connection: Connection, session: Session, said: frames.Commanded, command: Settle) -> None:
         pending = self._runtime.submit(command, wait=said.waits)
         if command.runs is None:
             session.settled(command.lease)
         if pending.ticket or said.waits:
-            self._keep(connection, said.request, pending, _plainly)
+            self._keep(connection, said.request, pending)
         else:
             # It goes with whatever is written next, and its answer follows then.
-            answer = _Answer(connection, said.request, pending, _plainly, self._runtime.last_ticket)
-            self._deferred.append(answer)
+            settled = frames.frame(frames.RESULT, (said.request, pending.result))
+            self._deferred.append(_Answer(connection, said.request, pending, settled, self._runtime.last_ticket))
 
     def _pulled(self, session: Session, pending: Pending) -> frames.Delivered:
         dispatch: Dispatch | None = pending.result
@@ -267,14 +274,19 @@ class RequestHandler:
             while self._deferred and self._deferred[0].ticket <= reached:
                 answers.append(self._deferred.popleft())
         for answer in answers:
-            self._reply(answer, failure)
+            if failure is None and type(answer.said) is bytes:
+                if not answer.connection.closed:
+                    answer.connection.send(answer.said)
+            else:
+                self._reply(answer, failure)
 
     def _reply(self, answer: _Answer, failure: BaseException | None) -> None:
         if answer.connection.closed:
             return
         if failure is None:
+            assert callable(answer.said)
             try:
-                said = frames.frame(frames.RESULT, (answer.request, answer.shape(answer.pending.result)))
+                said = frames.frame(frames.RESULT, (answer.request, answer.said()))
                 answer.connection.send(said)
                 return
             except RemudaError as error:
@@ -287,7 +299,3 @@ class RequestHandler:
         """Wait for the slow questions that are being answered, and begin with no other."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _plainly(result: Any) -> Any:
-    return result

@@ -204,7 +204,7 @@ class Confirms:
     def __init__(self, channel: int) -> None:
         self._channel = channel
         self.last_tag = 0
-        self._waiting: deque[_Batch] = deque()
+        self._waiting: deque[Batch] = deque()
 
     def next(self, count: int) -> int:
         """Tags for so many publications; the first of them."""
@@ -212,12 +212,16 @@ class Confirms:
         self.last_tag += count
         return first
 
-    def expect(self, first: int, count: int) -> _Batch:
-        batch = _Batch(range(first, first + count))
+    def expect(self, first: int, count: int) -> Batch:
+        batch = Batch(range(first, first + count))
         self._waiting.append(batch)
         return batch
 
-    def settle(self, batch: _Batch, refused: Iterable[int], before: list[bytes]) -> list[bytes]:
+    def extend(self, batch: Batch, count: int) -> None:
+        """The newest batch has so many more."""
+        batch.tags = range(batch.tags.start, self.next(count) + count)
+
+    def settle(self, batch: Batch, refused: Iterable[int], before: list[bytes]) -> list[bytes]:
         """A batch is kept, but for those rows; `before` is to be told first. Gives the frames that may go out now."""
         batch.refused = frozenset(batch.tags[row] for row in refused)
         batch.before = before
@@ -246,7 +250,7 @@ class Confirms:
         return method_frame(self._channel, BasicAck(tag, True))
 
 
-class _Batch:
+class Batch:
     """Publications that go to the broker together."""
 
     __slots__ = ("before", "done", "refused", "tags")
@@ -256,6 +260,16 @@ class _Batch:
         self.refused: frozenset[int] = frozenset()
         self.before: list[bytes] = []
         self.done = False
+
+
+class Soon:
+    """Publications to one exchange that go to the broker with the next commit."""
+
+    def __init__(self, publications: list[Publications], batch: Batch | None, size: int) -> None:
+        self.publications = publications
+        self.batch = batch
+        self.size = size
+        """About what they take in memory."""
 
 
 class Channel:
@@ -274,6 +288,8 @@ class Channel:
         self.last_queue = ""
         self.reply_consumer: str | None = None
         self.reply_token: str | None = None
+        self.soon: Soon | None = None
+        """What it published last, if the broker has not had it yet."""
         self.closed = False
 
 

@@ -46,7 +46,7 @@ from remuda.model.errors import (
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt
 from remuda.model.settlement import Settlement
-from remuda.server.amqp.channels import Channel, Gathered, Taken, Transaction, UnknownTag
+from remuda.server.amqp.channels import Batch, Channel, Gathered, Soon, Taken, Transaction, UnknownTag
 from remuda.server.amqp.connection import ServerConnection, Stage
 from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS
@@ -376,13 +376,29 @@ class Session:
         size = sum(map(_size, publications)) + _OVERHEAD * count
         self.in_flight += size
         self.server.intake.add(size)
-        confirms = channel.confirms
+        confirms, soon = channel.confirms, channel.soon
+        if soon is not None and soon.publications[0].method.exchange == publications[0].method.exchange:
+            soon.publications += publications
+            soon.size += size
+            if confirms is not None and soon.batch is not None:
+                confirms.extend(soon.batch, count)
+            self.server.gathering.grow(count)
+            return
         batch = None if confirms is None else confirms.expect(confirms.next(count), count)
-        done = self.server.gathering.add(partial(self._publish, channel, publications, batch, size), count)
+        channel.soon = Soon(publications, batch, size)
+        done = self.server.gathering.add(partial(self._begin, channel, channel.soon), count)
         self._tasks.add(done)
         done.add_done_callback(self._tasks.discard)
 
-    async def _publish(self, channel: Channel, publications: list[Publications], batch: Any, size: int) -> None:
+    def _begin(self, channel: Channel, soon: Soon) -> Coroutine[Any, Any, None]:
+        """What else is published on the channel from now on comes behind this."""
+        if channel.soon is soon:
+            channel.soon = None
+        return self._publish(channel, soon.publications, soon.batch, soon.size)
+
+    async def _publish(
+        self, channel: Channel, publications: list[Publications], batch: Batch | None, size: int
+    ) -> None:
         failure: Failure | None = None
         refused: Iterable[int] = ()
         returned: list[bytes] = []
