@@ -36,13 +36,22 @@ from remuda.model.durations import DAY, MICROSECOND, SECOND, Duration
 from remuda.model.errors import InvalidMessage, InvalidOption, NotFound, PartlyRefused
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
-from remuda.model.messages import Column, Messages
+from remuda.model.messages import Column, Messages, of_plain
 from remuda.model.options import QueueOptions, Status, read_duration, read_enum, read_options
 from remuda.model.results import Receipt
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
-from remuda.model.texts import MAX_NAME_BYTES, read_count, read_flag, read_name, read_optional_text, read_text, shown
+from remuda.model.texts import (
+    MAX_NAME_BYTES,
+    is_plain_name,
+    read_count,
+    read_flag,
+    read_name,
+    read_optional_text,
+    read_text,
+    shown,
+)
 from remuda.model.topics import root
 
 Publishable = Message | Messages | Sequence[Message]
@@ -62,7 +71,7 @@ _own = threading.local()
 def as_batch(messages: Publishable) -> Messages:
     """Messages as columns, every value of its proper type."""
     if type(messages) is Message:
-        return Messages.of_plain(messages) or Messages.of_one(_with_tuple(messages)).checked()
+        return of_plain(messages) or Messages.of_one(_with_tuple(messages)).checked()
     if isinstance(messages, Messages):
         return messages.checked()
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
@@ -101,7 +110,7 @@ def publish(
     timeout: Duration | None = None,
 ) -> Publish:
     """`timeout` is checked here and waited for by the caller."""
-    batch = Messages.of_plain(messages) if type(messages) is Message else None
+    batch = of_plain(messages) if type(messages) is Message else None
     if batch is None:
         batch = as_batch(messages)
         if batch.expires is not None:
@@ -230,7 +239,8 @@ def pull(
 ) -> Pull:
     if type(count) is not int or count < 1:
         count = read_count("count", count, 1)
-    queue = read_name("queue", queue)
+    if not is_plain_name(queue):
+        queue = read_name("queue", queue)
     if newest is not False:
         newest = read_flag("newest", newest)
     if type(clear_after) is not str or clear_after != "none":

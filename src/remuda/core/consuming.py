@@ -212,10 +212,7 @@ class Consuming:
             or recorder.wants_notices
         ):
             return None
-        ready = queue.ready
-        if not ready.size or ready.soonest <= now:
-            return None
-        run = ready.take_run(count)
+        run = queue.ready.take_run(count, now)
         if run is None:
             return None
         if recorder.rows:

@@ -15,6 +15,7 @@ from remuda.model.options import Status
 from remuda.model.records import SpoolTaken
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
+from remuda.native import columns
 
 NamedOptions = dict[str, Any] | None
 """Queue options by name, as `read_options` gives them."""
@@ -34,6 +35,30 @@ class Publish(msgspec.Struct, frozen=True):
     spooled: SpoolTaken | None = None
     producer: str | None = None
     sequence: int = 0
+
+
+def _is_plain(command: Publish) -> bool:
+    messages = command.messages
+    return (
+        len(messages.bodies) == 1
+        and messages.ids is None
+        and messages.due is None
+        and messages.expires is None
+        and (messages.object is None or messages.key is None or command.queue is not None)
+        and type(messages.priority) is int
+        and type(messages.topics) is tuple
+        and type(messages.name) is str
+        and command.options is None
+        and command.spooled is None
+        and command.exchange is None
+    )
+
+
+is_plain = _is_plain
+"""Whether a command publishes one message of which nothing special is asked."""
+if columns is not None:
+    columns.set_publish(Publish)
+    is_plain = columns.is_plain
 
 
 class SkipSpooled(msgspec.Struct, frozen=True):
