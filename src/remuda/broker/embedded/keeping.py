@@ -100,6 +100,7 @@ class Keeping:
         self._stalled: StorageError | None = None
         """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
         self._group = GroupCommit(self._write)
+        self._gather, self._write_single = self.engine.log.gather, self.engine.log.write_single
         self._wakes = self.engine.core.registry.wakes
 
     @property
@@ -264,23 +265,23 @@ class Keeping:
     def _keep(self, record: Appended | Events, durable: bool) -> int:
         """As `_record`, for one record that concerns nobody but who caused it, and after which time demands no more
         than before."""
-        log, ticket = self.engine.log, self._ticket + 1
-        self._ticket = ticket
+        self._ticket = ticket = self._ticket + 1
+        group = self._group
         try:
             if self._gathers:
-                if log.gather(record):
+                if self._gather(record):
                     if not self._deferred:
                         self._timer.nudge(time_of(record) + DEFERMENT)
                     self._deferred = ticket
                     return 0
-            elif not (self._outbox or self._must_sync or self._group.busy or (durable and self._syncs)):
+            elif not (self._outbox or self._must_sync or group.busy or (durable and self._syncs)):
                 if self.fence is not None and monotonic() > self._fence_until:
                     self._ask_fence()
-                if not self._replicates and log.append_now(record):
+                if not self._replicates and (self._write_single(record) or self.engine.log.append_now(record)):
                     self._deferred = 0
-                    self._group.reached = ticket
+                    group.reached = ticket
                     return 0
-            log.append(record)
+            self.engine.log.append(record)
             return self._keep_with_others(record, durable, ticket)
         except BaseException as error:
             self._pass_or_fail(error)
