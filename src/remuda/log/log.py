@@ -217,7 +217,7 @@ class Log(Standing):
         """As `append`, for a log that need not outlive the process: a small record is encoded later, with others, when
         somebody asks for what is pending, or at once and held, where that costs little. Gives about how many bytes it
         will take; 0, and nothing is done, if it is not small."""
-        if not self._gathered and (size := self.hold_single(record)):
+        if size := self.hold_single(record):
             return size
         size = _GUESS
         if type(record) is Appended:
@@ -226,6 +226,7 @@ class Log(Standing):
             if size > _SMALL or len(messages.bodies) != 1:
                 return 0
         self.disarm()
+        self._in_order = False
         self._gathered.append(record)
         self._gathered_bytes += size
         if self._gathered_bytes > _MOST_GATHERED:
@@ -237,6 +238,7 @@ class Log(Standing):
             self._add(self.let_go())
         if self._gathered:
             records, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._in_order = True
             self._append(records)
 
     def _append(self, records: Sequence[Record]) -> int:

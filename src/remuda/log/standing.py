@@ -34,6 +34,8 @@ class Counting:
         """From this byte on, records go to the next segment."""
         self._held = 0
         """Bytes of frames that are held."""
+        self._in_order = True
+        """Whether a record that is held now stands behind all others."""
 
     def go_to(self, segment: TailSegment, index: SegmentIndex | None, marker: bytes) -> None:
         """Records go to this segment from now on."""

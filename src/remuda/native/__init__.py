@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["columns", "lines", "ranges", "stores", "tail"]
+__all__ = ["columns", "entrance", "lines", "ranges", "stores", "tail"]
 
 try:
     if os.environ.get("REMUDA_PURE", "0") != "0":
         raise ImportError("REMUDA_PURE asks for Python alone")
     from remuda.native import _columns as columns
+    from remuda.native import _entrance as entrance
     from remuda.native import _lines as lines
     from remuda.native import _ranges as ranges
     from remuda.native import _stores as stores
     from remuda.native import _tail as tail
 except ImportError:
-    columns = lines = ranges = stores = tail = None  # type: ignore[assignment]
+    columns = entrance = lines = ranges = stores = tail = None  # type: ignore[assignment]

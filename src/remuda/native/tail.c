@@ -79,6 +79,7 @@ typedef struct {
     unsigned char *frame;
     unsigned char *holder; /* frames that are part of the segment, and of which `held` bytes nobody has yet */
     long long held;
+    char in_order; /* whether what is held now stands behind all else */
 } Tail;
 
 static PyObject *tail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -87,6 +88,7 @@ static PyObject *tail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL)
         return NULL;
     self->handle = -1;
+    self->in_order = 1;
     self->frame = PyMem_Malloc(SMALL);
     if (self->frame == NULL) {
         Py_DECREF(self);
@@ -369,7 +371,7 @@ static PyObject *tail_frame_single(Tail *self, PyObject *const *args, Py_ssize_t
 static PyObject *tail_hold_single(Tail *self, PyObject *record)
 {
     Step step;
-    if (self->byte <= 0 || self->byte >= self->full || self->held > HELD - SMALL)
+    if (!self->in_order || self->byte <= 0 || self->byte >= self->full || self->held > HELD - SMALL)
         return PyLong_FromLong(0);
     if (self->holder == NULL && (self->holder = PyMem_Malloc(HELD)) == NULL)
         return PyErr_NoMemory();
@@ -413,6 +415,7 @@ static PyMemberDef tail_members[] = {
     {"_full", T_LONGLONG, offsetof(Tail, full)},
     {"room", T_LONGLONG, offsetof(Tail, room)},
     {"_held", T_LONGLONG, offsetof(Tail, held), READONLY},
+    {"_in_order", T_BOOL, offsetof(Tail, in_order)},
     {NULL},
 };
 

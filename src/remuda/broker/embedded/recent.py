@@ -50,7 +50,7 @@ class PlainNewest:
         raise NotImplementedError
 
 
-if TYPE_CHECKING or stores is None:
+if TYPE_CHECKING or stores is None:  # noqa: SIM108
     Newest = PlainNewest
 else:
     Newest = stores.Newest
