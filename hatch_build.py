@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,11 @@ def build(sources: Path, folder: Path) -> list[Path]:
         linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
         flags = ["-O2", *shlex.split(sysconfig.get_config_var("CCSHARED") or "-fPIC")]
         include = ["-I", sysconfig.get_path("include")]
-        for source, file in unfinished.items():
-            command = [*linker, *flags, *include, str(source), "-o", str(file)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-            if done.returncode:
-                raise OSError((done.stderr.strip() or f"{command[0]} failed").splitlines()[0])
+        commands = [[*linker, *flags, *include, str(source), "-o", str(file)] for source, file in unfinished.items()]
+        with ThreadPoolExecutor() as pool:
+            for done in pool.map(_run, commands):
+                if done.returncode:
+                    raise OSError((done.stderr.strip() or f"{linker[0]} failed").splitlines()[0])
         for source, file in unfinished.items():
             os.replace(file, made[source])
         return list(made.values())
@@ -60,3 +61,7 @@ def build(sources: Path, folder: Path) -> list[Path]:
     finally:
         for file in unfinished.values():
             file.unlink(missing_ok=True)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)

@@ -53,6 +53,7 @@ from remuda.model.texts import (
     shown,
 )
 from remuda.model.topics import root
+from remuda.native import columns
 
 Publishable = Message | Messages | Sequence[Message]
 Options = QueueOptions | Mapping[str, Any] | None
@@ -237,16 +238,31 @@ def channel_options(topics: Iterable[str], options: Mapping[str, Any] | None) ->
 def pull(
     tag: int, queue: str, consumer: str | None, count: int, newest: bool, clear_after: str, timeout: Duration
 ) -> Pull:
-    if type(count) is not int or count < 1:
-        count = read_count("count", count, 1)
-    if not is_plain_name(queue):
-        queue = read_name("queue", queue)
-    if newest is not False:
-        newest = read_flag("newest", newest)
-    if type(clear_after) is not str or clear_after != "none":
-        clear_after = _choice("clear_after", clear_after, CLEAR_AFTER)
-    wait = 0 if type(timeout) is int and not timeout else read_duration("timeout", timeout)
+    if is_plain_pull(queue, count, newest, clear_after, timeout):
+        return Pull(queue, puller_name(consumer), tag, count)
+    count = read_count("count", count, 1)
+    queue = read_name("queue", queue)
+    newest = read_flag("newest", newest)
+    clear_after = _choice("clear_after", clear_after, CLEAR_AFTER)
+    wait = read_duration("timeout", timeout)
     return Pull(queue, puller_name(consumer), tag, count, newest, wait, clear_after)
+
+
+def _is_plain_pull(queue: str, count: int, newest: bool, clear_after: str, timeout: Duration) -> bool:
+    return (
+        newest is False
+        and type(count) is int
+        and 1 <= count < 1 << 62
+        and type(timeout) is int
+        and not timeout
+        and type(clear_after) is str
+        and clear_after == "none"
+        and is_plain_name(queue)
+    )
+
+
+is_plain_pull = _is_plain_pull if columns is None else columns.is_plain_pull
+"""Whether a request for messages asks for nothing special, and does not wait."""
 
 
 def settle(queue: str, lease: int, settlement: Settlement, runs: list[tuple[int, int]] | None) -> Settle:

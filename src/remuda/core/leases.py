@@ -14,7 +14,7 @@ from remuda.core.ready import NEVER
 _STALE: Final = 1000
 
 
-class Lease(msgspec.Struct):
+class Lease(msgspec.Struct, gc=False):
     """A delivery that awaits its answer, or its hand-over."""
 
     token: int

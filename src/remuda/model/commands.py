@@ -21,7 +21,7 @@ NamedOptions = dict[str, Any] | None
 """Queue options by name, as `read_options` gives them."""
 
 
-class Publish(msgspec.Struct, frozen=True):
+class Publish(msgspec.Struct, frozen=True, gc=False):
     """Take in messages: to the queues of their topics, to `queue` alone, or through `exchange`.
 
     With `unbound`, only the channels of their topics get them, and what no channel wants goes to that queue.
@@ -105,7 +105,7 @@ class Unsubscribe(msgspec.Struct, frozen=True):
     keep: bool = False
 
 
-class Pull(msgspec.Struct, frozen=True):
+class Pull(msgspec.Struct, frozen=True, gc=False):
     """Ask for messages (Q16), waiting up to `wait` microseconds. The delivery carries `tag`."""
 
     queue: str
@@ -132,7 +132,7 @@ class HandOver(msgspec.Struct, frozen=True):
     consumer: str
 
 
-class Settle(msgspec.Struct, frozen=True):
+class Settle(msgspec.Struct, frozen=True, gc=False):
     """Answer for some or all messages of a delivery. Gives how many the answer settled: 0 for a late or second one."""
 
     queue: str

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["columns", "entrance", "lines", "ranges", "stores", "tail"]
+__all__ = ["columns", "deliveries", "entrance", "lines", "ranges", "stores", "tail"]
 
 try:
     if os.environ.get("REMUDA_PURE", "0") != "0":
         raise ImportError("REMUDA_PURE asks for Python alone")
     from remuda.native import _columns as columns
+    from remuda.native import _deliveries as deliveries
     from remuda.native import _entrance as entrance
     from remuda.native import _lines as lines
     from remuda.native import _ranges as ranges
     from remuda.native import _stores as stores
     from remuda.native import _tail as tail
 except ImportError:
-    columns = entrance = lines = ranges = stores = tail = None  # type: ignore[assignment]
+    columns = deliveries = entrance = lines = ranges = stores = tail = None  # type: ignore[assignment]

@@ -19,6 +19,7 @@ enum { P_MESSAGES, P_QUEUE, P_EXCHANGE, P_OPTIONS, P_SPOOLED, P_FIELDS };
 static const char *const PUBLISH[P_FIELDS] = {"messages", "queue", "exchange", "options", "spooled"};
 
 static PyTypeObject *message_type, *batch_type, *publish_type;
+static PyObject *usually; /* what is cleared after a request: none */
 static Py_ssize_t in_message[M_FIELDS], in_batch[B_FIELDS], in_publish[P_FIELDS];
 
 static int is_ascii(PyObject *text) { return PyUnicode_CheckExact(text) && PyUnicode_IS_COMPACT_ASCII(text); }
@@ -96,6 +97,21 @@ static PyObject *is_name(PyObject *module, PyObject *value)
     Py_RETURN_TRUE;
 }
 
+/* As `is_name`, and that all else of a request is as usual. */
+static PyObject *is_plain_pull(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    long long count, timeout;
+    if (given != 5) {
+        PyErr_SetString(PyExc_TypeError, "is_plain_pull takes a queue, a count, newest, clear_after and a timeout");
+        return NULL;
+    }
+    if (args[2] != Py_False || !is_number(args[1], &count) || count < 1 || count >= 1LL << 62 ||
+        !is_number(args[4], &timeout) || timeout != 0 || !PyUnicode_CheckExact(args[3]) ||
+        (args[3] != usually && PyUnicode_Compare(args[3], usually) != 0))
+        Py_RETURN_FALSE;
+    return is_name(module, args[0]);
+}
+
 static PyObject *set_messages(PyObject *module, PyObject *args)
 {
     PyObject *message, *batch;
@@ -119,6 +135,8 @@ static PyMethodDef methods[] = {
     {"of_plain", of_plain, METH_O, "The columns of one message of which nothing needs to be checked; None for others."},
     {"is_plain", is_plain, METH_O, "Whether a command publishes one message, of which nothing special is asked."},
     {"is_name", is_name, METH_O, "Whether a name is of ordinary letters, as most are."},
+    {"is_plain_pull", (PyCFunction)(void (*)(void))is_plain_pull, METH_FASTCALL,
+     "Whether a request for messages asks for nothing special, and does not wait."},
     {"set_messages", set_messages, METH_VARARGS, "Tell what a message and a batch are."},
     {"set_publish", set_publish, METH_O, "Tell what the command is."},
     {NULL},
@@ -126,4 +144,7 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_columns", NULL, -1, methods};
 
-PyMODINIT_FUNC PyInit__columns(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__columns(void)
+{
+    return (usually = PyUnicode_InternFromString("none")) == NULL ? NULL : PyModule_Create(&module);
+}
