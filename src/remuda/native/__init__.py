@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["columns", "deliveries", "entrance", "lines", "ranges", "stores", "tail"]
+__all__ = ["air", "columns", "deliveries", "entrance", "lines", "ranges", "stores", "tail"]
 
 try:
     if os.environ.get("REMUDA_PURE", "0") != "0":
         raise ImportError("REMUDA_PURE asks for Python alone")
+    from remuda.native import _air as air
     from remuda.native import _columns as columns
     from remuda.native import _deliveries as deliveries
     from remuda.native import _entrance as entrance
@@ -20,4 +21,4 @@ try:
     from remuda.native import _stores as stores
     from remuda.native import _tail as tail
 except ImportError:
-    columns = deliveries = entrance = lines = ranges = stores = tail = None  # type: ignore[assignment]
+    air = columns = deliveries = entrance = lines = ranges = stores = tail = None  # type: ignore[assignment]
