@@ -21,7 +21,7 @@ from remuda.model.options import (
     QueueOptions,
     Status,
 )
-from remuda.model.records import NEVER_DELIVERED, Appended, Event, Events, ExchangeChange, QueueChange, Record
+from remuda.model.records import MOVED, NEVER_DELIVERED, Appended, Event, Events, ExchangeChange, QueueChange, Record
 from remuda.model.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.topics import matches
 
@@ -517,7 +517,7 @@ class Model:
             wishes = {options.expired_queue or options.dead_letter_queue, None}
         if reason in ("cleared", "queue removed", "unreadable in the log") or reason.startswith("lost at restart"):
             wishes = {None}
-        if reason in ("moved", "given up"):
+        if reason == "given up" or reason.startswith(MOVED):
             return
         require(event.to in wishes, f"{queue.name}: {event.first} ended ({reason}) and went on to {event.to}")
 
@@ -539,7 +539,7 @@ class Model:
                 for lane in queue.lanes:
                     if offset in lane:
                         require(offset == lane[0], f"Q6: {where} was evicted although {lane[0]} is older")
-            case "moved":
+            case str(reason) if reason.startswith(MOVED):
                 asked = queue.name in step.moving and (step.only is None or offset in step.only)
                 require(asked and event.to is not None, f"{where} was moved although nobody asked")
             case "cleared":

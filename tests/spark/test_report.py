@@ -59,8 +59,8 @@ HOSTILE = [
 
 
 def play_shop(broker: EmbeddedBroker) -> None:
-    """Two queues: what succeeds at once, at the third attempt or never, what is refused, repeated, and what waits."""
-    for name in ("orders", "mail"):
+    """What succeeds at once, at the third attempt or never, what is refused, repeated or moved on, and what waits."""
+    for name in ("orders", "mail", "parcels", "post"):
         broker.create_queue(name, type="pull")
 
     def take(queue: str, count: int) -> Any:
@@ -82,6 +82,9 @@ def play_shop(broker: EmbeddedBroker) -> None:
     delivery.retry([15, 16], reason="tomorrow", after="1d")
     take("orders", 3).retry(reason="the bank still sleeps")
     take("orders", 3).ack()
+    broker.publish([Message("parcels", b"heavy") for _ in range(3)])
+    take("parcels", 3).dead([0, 1], reason="moved to post: nobody there", to="post")
+    take("post", 2).ack([0])
     broker.publish([Message("orders", b"%d" % number) for number in range(4)])
     for _ in range(2):
         broker.publish([Message("mail.news", b"same", object="news", key="k") for _ in range(4)])
@@ -112,12 +115,17 @@ def percentiles(values: list[int]) -> Times:
     )
 
 
+def is_moved(view: QueueView) -> bool:
+    return view.reason == "moved to post: nobody there"
+
+
 def counted(copies: list[tuple[Document, QueueView]], unchanged: int = 0) -> Figures:
     views = [view for _, view in copies]
     return Figures(
         published=len(views),
         succeeded=sum(view.success for view in views),
-        dead=sum(view.state in PARKED for view in views),
+        dead=sum(view.state in PARKED and not is_moved(view) for view in views),
+        moved=sum(map(is_moved, views)),
         waiting=sum(view.state in LIVE for view in views),
         retried=sum(view.attempts > 1 for view in views),
         unchanged=unchanged,
@@ -144,14 +152,18 @@ def test_p3_the_figures_are_those_that_the_broker_tells(report: Report, shop: tu
     for copy in copies:
         by_queue[copy[1].queue].append(copy)
     assert {queue.name for queue in report.queues} == set(by_queue)
-    assert report.queue_count == len(by_queue) == 2
+    assert report.queue_count == len(by_queue) == 4
     assert [queue.figures.published for queue in report.queues] == sorted(map(len, by_queue.values()), reverse=True)
     for queue in report.queues:
         own = by_queue[queue.name]
         names = {one.message.name for one, _ in own}
         assert queue.figures == counted(own, sum(one.message.name in names for one in held_back))
         assert queue.funnel == funnel([view for _, view in own])
-        reasons = Counter((view.state, view.reason or "no reason given") for _, view in own if view.state in PARKED)
+        reasons = Counter(
+            (view.state, view.reason or "no reason given")
+            for _, view in own
+            if view.state in PARKED and not is_moved(view)
+        )
         assert {(one.state, one.reason): one.messages for one in queue.reasons} == reasons
     assert report.funnel == funnel([view for _, view in copies])
     assert [one.messages for one in report.reasons] == sorted((one.messages for one in report.reasons), reverse=True)
@@ -365,10 +377,11 @@ def test_every_chart_has_a_title_an_alternative_and_its_numbers(report: Report) 
 def test_u3_the_tables_hold_the_figures(report: Report) -> None:
     text = printed(report, 140)
     orders = report.queues[0].figures
-    assert f"{report.messages} messages, {report.figures.published} copies in 2 queues" in text
+    assert f"{report.messages} messages, {report.figures.published} copies in 4 queues" in text
+    assert " moved " in text
     (line,) = (line for line in text.splitlines() if line.startswith(" orders") and "%" in line)
     cells = line.split()
-    assert cells[2:6] == ["23", "11", "6", "6"]
+    assert cells[2:7] == ["23", "11", "6", "0", "6"]
     assert seconds(orders.wait.p95) in line
     assert "the bank" not in text
     assert "out of paper" in text

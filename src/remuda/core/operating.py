@@ -12,7 +12,7 @@ from remuda.core.registry import Registry, whereabouts
 from remuda.model.commands import Clear, EndUnreadable, Forget, Move, Reprocess
 from remuda.model.filters import MessageFilter
 from remuda.model.options import Persistence
-from remuda.model.records import FORGOTTEN, Event, QueueChange
+from remuda.model.records import FORGOTTEN, MOVED, Event, QueueChange
 from remuda.model.results import ParkedMessage
 from remuda.model.state import PARKED, State, check_move
 
@@ -87,8 +87,9 @@ class Operating:
                 again = Event(queue.name, State.QUEUED, first, count, reason="moved", who=command.who)
                 self._recorder.event(queue, piece.state, again)
                 registry.end(
-                    queue, State.QUEUED, first, count, "moved", priority=piece.priority, to=command.to, who=command.who
-                )
+                    queue, State.QUEUED, first, count, f"{MOVED}{command.to}", priority=piece.priority, to=command.to,
+                    who=command.who,
+                )  # fmt: skip
                 moved += count
         registry.after(queue)
         return moved

@@ -30,7 +30,7 @@ from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, Re
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.notices import NoticeKind
 from remuda.model.options import AutoDestroy, QueueOptions, Status
-from remuda.model.records import CONFIGURED, CREATED, REMOVED, STATUS, Event, QueueChange
+from remuda.model.records import CONFIGURED, CREATED, MOVED, REMOVED, STATUS, Event, QueueChange
 from remuda.model.results import Declared, Differences, QueueInfo
 from remuda.model.state import PARKED, State
 from remuda.model.texts import no_queue, read_name
@@ -344,7 +344,7 @@ class Registry:
         for source, first, count, priority in self._waiting(queue, "all", offsets):
             for start, size, taken in self.taken_by(to, first, count):
                 if taken:
-                    self.end(queue, source, start, size, "moved", priority=priority, who=who, to=to)
+                    self.end(queue, source, start, size, f"{MOVED}{to}", priority=priority, who=who, to=to)
                     moved += size
         return moved
 

@@ -106,6 +106,8 @@ class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
     """Rows that no queue took, with the reason."""
 
 
+MOVED: Final = "moved to "
+"""How the reason begins where a message was sent on to another queue: it is not dead, it lives on there."""
 NEVER_DELIVERED: Final = -1
 """As the attempt of a message that comes back to its queue before any consumer had it."""
 

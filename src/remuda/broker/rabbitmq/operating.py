@@ -41,7 +41,7 @@ from remuda.model.document import Consumption, Document, QueueView
 from remuda.model.errors import NotFound, Unsupported
 from remuda.model.filters import MessageFilter
 from remuda.model.options import Status
-from remuda.model.records import Event
+from remuda.model.records import MOVED, Event
 from remuda.model.results import ParkedMessage
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import PARKED, State, check_move
@@ -300,13 +300,13 @@ def _send_back(plan: Plan, queue: str, to: str, item: Incoming, who: str | None)
     changes: dict[str, Any] = {"attempts": 0, "again": False, "wait": 0, "failed": 0, "detail": None, "expires": None}
     properties = codec.again(item, changes, parked=False)
     if to != queue:
-        plan.events.append(Event(queue, State.DEAD, item.number, 1, reason=f"moved to {to}", who=who, to=to))
+        plan.events.append(Event(queue, State.DEAD, item.number, 1, reason=f"{MOVED}{to}", who=who, to=to))
     plan.events.append(Event(to, State.QUEUED, item.number, 1, who=who))
     plan.outgoing.append(settling.route_to(plan, to, properties, item, 0))
 
 
 def _send_on(plan: Plan, queue: str, to: str, item: Incoming, now: int, who: str | None) -> None:
-    settling.end_message(plan, queue, item, State.DEAD, f"moved to {to}", now, to=to, who=who)
+    settling.end_message(plan, queue, item, State.DEAD, f"{MOVED}{to}", now, to=to, who=who)
 
 
 def _fits(chosen: MessageFilter, item: Incoming, state: State, reason: str, when: int) -> bool:

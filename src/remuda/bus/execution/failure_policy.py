@@ -16,6 +16,7 @@ from remuda.bus.publishing.replies import REPLY_TOPIC
 from remuda.bus.publishing.reply import Reply
 from remuda.bus.settings.settings import QueueSettings
 from remuda.model.durations import text
+from remuda.model.records import MOVED
 
 _log = logging.getLogger("remuda.bus")
 _text = lru_cache(256)(text)
@@ -23,8 +24,6 @@ _text = lru_cache(256)(text)
 Threshold = Callable[[str, str, str], None]
 """Told the queue, the message's id and the reason."""
 
-MOVED: Final = "moved to "
-"""What the reason begins with where a message left a queue for another."""
 _KEPT: Final = (Outcome.INVALID, Outcome.NOT_INTERESTED, Outcome.DEAD)
 
 Fate = tuple[Settlement, str | None]

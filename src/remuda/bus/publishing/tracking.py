@@ -14,6 +14,7 @@ from remuda.bus.publishing.results import result_id
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption, NotFound
+from remuda.model.records import MOVED
 from remuda.model.state import LIVE, PARKED, State
 
 _LOOK: Final = 0.02
@@ -82,7 +83,7 @@ def status_of(document: Document) -> MessageStatus:
 
 
 def _word(view: QueueView) -> str:
-    moved = view.state is State.DEAD and (view.reason or "").startswith("moved to ")
+    moved = view.state is State.DEAD and (view.reason or "").startswith(MOVED)
     return "moved" if moved else _WORDS[view.state]
 
 

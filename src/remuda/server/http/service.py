@@ -31,7 +31,7 @@ from remuda.model.filters import MessageFilter
 from remuda.model.message import CORRELATION, Message, read_priority
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions, read_duration
-from remuda.model.records import Event
+from remuda.model.records import MOVED, Event
 from remuda.model.results import QueueInfo, Receipt
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
@@ -509,7 +509,7 @@ def _move_waiting(broker: Broker, queue: str, to: str, who: str, limit: int) -> 
         delivery = broker.pull(queue, min(left, _MOVED_AT_ONCE), consumer=f"move by {who}")
         if delivery is None:
             break
-        moved += delivery.dead(reason=f"moved to {to} by {who}", to=to)
+        moved += delivery.dead(reason=f"{MOVED}{to} by {who}", to=to)
         left -= len(delivery)
     return moved
 

@@ -37,7 +37,7 @@ from remuda.spark.pipelines.index import build as build_index
 from remuda.spark.pipelines.index import follow as follow_index
 from remuda.spark.pipelines.ingest import messages_of
 from remuda.spark.pipelines.mending import mend
-from remuda.spark.pipelines.metrics import fuller, metrics, spans, window_seconds, window_start
+from remuda.spark.pipelines.metrics import COUNTS, fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
 from remuda.spark.port import directory, shown
@@ -270,7 +270,7 @@ def lake_table(lake: str, name: str) -> LakeTable:
 def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
     """The table of windows of one length; that of another has its own."""
     schema = StructType().add("start", TimestampType()).add("queue", StringType())
-    for name in ("published", "succeeded", "retried", "dead", "unchanged", "waiting"):
+    for name in COUNTS:
         schema = schema.add(name, LongType())
     for name in ("wait", "processing"):
         for share in (50, 95, 99):

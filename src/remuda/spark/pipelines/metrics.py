@@ -9,9 +9,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from remuda.model.errors import InvalidOption
+from remuda.model.records import MOVED
 from remuda.model.state import PARKED, State
 
 PERCENTILES: Final = (0.5, 0.95, 0.99)
+COUNTS: Final = ("published", "succeeded", "retried", "dead", "moved", "unchanged", "waiting")
 
 
 def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
@@ -22,7 +24,8 @@ def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
             F.count("*").alias("published"),
             F.count_if(F.col("success")).alias("succeeded"),
             F.count_if(F.col("attempts") > 1).alias("retried"),
-            F.count_if(_ended()).alias("dead"),
+            F.count_if(ended()).alias("dead"),
+            F.count_if(moved()).alias("moved"),
             F.count_if(F.col("state") == State.UNCHANGED.value).alias("unchanged"),
             F.count_if(~F.col("archived")).alias("waiting"),
             *_percentiles("wait", _seconds("created", "consumed")),
@@ -55,18 +58,19 @@ def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
     What is gone has ended, and had succeeded unless more is gone than can have: the collector takes that first. Waiting
     is what waits now. Times are those of the account that knows more ends.
     """
-    counts = ("published", "succeeded", "retried", "dead", "unchanged", "waiting")
-    others = [name for name in new.columns if name not in (*counts, "start", "queue", "date")]
-    told = _paired(old, "old", counts, others).join(_paired(new, "new", counts, others), ["_start", "_queue"], "full")
-    was, now = ({name: F.coalesce(f"{side}.{name}", F.lit(0)) for name in counts} for side in ("old", "new"))
+    others = [name for name in new.columns if name not in (*COUNTS, "start", "queue", "date")]
+    told = _paired(old, "old", others).join(_paired(new, "new", others), ["_start", "_queue"], "full")
+    was, now = ({name: F.coalesce(f"{side}.{name}", F.lit(0)) for name in COUNTS} for side in ("old", "new"))
     gone = F.when(F.col("old").isNotNull(), F.greatest(was["published"] - now["published"], F.lit(0))).otherwise(0)
     well = F.least(gone, was["succeeded"] + was["waiting"])
     held_back = F.least(gone - well, was["unchanged"])
+    sent_on = F.least(gone - well - held_back, was["moved"])
     merged = {
         "published": now["published"] + gone,
         "succeeded": now["succeeded"] + well,
         "retried": F.greatest(now["retried"], F.when(gone > 0, was["retried"]).otherwise(0)),
-        "dead": now["dead"] + gone - well - held_back,
+        "dead": now["dead"] + gone - well - held_back - sent_on,
+        "moved": now["moved"] + sent_on,
         "unchanged": now["unchanged"] + held_back,
         "waiting": F.when(F.col("new").isNotNull(), now["waiting"]).otherwise(was["waiting"]),
     }
@@ -80,9 +84,9 @@ def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
     return told.select(*(found[name].alias(name) for name in new.columns))
 
 
-def _paired(windows: DataFrame, side: str, counts: Sequence[str], others: Sequence[str]) -> DataFrame:
+def _paired(windows: DataFrame, side: str, others: Sequence[str]) -> DataFrame:
     """Windows as one column, beside what they are found by; the one of no queue is found too."""
-    names = [name for name in windows.columns if name in (*counts, *others, "start", "queue", "date")]
+    names = [name for name in windows.columns if name in (*COUNTS, *others, "start", "queue", "date")]
     nowhere = F.struct(F.col("queue").isNull().alias("none"), F.coalesce("queue", F.lit("")).alias("name"))
     return windows.select(F.col("start").alias("_start"), nowhere.alias("_queue"), F.struct(*names).alias(side))
 
@@ -100,16 +104,21 @@ def dead_reasons(lives: DataFrame) -> DataFrame:
     """For each queue: why messages ended without success, the most frequent first."""
     reason = F.coalesce("reason", F.lit("no reason given")).alias("reason")
     counted = (
-        lives.where(_ended())
+        lives.where(ended())
         .groupBy("queue", "state", reason)
         .agg(F.count("*").alias("messages"), F.max("failed").alias("last"))
     )
     return counted.orderBy(F.desc("messages"), "queue", "reason")
 
 
-def _ended() -> Column:
+def ended() -> Column:
     """Whether a life ended without success."""
-    return F.col("state").isin(*sorted(state.value for state in PARKED))
+    return F.col("state").isin(*sorted(state.value for state in PARKED)) & ~moved()
+
+
+def moved() -> Column:
+    """Whether a message left this queue for another."""
+    return (F.col("state") == State.DEAD.value) & F.coalesce("reason", F.lit("")).startswith(MOVED)
 
 
 def _seconds(start: str, end: str) -> Column:

@@ -7,13 +7,12 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from remuda.model.state import PARKED
+from remuda.spark.pipelines.metrics import ended
 
 
 def outlived(now: datetime, success: int, dead: int) -> Column:
     """Whether a life is past its retention (microseconds). What still waits never is."""
-    ended = F.col("state").isin(*sorted(state.value for state in PARKED))
-    keep = F.when(ended, F.lit(dead)).otherwise(F.lit(success))
+    keep = F.when(ended(), F.lit(dead)).otherwise(F.lit(success))
     return F.col("archived") & (F.unix_micros("modified") + keep <= F.unix_micros(F.lit(now)))
 
 

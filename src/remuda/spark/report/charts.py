@@ -12,7 +12,7 @@ from remuda.spark.report.html import Markup, join, tag
 from remuda.spark.report.scale import CountScale, Tick, TimeScale, clock_ticks
 from remuda.spark.report.words import counted, fine_clock, number, seconds
 
-OUTCOMES: Final = ("succeeded", "dead", "waiting", "unchanged")
+OUTCOMES: Final = ("succeeded", "dead", "moved", "waiting", "unchanged")
 _WIDTH: Final = 1000
 _HEIGHT: Final = 100
 _BAR: Final = 0.78
@@ -30,7 +30,8 @@ class Drawing(NamedTuple):
 
 def outcomes(found: Figures) -> list[int]:
     """What became of them, in the order of `OUTCOMES`."""
-    return [found.succeeded, found.dead, max(found.published - found.succeeded - found.dead, 0), found.unchanged]
+    waiting = max(found.published - found.succeeded - found.dead - found.moved, 0)
+    return [found.succeeded, found.dead, found.moved, waiting, found.unchanged]
 
 
 def columns(windows: Sequence[Window], window: float) -> Drawing:

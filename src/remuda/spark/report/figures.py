@@ -25,6 +25,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     succeeded: int = 0
     dead: int = 0
     """Ended without success: dead, invalid or not wanted."""
+    moved: int = 0
+    """Sent on to another queue, as by a failover: what became of them is told there."""
     waiting: int = 0
     """Not ended yet: queued, in hand, or between two attempts."""
     retried: int = 0

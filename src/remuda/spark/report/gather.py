@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from remuda.model.state import State
-from remuda.spark.pipelines.metrics import dead_reasons, funnel, metrics
+from remuda.spark.pipelines.metrics import COUNTS, dead_reasons, funnel, metrics
 from remuda.spark.report import figures, windows
 from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, Step, Times
 from remuda.spark.report.limits import MOST_ATTEMPTS, MOST_QUEUES, MOST_REASONS, REASONS_PER_QUEUE
@@ -24,7 +24,6 @@ _NEEDED: Final = (
     "offset", "queue", "name", "state", "success", "archived", "created", "consumed", "failed", "attempts",
     "reason", "duration",
 )  # fmt: skip
-_COUNTS: Final = ("published", "succeeded", "retried", "dead", "unchanged", "waiting")
 
 
 def gather(lives: DataFrame, wish: Wish, tell: Tell) -> Report:
@@ -160,7 +159,7 @@ def _figures(row: Row) -> Figures:
     def times(name: str) -> Times:
         return Times(*(row[f"{name}_p{share}"] for share in (50, 95, 99)))
 
-    counts = {name: row[name] for name in _COUNTS}
+    counts = {name: row[name] for name in COUNTS}
     # What was held back came to no queue; `metrics` counts it as published all the same.
     counts["published"] -= counts["unchanged"]
     return Figures(**counts, wait=times("wait"), processing=times("processing"))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from remuda.model.records import MOVED
 from remuda.model.state import PARKED, State
 from remuda.spark.lives import lives
 from remuda.spark.port import SparkLog
@@ -65,7 +66,10 @@ class _Copies:
         self.created = _numbers(table["created"])
         self.attempts = _numbers(table["attempts"])
         self.success = _mask(table["success"])
-        self.ended = _mask(pc.is_in(table["state"], pa.array(sorted(state.value for state in PARKED))))
+        sent_on = pc.starts_with(pc.fill_null(table["reason"], ""), MOVED)
+        self.moved = _mask(pc.and_(pc.equal(table["state"], State.DEAD.value), sent_on))
+        parked = pc.is_in(table["state"], pa.array(sorted(state.value for state in PARKED)))
+        self.ended = _mask(parked) & ~self.moved
         self.unchanged = _mask(pc.equal(table["state"], State.UNCHANGED.value))
         self.in_retry = _mask(pc.equal(table["state"], State.RETRY.value))
         self.waiting = ~_mask(table["archived"])
@@ -88,10 +92,11 @@ class _Copies:
     def figures(self, groups: Numbers, count: int) -> list[Figures]:
         """Figures of groups 0 to `count`; a copy whose group is -1 is in none."""
         kept = groups >= 0
-        published, succeeded, retried, dead, unchanged, waiting = (
+        published, succeeded, retried, dead, moved, unchanged, waiting = (
             np.bincount(groups[kept & chosen], minlength=count).tolist()
             for chosen in (
-                np.ones_like(kept), self.success, self.attempts > 1, self.ended, self.unchanged, self.waiting
+                np.ones_like(kept), self.success, self.attempts > 1, self.ended, self.moved, self.unchanged,
+                self.waiting,
             )
         )  # fmt: skip
         wait, processing = (_percentiles(groups, values, count) for values in (self.wait, self.processing))
@@ -100,6 +105,7 @@ class _Copies:
                 published=published[group] - unchanged[group],
                 succeeded=succeeded[group],
                 dead=dead[group],
+                moved=moved[group],
                 waiting=waiting[group],
                 retried=retried[group],
                 unchanged=unchanged[group],

@@ -210,8 +210,10 @@ def _note(title: str, words: str) -> Markup:
 
 
 def _queue_table(report: Report) -> Markup:
+    with_moved = any(queue.figures.moved for queue in report.queues)
     with_unchanged = any(queue.figures.unchanged for queue in report.queues)
-    counts = ["published", "succeeded", "dead", "waiting", "retried", *(["unchanged"] if with_unchanged else [])]
+    counts = ["published", "succeeded", "dead", "waiting", "retried"]
+    counts += [*(["moved on"] if with_moved else []), *(["unchanged"] if with_unchanged else [])]
     above = tag(
         "tr",
         (tag("th", name, scope="col", rowspan=2) for name in ("queue", "over time")),
@@ -220,14 +222,15 @@ def _queue_table(report: Report) -> Markup:
     )
     below = tag("tr", (tag("th", name, scope="col", class_="n") for name in 2 * ("p50", "p95", "p99")))
     places = {queue.name: at for at, queue in enumerate(report.detailed)}
-    rows = (_queue_row(queue, places.get(queue.name), with_unchanged) for queue in report.queues)
+    rows = (_queue_row(queue, places.get(queue.name), with_moved, with_unchanged) for queue in report.queues)
     return tag("table", tag("thead", above, below), tag("tbody", rows), class_="queues")
 
 
-def _queue_row(queue: QueueReport, place: int | None, with_unchanged: bool) -> Markup:
+def _queue_row(queue: QueueReport, place: int | None, with_moved: bool, with_unchanged: bool) -> Markup:
     found = queue.figures
     name = _foreign(queue.name)
     counts = [found.published, found.succeeded, found.dead, found.waiting, found.retried]
+    counts += [found.moved] if with_moved else []
     cells = [tag("td", number(count), class_="n died" if at == 2 and count else "n") for at, count in enumerate(counts)]
     if with_unchanged:
         cells.append(tag("td", share(found.unchanged, found.published + found.unchanged), class_="n"))
@@ -245,6 +248,8 @@ def _queue_section(place: int, queue: QueueReport, window: float) -> Markup:
     found = queue.figures
     told = f"{counted(found.published, 'copy')}: {number(found.succeeded)} succeeded, {number(found.dead)} dead, "
     told += f"{number(found.waiting)} waiting, {number(found.retried)} retried"
+    if found.moved:
+        told += f", {number(found.moved)} moved on to other queues"
     if found.unchanged:
         told += f"; {number(found.unchanged)} more held back as unchanged, "
         told += share(found.unchanged, found.published + found.unchanged)

@@ -77,8 +77,9 @@ def sparkline(windows: Sequence[Window], width: int) -> Text:
 
 
 def _queues(queues: Sequence[QueueReport], *, roomy: bool) -> Table:
+    with_moved = any(queue.figures.moved for queue in queues)
     with_unchanged = any(queue.figures.unchanged for queue in queues)
-    columns = ["queue", "over time", "published", "succeeded", "dead", "waiting"]
+    columns = ["queue", "over time", "published", "succeeded", "dead", *(["moved"] if with_moved else []), "waiting"]
     columns += ["unchanged"] if with_unchanged else []
     columns += ["retried", "wait p95", "took p95"] if roomy else []
     table = _table("Queues", columns, words=("queue", "over time"))
@@ -90,6 +91,7 @@ def _queues(queues: Sequence[QueueReport], *, roomy: bool) -> Table:
             number(found.published),
             number(found.succeeded),
             Text(number(found.dead), style="red" if found.dead else ""),
+            *([number(found.moved)] if with_moved else []),
             number(found.waiting),
         ]
         if with_unchanged:
