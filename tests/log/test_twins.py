@@ -12,12 +12,13 @@ STRUCTURES = (
     + """
 import random
 from collections import deque
-from remuda.broker.checks import is_plain_pull
+from remuda.broker.checks import is_plain_pull, plain_publish
 from remuda.broker.delivery import Delivery
 from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.embedded.window import Window
 from remuda.core.delayed import ColumnMap
 from remuda.core.effects import Dispatch
+from remuda.core.leases import Leases
 from remuda.core.lines import NEVER
 from remuda.core.ranges import MessageRange, RangeMap
 from remuda.core.ready import ReadyMessages
@@ -40,10 +41,10 @@ def tell(verb, *args, **named):
         return given
 
 # Lines of messages that wait.
-for seed in range(40):
+for seed in range(30):
     chance, ready, offset = random.Random(seed), ReadyMessages(), 0
     frozen = []
-    for _ in range(120):
+    for _ in range(100):
         verb = chance.choice("aaaaaaaaarrrrrrrfteonwlF")
         priority, count = chance.choice([0, 0, 0, 5, 31]), chance.randint(1, 4)
         first = chance.randint(0, offset + 1)
@@ -81,7 +82,7 @@ for seed in range(40):
 
 # Ranges of messages in flight.
 for kind in (RangeMap, ColumnMap):
-    for seed in range(24):
+    for seed in range(15):
         chance, ranges, lease, frozen = random.Random(seed), kind(), 0, []
         span = (8, 60, 4000)[seed % 3]
         for _ in range(600 if span == 4000 else 100):
@@ -107,6 +108,32 @@ for kind in (RangeMap, ColumnMap):
             assert ranges.size == sum(piece.count for piece in ranges) if span < 4000 else True
         told.append(repr(list(ranges)))
 
+# Deliveries that were asked for.
+class Sky(Leases):
+    waits = False
+
+for seed in range(12):
+    chance, sky, token, offset = random.Random(seed), Sky("q"), 0, 0
+    for _ in range(2600 if seed < 1 else 80):
+        if chance.random() < 0.5:
+            token, count = token + 1, chance.randint(1, 3)
+            deadline = 10**6 * (1000 if chance.random() < 0.1 else 1) + token
+            told.append(sky.lift(offset, count, NEVER, 0, token, chance.choice("ab"), 5, deadline))
+            offset += count
+        else:
+            given = chance.choice([token, chance.randint(0, token + 1)])
+            lease = sky.leases.get(given)
+            runs = None
+            if lease is not None and chance.random() < 0.3:
+                runs = [(lease.runs[0][0] + chance.choice([0, 0, 1]), chance.randint(1, 2))]
+                runs = runs * chance.choice([1, 1, 1, 2])
+            if lease is not None and chance.random() < 0.1:
+                lease.pulled = False
+                sky.unanswered += 1
+            tell(sky.land, given, chance.choice(["a", "b", None]), runs)
+        told.append([sky.flights.size, len(sky.leases), sky._lease_ends[:1], len(sky._lease_ends), sky.unanswered])
+    told.append(repr([list(sky.flights), sky.leases]))
+
 # Messages that are held.
 def batch(chance, first):
     size = chance.choice([1, 1, 1, 3])
@@ -115,7 +142,7 @@ def batch(chance, first):
 for seed in range(20):
     chance, offset = random.Random(seed), 0
     window, recent = Window(chance.choice([1, 5, 50])), RecentMessages(chance.choice([10, 3000, 50_000, 4_000_000]))
-    for _ in range(2500 if seed < 2 else 100):
+    for _ in range(2500 if seed < 1 else 80):
         verb = chance.choice("pppptd")
         if verb == "p":
             messages = batch(chance, offset)
@@ -165,6 +192,10 @@ usual = ["q", 1, False, "none", 0]
 for at in range(5):
     for value in [*odd, *texts, 1, 1 << 62, False, "none", "no" + "ne", "all", 0, 0.0]:
         tell(is_plain_pull, *usual[:at], value, *usual[at + 1:])
+asked = [Message("n", b"b"), None, None, None, None, None]
+for at in range(6):
+    for value in [*odd, *texts, Message("é", b"b"), [Message("n", b"b")], plain]:
+        tell(plain_publish, *asked[:at], value, *asked[at + 1:])
 dispatch = Dispatch("q", "c", 1, 7, [(5, 2)], [1], 9)
 delivery = Delivery(dispatch, Messages([b"a", b"b"], "n"), lambda *args: args[2])
 told.append([delivery.queue, delivery.consumer, delivery.lease, delivery.runs, delivery.offsets, delivery.attempts])

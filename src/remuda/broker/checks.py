@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
@@ -111,13 +111,14 @@ def publish(
     timeout: Duration | None = None,
 ) -> Publish:
     """`timeout` is checked here and waited for by the caller."""
-    batch = of_plain(messages) if type(messages) is Message else None
-    if batch is None:
-        batch = as_batch(messages)
-        if batch.expires is not None:
-            _check_unit("expires", batch.expires)
-        if batch.due is not None:
-            _check_unit("due", batch.due)
+    command = plain_publish(messages, queue, unbound, exchange, options, timeout)
+    if command is not None:
+        return command
+    batch = as_batch(messages)
+    if batch.expires is not None:
+        _check_unit("expires", batch.expires)
+    if batch.due is not None:
+        _check_unit("due", batch.due)
     if timeout is not None:
         read_duration("timeout", timeout)
     if queue is not None:
@@ -127,6 +128,26 @@ def publish(
     if exchange is not None:
         exchange = read_name("router", exchange)
     return Publish(batch, queue, unbound, exchange, None if options is None else read_options(options))
+
+
+def _plain_publish(
+    messages: Publishable,
+    queue: str | None,
+    unbound: str | None,
+    exchange: str | None,
+    options: Options,
+    timeout: Duration | None,
+) -> Publish | None:
+    if unbound is not None or exchange is not None or options is not None or timeout is not None:
+        return None
+    if type(messages) is not Message or (queue is not None and not is_plain_name(queue)):
+        return None
+    batch = of_plain(messages)
+    return None if batch is None else Publish(batch, queue)
+
+
+plain_publish: Callable[..., Publish | None] = _plain_publish if columns is None else columns.plain_publish
+"""The command that publishes one message of which nothing needs to be checked; None for others."""
 
 
 def _check_unit(name: str, column: Column[int | None]) -> None:

@@ -37,6 +37,11 @@ class Counting:
         self._in_order = True
         """Whether a record that is held now stands behind all others."""
 
+    def fits(self, messages: Messages, more: int) -> int:
+        """About how much a single small message takes, with `more` than its body; 0 where that cannot be told at once,
+        or there is no room for it yet."""
+        return 0
+
     def go_to(self, segment: TailSegment, index: SegmentIndex | None, marker: bytes) -> None:
         """Records go to this segment from now on."""
 

@@ -86,15 +86,37 @@ static PyObject *is_plain(PyObject *module, PyObject *command)
     Py_RETURN_TRUE;
 }
 
-static PyObject *is_name(PyObject *module, PyObject *value)
+static int is_ordinary(PyObject *name)
 {
-    if (!is_ascii(value) || PyUnicode_GET_LENGTH(value) < 1 || PyUnicode_GET_LENGTH(value) > MAX_NAME)
-        Py_RETURN_FALSE;
-    const unsigned char *letters = PyUnicode_1BYTE_DATA(value);
-    for (Py_ssize_t at = 0; at < PyUnicode_GET_LENGTH(value); at++)
+    if (!is_ascii(name) || PyUnicode_GET_LENGTH(name) < 1 || PyUnicode_GET_LENGTH(name) > MAX_NAME)
+        return 0;
+    const unsigned char *letters = PyUnicode_1BYTE_DATA(name);
+    for (Py_ssize_t at = 0; at < PyUnicode_GET_LENGTH(name); at++)
         if (letters[at] < 0x20 || letters[at] > 0x7e)
-            Py_RETURN_FALSE;
-    Py_RETURN_TRUE;
+            return 0;
+    return 1;
+}
+
+static PyObject *is_name(PyObject *module, PyObject *value) { return PyBool_FromLong(is_ordinary(value)); }
+
+static PyObject *plain_publish(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 6) {
+        PyErr_SetString(PyExc_TypeError, "plain_publish takes a message and five options");
+        return NULL;
+    }
+    for (int at = 2; at < 6; at++)
+        if (args[at] != Py_None)
+            Py_RETURN_NONE;
+    if (publish_type == NULL || (args[1] != Py_None && !is_ordinary(args[1])))
+        Py_RETURN_NONE;
+    PyObject *batch = of_plain(module, args[0]);
+    if (batch == NULL || batch == Py_None)
+        return batch;
+    PyObject *fields[] = {batch, args[1]};
+    PyObject *command = PyObject_Vectorcall((PyObject *)publish_type, fields, 2, NULL);
+    Py_DECREF(batch);
+    return command;
 }
 
 /* As `is_name`, and that all else of a request is as usual. */
@@ -135,6 +157,8 @@ static PyMethodDef methods[] = {
     {"of_plain", of_plain, METH_O, "The columns of one message of which nothing needs to be checked; None for others."},
     {"is_plain", is_plain, METH_O, "Whether a command publishes one message, of which nothing special is asked."},
     {"is_name", is_name, METH_O, "Whether a name is of ordinary letters, as most are."},
+    {"plain_publish", (PyCFunction)(void (*)(void))plain_publish, METH_FASTCALL,
+     "The command that publishes one message of which nothing needs to be checked; None for others."},
     {"is_plain_pull", (PyCFunction)(void (*)(void))is_plain_pull, METH_FASTCALL,
      "Whether a request for messages asks for nothing special, and does not wait."},
     {"set_messages", set_messages, METH_VARARGS, "Tell what a message and a batch are."},

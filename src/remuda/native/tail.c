@@ -391,7 +391,25 @@ static PyObject *tail_let_go(Tail *self, PyObject *unused)
     return frames;
 }
 
+static PyObject *tail_fits(Tail *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long size;
+    if (count != 2 || !is_number(args[1], &size)) {
+        PyErr_SetString(PyExc_TypeError, "fits takes messages, and how much more than the body they take");
+        return NULL;
+    }
+    PyObject *bodies =
+        known.messages == NULL || Py_TYPE(args[0]) != known.messages ? NULL : field(args[0], known.in_messages[BODIES]);
+    if (bodies == NULL || !PyList_CheckExact(bodies) || PyList_GET_SIZE(bodies) != 1 ||
+        !PyBytes_CheckExact(PyList_GET_ITEM(bodies, 0)) || PyBytes_GET_SIZE(PyList_GET_ITEM(bodies, 0)) > SMALL)
+        return PyLong_FromLong(0);
+    size += PyBytes_GET_SIZE(PyList_GET_ITEM(bodies, 0));
+    return PyLong_FromLongLong(size > self->room ? 0 : size);
+}
+
 static PyMethodDef tail_methods[] = {
+    {"fits", (PyCFunction)(void (*)(void))tail_fits, METH_FASTCALL,
+     "About how much a single small message takes; 0 for others, and where there is no room for it yet."},
     {"go_to", (PyCFunction)tail_go_to, METH_VARARGS, "Records go to this segment from now on."},
     {"arm", (PyCFunction)tail_arm, METH_VARARGS, "The file of a segment is open, and single records may be written to it."},
     {"disarm", (PyCFunction)tail_disarm, METH_NOARGS, "Single records are not written by the short way from now on."},

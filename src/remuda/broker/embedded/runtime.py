@@ -19,6 +19,7 @@ import msgspec
 from remuda.broker.embedded import stalls
 from remuda.broker.embedded.attempts import Survey
 from remuda.broker.embedded.clock import Clock
+from remuda.broker.embedded.engine import PER_SINGLE
 from remuda.broker.embedded.entrance import Entrance
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
@@ -127,7 +128,7 @@ class Runtime(Questions):
 
     def _publish(self, command: Publish, now: int, inbox: Inbox | None, wait: bool) -> Pending:
         engine = self.engine
-        size = engine.make_room(command.messages)
+        size = engine.log.fits(command.messages, PER_SINGLE) or engine.make_room(command.messages)
         done = engine.core.publishing.publish_plainly(command, now)
         if done is not None:
             record, durable, served = done
@@ -188,8 +189,9 @@ class Runtime(Questions):
                 done = core.consuming.pull_plainly(queue, command.consumer, now, command.count, command.tag)
             if done is not None:
                 dispatch, record = done
-                ticket = self._keep(record, False)
-                self._look_ahead()
+                ticket, wakes = self._keep(record, False), self._wakes
+                if wakes and wakes[0][0] < self._timer.planned:
+                    self._look_ahead()
                 return Pending(dispatch, ticket, None, engine.held(dispatch))
         if command.wait and inbox is not None:
             self._recipients.inboxes[command.tag] = inbox
