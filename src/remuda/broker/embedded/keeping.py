@@ -35,6 +35,7 @@ from remuda.log.tail import passes
 from remuda.model.durations import MILLISECOND
 from remuda.model.errors import BrokerClosed, RemudaError, StorageError
 from remuda.model.records import Appended, Events, Record
+from remuda.native import tail
 
 _log = logging.getLogger("remuda.broker")
 DEFERMENT: Final = 20 * MILLISECOND
@@ -96,7 +97,10 @@ class Keeping(Entrance):
         """Why not everything can be kept just now, as when the disk is full."""
         self._stalled = None
         self._group = GroupCommit(self._write)
-        self._hold, self._write_single = self.engine.log.hold_single, self.engine.log.write_single
+        log = self.engine.log
+        # Without C the log has no shorter ways than these.
+        self._hold = log.gather if tail is None else log.hold_single
+        self._write_single = log.append_now if tail is None else log.write_single
         self._wakes = self.engine.core.registry.wakes
 
     @property
