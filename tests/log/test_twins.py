@@ -200,6 +200,11 @@ dispatch = Dispatch("q", "c", 1, 7, [(5, 2)], [1], 9)
 delivery = Delivery(dispatch, Messages([b"a", b"b"], "n"), lambda *args: args[2])
 told.append([delivery.queue, delivery.consumer, delivery.lease, delivery.runs, delivery.offsets, delivery.attempts])
 told.append(repr([delivery.ack([1]), delivery.nack()]))
+class Own(Delivery):
+    def __init__(self, number):
+        super().__init__(dispatch, plain, None)
+        self.number = number
+told.append([Own(5).number, Own(6).queue, Own(7).offsets])
 tell(Delivery)
 tell(Delivery, dispatch)
 tell(Delivery, None, plain, None)

@@ -47,28 +47,25 @@ static void handed_dealloc(Handed *self)
     Py_DECREF(type);
 }
 
-static PyObject *handed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static int handed_init(Handed *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"dispatch", "messages", "settle", "track", NULL};
     PyObject *dispatch, *messages, *settle, *track = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|O", names, &dispatch, &messages, &settle, &track))
-        return NULL;
+        return -1;
     if (dispatch_type == NULL || !PyObject_TypeCheck(dispatch, dispatch_type)) {
         PyErr_Format(PyExc_TypeError, "a delivery is made of a dispatch, not of %.100s", Py_TYPE(dispatch)->tp_name);
-        return NULL;
+        return -1;
     }
-    Handed *self = (Handed *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->dispatch = Py_NewRef(dispatch);
-    self->messages = Py_NewRef(messages);
-    self->settle = Py_NewRef(settle);
-    self->track = Py_NewRef(track);
-    self->begin = Py_NewRef(Py_None);
-    self->offsets = Py_NewRef(Py_None);
+    Py_XSETREF(self->dispatch, Py_NewRef(dispatch));
+    Py_XSETREF(self->messages, Py_NewRef(messages));
+    Py_XSETREF(self->settle, Py_NewRef(settle));
+    Py_XSETREF(self->track, Py_NewRef(track));
+    Py_XSETREF(self->begin, Py_NewRef(Py_None));
+    Py_XSETREF(self->offsets, Py_NewRef(Py_None));
     for (int at = 0; at < FIELDS; at++)
-        self->fields[at] = Py_XNewRef(field(dispatch, in_dispatch[at]));
-    return (PyObject *)self;
+        Py_XSETREF(self->fields[at], Py_XNewRef(field(dispatch, in_dispatch[at])));
+    return 0;
 }
 
 static PyMemberDef handed_members[] = {
@@ -87,7 +84,8 @@ static PyMemberDef handed_members[] = {
 
 static PyType_Slot handed_slots[] = {
     {Py_tp_doc, "A delivery in a consumer's hands."},
-    {Py_tp_new, handed_new},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, handed_init},
     {Py_tp_dealloc, handed_dealloc},
     {Py_tp_traverse, handed_traverse},
     {Py_tp_clear, handed_clear},
