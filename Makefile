@@ -43,6 +43,6 @@ mutants: $(READY) ## Plant bugs, one change each, and see every one found by its
 soak: $(READY) ## Kill KILLS=1000 brokers under load, and count what is lost
 	@$(PYTHON) -m tests.soak --kills $(KILLS)
 
-$(READY): requirements.lock pyproject.toml tools/setup.sh hatch_build.py src/remuda/native/tail.c
+$(READY): requirements.lock pyproject.toml tools/setup.sh hatch_build.py $(wildcard src/remuda/native/*.[ch])
 	@bash tools/setup.sh
 	@touch $@

@@ -7,13 +7,14 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/remuda/native/tail.c")
-NAME = "_tail" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+FOLDER = Path("src/remuda/native")
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 _SECONDS = 120
 
 
@@ -25,16 +26,17 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        built = build(Path(self.root, SOURCE), Path(self.root, SOURCE).parent)
-        if built is not None:
+        for built in build(Path(self.root, FOLDER), Path(self.root, FOLDER)):
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
             build_data["force_include"][str(built)] = f"remuda/native/{built.name}"
 
 
-def build(source: Path, folder: Path) -> Path | None:
-    """Compile the source into the folder. None, with one line that says why, if that cannot be; an old build goes."""
-    target, unfinished = folder / NAME, folder / f"{NAME}.{os.getpid()}.tmp"
+def build(sources: Path, folder: Path) -> list[Path]:
+    """Compile every source, a module each, into the folder. None, with one line that says why, if one of them cannot be
+    compiled; then old builds go too."""
+    made = {source: folder / f"_{source.stem}{SUFFIX}" for source in sorted(sources.glob("*.c"))}
+    unfinished = {source: folder / f"{target.name}.{os.getpid()}.tmp" for source, target in made.items()}
     try:
         if os.environ.get("REMUDA_PURE", "0") != "0":
             raise OSError("REMUDA_PURE asks for Python alone")
@@ -43,15 +45,23 @@ def build(source: Path, folder: Path) -> Path | None:
         linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
         flags = ["-O2", *shlex.split(sysconfig.get_config_var("CCSHARED") or "-fPIC")]
         include = ["-I", sysconfig.get_path("include")]
-        command = [*linker, *flags, *include, str(source), "-o", str(unfinished)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        if done.returncode:
-            raise OSError((done.stderr.strip() or f"{command[0]} failed").splitlines()[0])
-        os.replace(unfinished, target)
-        return target
+        commands = [[*linker, *flags, *include, str(source), "-o", str(file)] for source, file in unfinished.items()]
+        with ThreadPoolExecutor() as pool:
+            for done in pool.map(_run, commands):
+                if done.returncode:
+                    raise OSError((done.stderr.strip() or f"{linker[0]} failed").splitlines()[0])
+        for source, file in unfinished.items():
+            os.replace(file, made[source])
+        return list(made.values())
     except (OSError, subprocess.SubprocessError) as error:
         print(f"warning: remuda is installed without its part in C and works all the same: {error}", file=sys.stderr)
-        target.unlink(missing_ok=True)
-        return None
+        for target in made.values():
+            target.unlink(missing_ok=True)
+        return []
     finally:
-        unfinished.unlink(missing_ok=True)
+        for file in unfinished.values():
+            file.unlink(missing_ok=True)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)

@@ -140,8 +140,8 @@ MUTANTS: Final = (
     Mutant(
         "a broker that takes more while nothing can be kept",
         "broker/embedded/runtime.py",
-        "                return self._owe(command, stalls.refusal(self._stalled))\n            # As",
-        "                pass\n            # As",
+        "        return self._owe(command, stalls.refusal(self._stalled))\n",
+        "        return self._verbs.get(type(command), self._change)(command, self.clock(), None, True)\n",
         f"{STALLS}::test_l7_a_stalled_publish_is_kept_once_there_is_room",
     ),
     Mutant(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
@@ -36,14 +36,24 @@ from remuda.model.durations import DAY, MICROSECOND, SECOND, Duration
 from remuda.model.errors import InvalidMessage, InvalidOption, NotFound, PartlyRefused
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Message
-from remuda.model.messages import Column, Messages
+from remuda.model.messages import Column, Messages, of_plain
 from remuda.model.options import QueueOptions, Status, read_duration, read_enum, read_options
 from remuda.model.results import Receipt
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
-from remuda.model.texts import MAX_NAME_BYTES, read_count, read_flag, read_name, read_optional_text, read_text, shown
+from remuda.model.texts import (
+    MAX_NAME_BYTES,
+    is_plain_name,
+    read_count,
+    read_flag,
+    read_name,
+    read_optional_text,
+    read_text,
+    shown,
+)
 from remuda.model.topics import root
+from remuda.native import columns
 
 Publishable = Message | Messages | Sequence[Message]
 Options = QueueOptions | Mapping[str, Any] | None
@@ -62,7 +72,7 @@ _own = threading.local()
 def as_batch(messages: Publishable) -> Messages:
     """Messages as columns, every value of its proper type."""
     if type(messages) is Message:
-        return Messages.of_plain(messages) or Messages.of_one(_with_tuple(messages)).checked()
+        return of_plain(messages) or Messages.of_one(_with_tuple(messages)).checked()
     if isinstance(messages, Messages):
         return messages.checked()
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
@@ -101,13 +111,14 @@ def publish(
     timeout: Duration | None = None,
 ) -> Publish:
     """`timeout` is checked here and waited for by the caller."""
-    batch = Messages.of_plain(messages) if type(messages) is Message else None
-    if batch is None:
-        batch = as_batch(messages)
-        if batch.expires is not None:
-            _check_unit("expires", batch.expires)
-        if batch.due is not None:
-            _check_unit("due", batch.due)
+    command = plain_publish(messages, queue, unbound, exchange, options, timeout)
+    if command is not None:
+        return command
+    batch = as_batch(messages)
+    if batch.expires is not None:
+        _check_unit("expires", batch.expires)
+    if batch.due is not None:
+        _check_unit("due", batch.due)
     if timeout is not None:
         read_duration("timeout", timeout)
     if queue is not None:
@@ -117,6 +128,26 @@ def publish(
     if exchange is not None:
         exchange = read_name("router", exchange)
     return Publish(batch, queue, unbound, exchange, None if options is None else read_options(options))
+
+
+def _plain_publish(
+    messages: Publishable,
+    queue: str | None,
+    unbound: str | None,
+    exchange: str | None,
+    options: Options,
+    timeout: Duration | None,
+) -> Publish | None:
+    if unbound is not None or exchange is not None or options is not None or timeout is not None:
+        return None
+    if type(messages) is not Message or (queue is not None and not is_plain_name(queue)):
+        return None
+    batch = of_plain(messages)
+    return None if batch is None else Publish(batch, queue)
+
+
+plain_publish: Callable[..., Publish | None] = _plain_publish if columns is None else columns.plain_publish
+"""The command that publishes one message of which nothing needs to be checked; None for others."""
 
 
 def _check_unit(name: str, column: Column[int | None]) -> None:
@@ -228,15 +259,31 @@ def channel_options(topics: Iterable[str], options: Mapping[str, Any] | None) ->
 def pull(
     tag: int, queue: str, consumer: str | None, count: int, newest: bool, clear_after: str, timeout: Duration
 ) -> Pull:
-    if type(count) is not int or count < 1:
-        count = read_count("count", count, 1)
+    if is_plain_pull(queue, count, newest, clear_after, timeout):
+        return Pull(queue, puller_name(consumer), tag, count)
+    count = read_count("count", count, 1)
     queue = read_name("queue", queue)
-    if newest is not False:
-        newest = read_flag("newest", newest)
-    if type(clear_after) is not str or clear_after != "none":
-        clear_after = _choice("clear_after", clear_after, CLEAR_AFTER)
-    wait = 0 if type(timeout) is int and not timeout else read_duration("timeout", timeout)
+    newest = read_flag("newest", newest)
+    clear_after = _choice("clear_after", clear_after, CLEAR_AFTER)
+    wait = read_duration("timeout", timeout)
     return Pull(queue, puller_name(consumer), tag, count, newest, wait, clear_after)
+
+
+def _is_plain_pull(queue: str, count: int, newest: bool, clear_after: str, timeout: Duration) -> bool:
+    return (
+        newest is False
+        and type(count) is int
+        and 1 <= count < 1 << 62
+        and type(timeout) is int
+        and not timeout
+        and type(clear_after) is str
+        and clear_after == "none"
+        and is_plain_name(queue)
+    )
+
+
+is_plain_pull = _is_plain_pull if columns is None else columns.is_plain_pull
+"""Whether a request for messages asks for nothing special, and does not wait."""
 
 
 def settle(queue: str, lease: int, settlement: Settlement, runs: list[tuple[int, int]] | None) -> Settle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import groupby
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from remuda.broker import checks
 from remuda.core.effects import Dispatch
@@ -14,26 +14,24 @@ from remuda.model.message import Message
 from remuda.model.messages import Messages
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.texts import read_flag, shown
+from remuda.native import deliveries
 
 R = TypeVar("R")
+_ACK: Final = Outcome.ACK
 Runs = list[tuple[int, int]]
 Track = Callable[[int, int], Callable[[int], None]]
 """From a lease and the number of its runs to what is told of each offset that is begun."""
 Settle = Callable[["BaseDelivery[R]", Settlement, Runs | None, bool], R]
 
 
-class BaseDelivery(Generic[R]):
-    """A delivery of one or more messages, guarded by a lease.
-
-    Every answer may name some rows of the delivery; without them it is for all. It gives how many messages it
-    settled: none, if it came too late or for the second time.
-    """
+class PlainHanded:
+    """What a delivery is made of. In C where that could be built."""
 
     __slots__ = (
         "_begin", "_dispatch", "_offsets", "_settle", "_track", "consumer", "lease", "messages", "queue", "runs",
     )  # fmt: skip
 
-    def __init__(self, dispatch: Dispatch, messages: Messages, settle: Settle[R], track: Track | None = None) -> None:
+    def __init__(self, dispatch: Dispatch, messages: Messages, settle: Settle[Any], track: Track | None = None) -> None:
         self._dispatch = dispatch
         self.queue = dispatch.queue
         self.consumer = dispatch.consumer
@@ -44,6 +42,23 @@ class BaseDelivery(Generic[R]):
         self._track = track
         self._begin: Callable[[int], None] | None = None
         self._offsets: list[int] | None = None
+
+
+if TYPE_CHECKING or deliveries is None:
+    Handed = PlainHanded
+else:
+    deliveries.set_dispatch(Dispatch)
+    Handed = deliveries.Handed
+
+
+class BaseDelivery(Handed, Generic[R]):
+    """A delivery of one or more messages, guarded by a lease.
+
+    Every answer may name some rows of the delivery; without them it is for all. It gives how many messages it
+    settled: none, if it came too late or for the second time.
+    """
+
+    __slots__ = ()
 
     def __len__(self) -> int:
         return len(self.messages.bodies)
@@ -120,7 +135,8 @@ class BaseDelivery(Generic[R]):
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Done."""
         runs = None if rows is None else self._runs_of(rows)
-        return self._settle(self, Settlement(Outcome.ACK, None, None, self.consumer), runs, True)
+        settled: R = self._settle(self, Settlement(_ACK, None, None, self.consumer), runs, True)
+        return settled
 
     def nack(
         self,
@@ -180,7 +196,9 @@ class BaseDelivery(Generic[R]):
         """Any answer, as a value. Without `wait` it may return before the answer is kept, which soon follows: a crash
         in between delivers the messages again."""
         checked = checks.checked_settlement(settlement, self.consumer)
-        return self._settle(self, checked, None if rows is None else self._runs_of(rows), read_flag("wait", wait))
+        runs = None if rows is None else self._runs_of(rows)
+        settled: R = self._settle(self, checked, runs, read_flag("wait", wait))
+        return settled
 
     def _answer(
         self,
@@ -197,7 +215,8 @@ class BaseDelivery(Generic[R]):
         settlement = checks.settlement(
             outcome, self.consumer, reason=reason, after=after, detail=detail, to=to, front=front, counted=counted
         )
-        return self._settle(self, settlement, None if rows is None else self._runs_of(rows), True)
+        settled: R = self._settle(self, settlement, None if rows is None else self._runs_of(rows), True)
+        return settled
 
     def _runs_of(self, rows: Iterable[int]) -> Runs:
         if type(rows) is list and len(rows) == 1 and type(rows[0]) is int and 0 <= rows[0] < len(self.messages.bodies):

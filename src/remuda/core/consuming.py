@@ -7,7 +7,7 @@ from typing import Final
 from remuda.core import delivering
 from remuda.core.credit import Consumer, Credit
 from remuda.core.effects import Dispatch
-from remuda.core.leases import Lease, Waiter
+from remuda.core.leases import Waiter
 from remuda.core.queue import Queue
 from remuda.core.ranges import MessageRange
 from remuda.core.recorder import BLOCK_BITS
@@ -212,10 +212,7 @@ class Consuming:
             or recorder.wants_notices
         ):
             return None
-        ready = queue.ready
-        if not ready.size or ready.soonest <= now:
-            return None
-        run = ready.take_run(count)
+        run = queue.ready.take_run(count, now)
         if run is None:
             return None
         if recorder.rows:
@@ -234,13 +231,8 @@ class Consuming:
         recorder.next_position = token + 1
         counts = queue.counts
         counts[_FETCHED] = counts.get(_FETCHED, 0) + count
-        # By position, since these are made for every delivery.
-        queue.flights.add(MessageRange(first, count, _FETCHED, expires, priority, 1, token, 0, False, None, now))
-        deadline = now + queue.options.acknowledge_timeout
-        runs = [(first, count)]
-        queue.leases[token] = lease = Lease(token, (consumer,), runs, deadline, count, pulled=True)
-        queue._note_end(lease)
-        name = queue.name
+        deadline, name = now + queue.options.acknowledge_timeout, queue.name
+        runs = queue.lift(first, count, expires, priority, token, consumer, now, deadline)
         dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, ready.by_rank if ready.size else (0, 0))
         if deadline < queue.wake:
             self._registry.plan(queue)
@@ -314,24 +306,15 @@ class Consuming:
         """Take one run of a delivery, which may be all of it, out of the air, and let its time be now; None if it is
         not so plain."""
         recorder = self._recorder
-        lease = queue.leases.get(token)
-        if lease is None:
-            return None
-        if runs is None:
-            runs = lease.runs
         if (
             not queue.plain_out
-            or consumer is None
-            or lease.consumers[0] != consumer
-            or len(runs) != 1
             or queue.watched
             or queue.consumers
             or (queue.waiters and queue.delayed.soonest <= now)
             or recorder.wants_notices
         ):
             return None
-        first, count = runs[0]
-        piece = queue.flights.take_whole(first, count, token)
+        piece = queue.land(token, consumer, runs)
         if piece is None:
             return None
         if now < recorder.now:
@@ -340,9 +323,4 @@ class Consuming:
             recorder.at(now)
         else:
             recorder.now = now
-        if not lease.pulled:
-            queue.answered(lease)
-        lease.open -= count
-        if lease.open <= 0:
-            del queue.leases[token]
         return piece

@@ -155,6 +155,10 @@ class ColumnMap(RangeMap):
 
     __slots__ = ()
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._listed = False
+
     def _put(self, piece: MessageRange) -> None:
         last = self._blocks[-1] if self._blocks else None
         if type(last) is Columns:

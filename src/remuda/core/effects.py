@@ -10,7 +10,7 @@ from remuda.model.notices import Notice
 from remuda.model.records import Record
 
 
-class Dispatch(msgspec.Struct, frozen=True):
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Messages on their way to one consumer. `lease` guards the answer; None where no answer is awaited."""
 
     queue: str

@@ -4,60 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import msgspec
 
+from remuda.core.air import STALE, Air
+from remuda.core.air import Lease as Lease
 from remuda.core.credit import Consumer, Credit, room
+from remuda.core.ranges import RangeMap
 from remuda.core.ready import NEVER
-
-_STALE: Final = 1000
-
-
-class Lease(msgspec.Struct):
-    """A delivery that awaits its answer, or its hand-over."""
-
-    token: int
-    consumers: tuple[str, ...]
-    runs: list[tuple[int, int]]
-    deadline: int
-    open: int
-    """Messages of it still unanswered."""
-    confirmed: frozenset[str] = frozenset()
-    declined: frozenset[str] = frozenset()
-    needed: int = 1
-    """Confirmations that complete its message."""
-    answered: bool = False
-    """Whether some consumer has answered for some of it."""
-    pulled: bool = False
-    """Whether it was asked for: then it takes up nobody's credit, and no other delivery waits for its answer."""
-    sent: int = 0
-    """Messages of it that were sent ahead."""
-    awaited: frozenset[str] = frozenset()
-    """Consumers to whom it was sent ahead and who have not taken it yet: until then it is still the queue's."""
-    taken: frozenset[str] = frozenset()
-    """Consumers who have it in their hands."""
-    kicks: bool = False
-    """Whether taking it is the end of it: no answer will come."""
-    uncounted: bool = False
-    """Whether it was reclaimed by a consumer that has yet to subscribe again, and then takes up its credit."""
-
-    @property
-    def ahead(self) -> bool:
-        """Whether it was sent ahead: a window holds it back, not its consumers' credit."""
-        return self.sent > 0
-
-    @property
-    def awaits_hand_over(self) -> bool:
-        """Whether it was sent ahead and nobody has it yet."""
-        return bool(self.awaited) and not self.taken
-
-    @property
-    def silent(self) -> list[str]:
-        """Consumers who have not answered."""
-        if not self.confirmed and not self.declined:
-            return list(self.consumers)
-        return [name for name in self.consumers if name not in self.confirmed and name not in self.declined]
 
 
 class Waiter(msgspec.Struct, frozen=True):
@@ -71,7 +25,7 @@ class Waiter(msgspec.Struct, frozen=True):
     clear_after: str = "none"
 
 
-class Leases:
+class Leases(Air):
     """Consumers and waiting pulls of one queue, and what is in their hands until it is answered or its time is up."""
 
     waits: bool
@@ -79,7 +33,8 @@ class Leases:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.leases: dict[int, Lease] = {}
+        self.flights = RangeMap()
+        self.leases = {}
         self.settled_ahead: dict[int, Lease] = {}
         """Deliveries sent ahead to several that are over for those who took them, and still go to the others."""
         self.freed: list[Credit] = []
@@ -92,7 +47,7 @@ class Leases:
         self.had_consumers = False
         self.serving = 0
         self._ready_consumers: list[tuple[int, int, int, str]] = []
-        self._lease_ends: list[tuple[int, int]] = []
+        self._lease_ends = []
         self._waiter_ends: list[tuple[int, int]] = []
 
     # Consumers
@@ -178,7 +133,7 @@ class Leases:
     def wait(self, waiter: Waiter) -> None:
         self.waiters[waiter.tag] = waiter
         heapq.heappush(self._waiter_ends, (waiter.until, waiter.tag))
-        if len(self._waiter_ends) > 2 * len(self.waiters) + _STALE:
+        if len(self._waiter_ends) > 2 * len(self.waiters) + STALE:
             self._waiter_ends = [(one.until, one.tag) for one in self.waiters.values()]
             heapq.heapify(self._waiter_ends)
 
@@ -214,11 +169,13 @@ class Leases:
 
     def _note_end(self, lease: Lease) -> None:
         heapq.heappush(self._lease_ends, (lease.deadline, lease.token))
-        if len(self._lease_ends) > 2 * len(self.leases) + _STALE:
-            # One long lease at the top would keep the ends of all that were answered since.
-            held = {**self.settled_ahead, **self.leases}
-            self._lease_ends = [(one.deadline, token) for token, one in held.items()]
-            heapq.heapify(self._lease_ends)
+        if len(self._lease_ends) > 2 * len(self.leases) + STALE:
+            self._drop_stale_ends()
+
+    def _drop_stale_ends(self) -> None:
+        held = {**self.settled_ahead, **self.leases}
+        self._lease_ends = [(one.deadline, token) for token, one in held.items()]
+        heapq.heapify(self._lease_ends)
 
     def handed_over(self, lease: Lease, name: str) -> None:
         """The messages of a delivery are in a consumer's hands."""

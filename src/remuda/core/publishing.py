@@ -14,7 +14,7 @@ from remuda.core.effects import Dispatch
 from remuda.core.recorder import BLOCK_BITS
 from remuda.core.registry import Registry, whereabouts
 from remuda.core.spool import Spool
-from remuda.model.commands import NamedOptions, Publish, SkipSpooled
+from remuda.model.commands import NamedOptions, Publish, SkipSpooled, is_plain
 from remuda.model.errors import Conflict, NotFound, Refused
 from remuda.model.ids import Snowflakes
 from remuda.model.message import CORRELATION
@@ -119,21 +119,7 @@ class Publishing:
         recorder, messages, queue = self._recorder, command.messages, command.queue
         if now < recorder.now:
             now = recorder.now
-        priority, topics, called = messages.priority, messages.topics, messages.name
-        if (
-            len(messages.bodies) != 1
-            or messages.ids is not None
-            or messages.due is not None
-            or messages.expires is not None
-            or (messages.object is not None and messages.key is not None and queue is None)
-            or type(priority) is not int
-            or type(topics) is not tuple
-            or type(called) is not str
-            or command.options is not None
-            or command.spooled is not None
-            or command.exchange is not None
-            or recorder.wants_notices
-        ):
+        if recorder.wants_notices or not is_plain(command):
             return None
         producer = command.producer
         if producer is not None and command.sequence in self.producers.get(producer, _NOTHING):
@@ -141,7 +127,7 @@ class Publishing:
         if queue is not None:
             names: tuple[str, ...] = (queue,)
         else:
-            known = self._routing.known(topics or (called,), command.unbound)
+            known = self._routing.known(messages.topics or (messages.name,), command.unbound)  # type: ignore[arg-type]
             if known is None:
                 return None
             names = known
@@ -179,12 +165,12 @@ class Publishing:
             counts = target.counts
             counts[_QUEUED] = counts.get(_QUEUED, 0) + 1
             target.had_messages = True
-            target.ready.add(priority, False, first, 1)
+            target.ready.add(messages.priority, False, first, 1)  # type: ignore[arg-type]
             if target.durable_in:
                 durable = True
             if target.waiters:
                 waiter = target.waiters.pop(next(iter(target.waiters)))
-                run = target.ready.take_run(waiter.count)
+                run = target.ready.take_run(waiter.count, now)
                 assert run is not None
                 served = (*served, self._consuming.send_plainly(target, waiter.consumer, now, waiter.tag, run))
         return record, durable, served

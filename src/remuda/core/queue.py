@@ -15,7 +15,7 @@ from remuda.core.credit import Consumer
 from remuda.core.delayed import DelayedMessages
 from remuda.core.extensions import ContainedHandler, Strategy
 from remuda.core.leases import Lease, Leases
-from remuda.core.ranges import MessageRange, ParkedMessages, RangeMap
+from remuda.core.ranges import MessageRange, ParkedMessages
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.core.tables import PagedTable
 from remuda.model.durations import MINUTE
@@ -51,7 +51,6 @@ class Queue(Leases):
         self.named: frozenset[str] = frozenset()
         """Options that the first subscriber of a queue not yet initialized asked for by name (Q13)."""
         self.ready = ReadyMessages()
-        self.flights = RangeMap()
         self.delayed = DelayedMessages()
         self.parked = ParkedMessages()
         self.attempts = PagedTable[int, int]()

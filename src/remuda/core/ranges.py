@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, MutableSequence
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from remuda.core.ready import NEVER
 from remuda.model.state import State
+from remuda.native import ranges
 
 
 class MessageRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -49,20 +50,69 @@ LOAD: Final = 512
 Block = MutableSequence[MessageRange]
 
 
-class RangeMap:
+class PlainRanges:
+    """What is done for every delivery: a range comes last, and leaves as it came. In C where that could be built."""
+
+    __slots__ = ("_blocks", "_firsts", "_listed", "_shared", "size")
+
+    _blocks: list[Block]
+    _firsts: list[int]
+    _listed: bool
+    _shared: frozenset[int]
+    size: int
+
+    def add(self, piece: MessageRange) -> None:
+        if self._blocks or not self._listed:
+            self._put(piece)
+        else:
+            self._blocks.append([piece])
+            self._firsts.append(piece.first)
+        self.size += piece.count
+
+    def take_whole(self, first: int, count: int, lease: int) -> MessageRange | None:
+        """Take these offsets out of the one range under this lease that has them all; None if there is none."""
+        blocks = self._blocks
+        if len(blocks) != 1 or len(blocks[0]) != 1:
+            return self._take_whole(first, count, lease)
+        piece = blocks[0][0]
+        if piece.lease != lease or piece.first != first or piece.count != count:
+            return self._take_whole(first, count, lease)
+        del blocks[0], self._firsts[0]
+        self.size -= count
+        return piece
+
+    def _put(self, piece: MessageRange) -> None:
+        """As `add`, wherever it belongs, and without counting it."""
+        raise NotImplementedError
+
+    def _take_whole(self, first: int, count: int, lease: int) -> MessageRange | None:
+        """As `take_whole`, also where the range has more, or there are others."""
+        raise NotImplementedError
+
+
+if TYPE_CHECKING or ranges is None:
+    Ranges = PlainRanges
+else:
+    ranges.set_range(MessageRange)
+    Ranges = ranges.Ranges
+
+
+class RangeMap(Ranges):
     """Disjoint ranges in the order of their offsets, in blocks, so that a million of them cost no more than a few.
 
     Its blocks can be frozen at once, however many there are: one is copied when it is next changed.
     """
 
-    __slots__ = ("_blocks", "_firsts", "_shared", "size")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._blocks: list[Block] = []
-        self._firsts: list[int] = []
+        self._blocks = []
+        self._firsts = []
         """No range of a block begins before this."""
-        self._shared: frozenset[int] = frozenset()
+        self._shared = frozenset()
         """Blocks that are frozen, by identity."""
+        self._listed = True
+        """Whether a block is a list of its ranges."""
         self.size = 0
 
     def freeze(self) -> list[Block]:
@@ -83,14 +133,6 @@ class RangeMap:
     def __iter__(self) -> Iterator[MessageRange]:
         for block in self._blocks:
             yield from block
-
-    def add(self, piece: MessageRange) -> None:
-        self.size += piece.count
-        if self._blocks:
-            self._put(piece)
-        else:
-            self._blocks.append(self._block(piece))
-            self._firsts.append(piece.first)
 
     def _put(self, piece: MessageRange) -> None:
         blocks = self._blocks
@@ -151,13 +193,11 @@ class RangeMap:
         piece = self._blocks[at][within]
         return piece if piece.first <= offset < piece.end else None
 
-    def take_whole(self, first: int, count: int, lease: int) -> MessageRange | None:
-        """Take these offsets out of the one range under this lease that has them all; None if there is none."""
+    def _take_whole(self, first: int, count: int, lease: int) -> MessageRange | None:
         blocks = self._blocks
         if not blocks:
             return None
-        alone = len(blocks) == 1 and len(blocks[0]) == 1
-        at, within = (0, 0) if alone else self._locate(first)
+        at, within = self._locate(first)
         piece = blocks[at][within]
         if piece.lease != lease or count < 1 or piece.first > first or piece.first + piece.count < first + count:
             return None
@@ -169,10 +209,7 @@ class RangeMap:
             self.size -= count
             return msgspec.structs.replace(piece, count=count)
         self.size -= count
-        if alone:
-            del blocks[0], self._firsts[0]
-        else:
-            self._delete(at, within, within + 1)
+        self._delete(at, within, within + 1)
         return piece
 
     def remove(self, first: int, count: int) -> list[MessageRange]:

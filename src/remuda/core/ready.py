@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-NEVER: Final = (1 << 63) - 1
+from remuda.core.lines import NEVER as NEVER
+from remuda.core.lines import Line, Lines, Run
+
 _CHUNK: Final = 3 * 1024
 _WIDTH: Final = 3
-
-Run = tuple[int, int, int]
-"""First offset, count, deadline."""
 
 
 class ReadyRun(NamedTuple):
@@ -142,23 +141,23 @@ class Chunk:
         return self.head < len(self.data)
 
 
-class ReadyList:
+class ReadyList(Line):
     """First in, first out; also from the end, by deadline, and out of the middle."""
 
-    __slots__ = ("_chunks", "_shared", "_spare", "size", "soonest")
+    __slots__ = ("_chunks", "_shared", "_spare")
 
     def __init__(self) -> None:
+        super().__init__()
         self._chunks: deque[Chunk] = deque()
+        """All runs but the one at hand."""
         self._shared: frozenset[int] = frozenset()
         """Chunks that are frozen, by identity."""
         self._spare: Chunk | None = None
-        """A chunk that ran empty, to be used again: a list that holds one message at a time needs no other."""
-        self.size = 0
-        self.soonest = NEVER
-        """No message expires before this; it may be earlier than the first that does."""
+        """A chunk that ran empty, to be used again."""
 
     def freeze(self) -> list[Chunk]:
         """The runs as they are now, in chunks. Nobody may change them, and they stay so until `thaw`."""
+        self._fold()
         frozen = list(self._chunks)
         self._shared = frozenset(map(id, frozen))
         return frozen
@@ -173,10 +172,13 @@ class ReadyList:
             chunk = self._chunks[at] = chunk.copy()
         return chunk
 
-    def append(self, first: int, count: int, deadline: int = NEVER) -> None:
-        self.size += count
-        if deadline < self.soonest:
-            self.soonest = deadline
+    def _fold(self) -> None:
+        first, count, deadline = self._first, self._count, self._deadline
+        if count:
+            self._extend(first, count, deadline)
+            self._count = 0
+
+    def _extend(self, first: int, count: int, deadline: int) -> None:
         if self._chunks:
             chunk = self._own(-1) if self._shared else self._chunks[-1]
             data = chunk.data
@@ -212,6 +214,7 @@ class ReadyList:
     def insert(self, first: int, count: int, deadline: int = NEVER) -> None:
         """Where it belongs by its offset, in a list that is filled in no other way: what is put back stands in its old
         order again."""
+        self._fold()
         chunks = self._chunks
         if not chunks or chunks[-1].data[-_WIDTH] <= first:
             self.append(first, count, deadline)
@@ -228,12 +231,15 @@ class ReadyList:
 
     def front(self) -> Run:
         """The run that stands first. There must be one."""
+        if not self._chunks:
+            return self._first, self._count, self._deadline
         head = self._chunks[0]
         at, data = head.head, head.data
         return data[at], data[at + 1], data[at + 2]
 
-    def take_first(self, count: int) -> Run:
-        """Take out the first `count` messages as far as they stand in one run. There must be one."""
+    def _take_first(self, count: int) -> Run:
+        if not self._chunks:
+            self._fold()
         head = self._own(0) if self._shared else self._chunks[0]
         at, data = head.head, head.data
         first, there, deadline = data[at], data[at + 1], data[at + 2]
@@ -265,6 +271,7 @@ class ReadyList:
 
     def peek_newest(self, count: int) -> list[Run]:
         """The newest `count` messages, newest first, one by one."""
+        self._fold()
         found: list[Run] = []
         for chunk in reversed(self._chunks):
             data = chunk.data
@@ -279,11 +286,12 @@ class ReadyList:
 
     def remove(self, first: int, count: int) -> list[Run]:
         """Take out whatever of these offsets is here; what comes back says what was."""
-        if not self._chunks:
+        if not self.size:
             return []
         start, size, _ = self.front()
         if start == first and size >= count:
             return [self.take_first(count)]
+        self._fold()
         gone: list[Run] = []
         left = count
         emptied = False
@@ -304,6 +312,7 @@ class ReadyList:
         """Take out every message whose deadline has come."""
         if self.soonest > now:
             return []
+        self._fold()
         gone = [
             run for at, chunk in enumerate(self._chunks) if chunk.soonest <= now for run in self._own(at).expire(now)
         ]
@@ -313,6 +322,7 @@ class ReadyList:
 
     def overlap(self, first: int, count: int) -> list[Run]:
         """Whatever of these offsets is here."""
+        self._fold()
         stop = first + count
         return [
             (max(start, first), min(start + size, stop) - max(start, first), deadline)
@@ -323,6 +333,7 @@ class ReadyList:
         ]
 
     def runs(self) -> Iterator[Run]:
+        self._fold()
         for chunk in self._chunks:
             yield from chunk.runs()
 
@@ -339,18 +350,17 @@ def _chunk_of(runs: Iterable[Run]) -> Chunk:
     return chunk
 
 
-class ReadyMessages:
+class ReadyMessages(Lines):
     """All messages of one queue that can be delivered now: by priority, and in each those put back to the front before
     the others."""
 
-    __slots__ = ("_levels", "_order", "size", "soonest")
+    __slots__ = ("_levels",)
+
+    _order: list[tuple[int, bool, ReadyList]]  # type: ignore[assignment]
 
     def __init__(self) -> None:
+        super().__init__()
         self._levels: dict[tuple[int, bool], ReadyList] = {}
-        self._order: list[tuple[int, bool, ReadyList]] = []
-        """Every list that was ever needed, in the order of delivery."""
-        self.size = 0
-        self.soonest = NEVER
 
     def level(self, priority: int, front: bool) -> ReadyList:
         found = self._levels.get((priority, front))
@@ -360,15 +370,15 @@ class ReadyMessages:
             self._order.sort(key=lambda item: (-item[0], not item[1]))
         return found
 
-    def add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
-        self.size += count
-        if deadline < self.soonest:
-            self.soonest = deadline
+    def _add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
         level = self._levels.get((priority, front)) or self.level(priority, front)
         if front:
             level.insert(first, count, deadline)
         else:
             level.append(first, count, deadline)
+        self.size += count
+        if deadline < self.soonest:
+            self.soonest = deadline
 
     def load(self, priority: int, front: bool, columns: bytes) -> None:
         """Put in runs as they are kept, behind all others of their line."""
@@ -386,17 +396,13 @@ class ReadyMessages:
         for _, _, level in self._order:
             level.thaw()
 
-    def take_run(self, count: int) -> tuple[int, int, int, int] | None:
-        """Take out the next `count` messages if they stand in one run, or that run if there are no others: its first
-        offset, count, deadline and priority. None, and nothing is done, if it is not so. There must be a message."""
-        for priority, _, level in self._order:
-            if level.size:
-                if count > 1 and level.front()[1] < count and level.front()[1] != self.size:
-                    return None
-                first, count, deadline = level.take_first(count)
-                self.size -= count
-                return first, count, deadline, priority
-        raise LookupError("no message waits")
+    def _take_run(self, line: ReadyList, count: int) -> Run | None:  # type: ignore[override]
+        there = line.front()[1]
+        if there < count and there != self.size:
+            return None
+        run = line.take_first(count)
+        self.size -= run[1]
+        return run
 
     def take(self, count: int) -> list[ReadyRun]:
         """Take out the next `count` messages to go out."""

@@ -209,20 +209,24 @@ class Log(Standing):
 
     def append(self, record: Record) -> int:
         """Add a record to what is pending; gives how many bytes it takes. Nothing is written yet."""
-        if self._gathered:
+        if self._gathered or self._held:
             self._append_gathered()
         return self._append((record,))
 
     def gather(self, record: Appended | Events) -> int:
         """As `append`, for a log that need not outlive the process: a small record is encoded later, with others, when
-        somebody asks for what is pending. Gives about how many bytes it will take; 0, and nothing is done, if it is
-        not small."""
+        somebody asks for what is pending, or at once and held, where that costs little. Gives about how many bytes it
+        will take; 0, and nothing is done, if it is not small."""
+        if size := self.hold_single(record):
+            return size
         size = _GUESS
         if type(record) is Appended:
             messages = record.messages
             size += len(messages.bodies[0])
             if size > _SMALL or len(messages.bodies) != 1:
                 return 0
+        self.disarm()
+        self._in_order = False
         self._gathered.append(record)
         self._gathered_bytes += size
         if self._gathered_bytes > _MOST_GATHERED:
@@ -230,8 +234,12 @@ class Log(Standing):
         return size
 
     def _append_gathered(self) -> None:
-        records, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        self._append(records)
+        if self._held:
+            self._add(self.let_go())
+        if self._gathered:
+            records, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._in_order = True
+            self._append(records)
 
     def _append(self, records: Sequence[Record]) -> int:
         if not self._usable:
@@ -283,11 +291,11 @@ class Log(Standing):
     def append_now(self, record: Record) -> int:
         """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
         does not hold. After an error that is `passing` it is appended, and pending."""
-        if self._pending or self._gathered or self._finished or not self._usable:
-            return 0
         size = self.write_single(record)
         if size:
             return size
+        if self._pending or self._gathered or self._held or self._finished or not self._usable:
+            return 0
         segment, byte = self._active, self._byte
         if segment is None or not 0 < byte < self._half:
             return 0
@@ -327,7 +335,7 @@ class Log(Standing):
         """Write what is pending at once, under the caller's lock; False, and nothing is done, where it is more than a
         small write to one segment. No batch that was taken may still have to be written. After an error that is
         `passing` all is still pending."""
-        if self._gathered:
+        if self._gathered or self._held:
             self._append_gathered()
         if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
             return False
@@ -365,7 +373,7 @@ class Log(Standing):
         """
         if not self._usable:
             self._check()
-        if self._gathered:
+        if self._gathered or self._held:
             self._append_gathered()
         segment = self._active
         if segment is None or self._byte >= self.options.segment_bytes:
@@ -380,7 +388,7 @@ class Log(Standing):
     def take(self) -> Batch:
         """Hand over what is pending. One batch at a time is written, while others append."""
         self._check()
-        if self._gathered:
+        if self._gathered or self._held:
             self._append_gathered()
         parts, self._pending = self._pending, []
         finished, self._finished = self._finished, []
@@ -398,7 +406,7 @@ class Log(Standing):
         Where little is written a segment would never be full, and what is in it never collected.
         """
         self._check()
-        if self._gathered:
+        if self._gathered or self._held:
             self._append_gathered()
         segment = self._active
         if segment is None or self._byte == 0 or self._begun >= before:
@@ -414,7 +422,7 @@ class Log(Standing):
 
     def mark(self) -> Mark:
         """The place after everything appended so far."""
-        if self._gathered:
+        if self._gathered or self._held:
             self._append_gathered()
         segment = self._active.sequence if self._active else self._upcoming.sequence
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from remuda.log.codec import encode_appended, pack
-from remuda.model.records import Appended, Events, Record
+from remuda.model.message import Message
+from remuda.model.messages import Messages
+from remuda.model.records import Appended, Event, Events, Record
+from remuda.model.state import State
 from remuda.native import tail
 
 if TYPE_CHECKING:
@@ -30,6 +32,15 @@ class Counting:
         """From this byte of a segment on, the next one is made ready, which a single record does not do."""
         self._full = 0
         """From this byte on, records go to the next segment."""
+        self._held = 0
+        """Bytes of frames that are held."""
+        self._in_order = True
+        """Whether a record that is held now stands behind all others."""
+
+    def fits(self, messages: Messages, more: int) -> int:
+        """About how much a single small message takes, with `more` than its body; 0 where that cannot be told at once,
+        or there is no room for it yet."""
+        return 0
 
     def go_to(self, segment: TailSegment, index: SegmentIndex | None, marker: bytes) -> None:
         """Records go to this segment from now on."""
@@ -45,6 +56,15 @@ class Counting:
         cannot be told at once."""
         return None
 
+    def hold_single(self, record: Record) -> int:
+        """As `frame_single`, and the frame is held until it is asked for; gives its size. 0, and nothing is done, where
+        that cannot be told at once, or there is no room."""
+        return 0
+
+    def let_go(self) -> bytes:
+        """The frames that were held, one behind the other."""
+        return b""
+
     def write_single(self, record: Record) -> int:
         """Write a small record when nothing is pending; gives its size. 0, and nothing is done, where that does not
         hold, or the disk refuses it."""
@@ -54,5 +74,5 @@ class Counting:
 if TYPE_CHECKING or tail is None:
     Standing = Counting
 else:
-    tail.set_up(Appended, Events, encode_appended, pack)
+    tail.set_up(Appended, Events, Event, Messages, State, Message("", b"").mime_type)
     Standing = tail.Tail

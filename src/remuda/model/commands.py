@@ -15,12 +15,13 @@ from remuda.model.options import Status
 from remuda.model.records import SpoolTaken
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.settlement import Settlement
+from remuda.native import columns
 
 NamedOptions = dict[str, Any] | None
 """Queue options by name, as `read_options` gives them."""
 
 
-class Publish(msgspec.Struct, frozen=True):
+class Publish(msgspec.Struct, frozen=True, gc=False):
     """Take in messages: to the queues of their topics, to `queue` alone, or through `exchange`.
 
     With `unbound`, only the channels of their topics get them, and what no channel wants goes to that queue.
@@ -34,6 +35,30 @@ class Publish(msgspec.Struct, frozen=True):
     spooled: SpoolTaken | None = None
     producer: str | None = None
     sequence: int = 0
+
+
+def _is_plain(command: Publish) -> bool:
+    messages = command.messages
+    return (
+        len(messages.bodies) == 1
+        and messages.ids is None
+        and messages.due is None
+        and messages.expires is None
+        and (messages.object is None or messages.key is None or command.queue is not None)
+        and type(messages.priority) is int
+        and type(messages.topics) is tuple
+        and type(messages.name) is str
+        and command.options is None
+        and command.spooled is None
+        and command.exchange is None
+    )
+
+
+is_plain = _is_plain
+"""Whether a command publishes one message of which nothing special is asked."""
+if columns is not None:
+    columns.set_publish(Publish)
+    is_plain = columns.is_plain
 
 
 class SkipSpooled(msgspec.Struct, frozen=True):
@@ -80,7 +105,7 @@ class Unsubscribe(msgspec.Struct, frozen=True):
     keep: bool = False
 
 
-class Pull(msgspec.Struct, frozen=True):
+class Pull(msgspec.Struct, frozen=True, gc=False):
     """Ask for messages (Q16), waiting up to `wait` microseconds. The delivery carries `tag`."""
 
     queue: str
@@ -107,7 +132,7 @@ class HandOver(msgspec.Struct, frozen=True):
     consumer: str
 
 
-class Settle(msgspec.Struct, frozen=True):
+class Settle(msgspec.Struct, frozen=True, gc=False):
     """Answer for some or all messages of a delivery. Gives how many the answer settled: 0 for a late or second one."""
 
     queue: str

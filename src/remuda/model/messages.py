@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 from remuda.model.errors import InvalidMessage
 from remuda.model.message import MAX_PRIORITY, NO_HEADERS, Message, read_priority
 from remuda.model.texts import is_storable, shown
+from remuda.native import columns
 
 T = TypeVar("T")
 Column: TypeAlias = T | list[T]
@@ -44,7 +45,7 @@ def fold(values: list[T]) -> Column[T]:
         return values
 
 
-class Messages(msgspec.Struct, frozen=True):
+class Messages(msgspec.Struct, frozen=True, gc=False):
     """Messages side by side. `ids` is a `range` of snowflakes or the callers' own texts; None until assigned."""
 
     bodies: list[bytes]
@@ -188,6 +189,11 @@ _PLAIN: Final = tuple(map(type, astuple(Message("", b""))))
 _PLAIN_BATCH: Final = tuple(map(type, astuple(Messages([], ""))))
 """Of which types the fields are where nothing is asked beyond name, body, headers and priority: little is left to check
 then. What is not so may be right all the same."""
+
+of_plain: Callable[[Message], Messages | None] = Messages.of_plain
+if columns is not None:
+    columns.set_messages(Message, Messages)
+    of_plain = columns.of_plain
 
 
 def _plain_texts(headers: Mapping[str, str]) -> bool:

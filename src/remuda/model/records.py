@@ -15,7 +15,7 @@ from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.state import State
 
 
-class Appended(msgspec.Struct, frozen=True):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Messages at offsets `first`, `first + 1`, …: each logged (L), then queued (Q) in its queues or unchanged (U)."""
 
     first: int
@@ -56,7 +56,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The queue in which messages that ended here go on: they moved, and are not parked here."""
 
 
-class Events(msgspec.Struct, frozen=True, array_like=True):
+class Events(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Events at positions `first`, `first + 1`, …, all at `time`."""
 
     first: int

@@ -25,7 +25,7 @@ class Outcome(StrEnum):
     __hash__ = str.__hash__  # As for states.
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """An outcome with all that goes with it."""
 
     outcome: Outcome

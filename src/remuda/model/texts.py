@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from remuda.model.errors import InvalidOption
+from remuda.native import columns
 
 MAX_NAME_BYTES: Final = 255
 _SHOWN: Final = 120
@@ -54,10 +55,18 @@ def read_optional_text(name: str, value: Any) -> str | None:
     return None if value is None else read_text(name, value)
 
 
+def _is_plain_name(value: Any) -> bool:
+    return type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= MAX_NAME_BYTES
+
+
+is_plain_name = _is_plain_name if columns is None else columns.is_name
+"""Whether a name is of ordinary letters, as most are: then nothing more needs to be looked at."""
+
+
 def read_name(what: str, value: Any) -> str:
     """The name of a queue, a consumer or an exchange: 1 to 255 bytes of printable text."""
-    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= MAX_NAME_BYTES:
-        return value
+    if is_plain_name(value):
+        return value  # type: ignore[no-any-return]
     if not isinstance(value, str) or not value or not value.isprintable() or not is_storable(value):
         raise InvalidOption(f"{what} must be 1 to {MAX_NAME_BYTES} bytes of printable text, not {shown(value)}")
     if len(value.encode()) > MAX_NAME_BYTES:

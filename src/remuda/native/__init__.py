@@ -1,4 +1,4 @@
-"""What is there in C as well, where it could be built: the short way of a single record to the log.
+"""What is there in C as well, where it could be built: what is done for every message that comes alone.
 
 Everything works without it, at a higher price. `REMUDA_PURE=1` in the environment does without it.
 """
@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["tail"]
+__all__ = ["air", "columns", "deliveries", "entrance", "lines", "ranges", "stores", "tail"]
 
 try:
     if os.environ.get("REMUDA_PURE", "0") != "0":
         raise ImportError("REMUDA_PURE asks for Python alone")
+    from remuda.native import _air as air
+    from remuda.native import _columns as columns
+    from remuda.native import _deliveries as deliveries
+    from remuda.native import _entrance as entrance
+    from remuda.native import _lines as lines
+    from remuda.native import _ranges as ranges
+    from remuda.native import _stores as stores
     from remuda.native import _tail as tail
 except ImportError:
-    tail = None  # type: ignore[assignment]
+    air = columns = deliveries = entrance = lines = ranges = stores = tail = None  # type: ignore[assignment]

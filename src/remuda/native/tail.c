@@ -4,12 +4,8 @@
    ordinary, an error of the disk included, is left to Python: then nothing was done, and 0 is the answer.
    The layout of a frame is told in `remuda/log/frames.py`. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "packing.h"
 
-#include <stdint.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,6 +14,7 @@
 #endif
 
 enum { MARKER = 8, HEADER = 25, NUMBERED = 9, SMALL = 32 * 1024, MESSAGES = 6, EVENTS = 7, NEIGHBOURS = 6 };
+enum { HELD = 256 * 1024 };
 #define STALL 0.05
 #define DISTRUST 10.0
 
@@ -60,11 +57,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc_by_processor(uint32_t crc,
 
 static uint32_t (*crc_of)(uint32_t, const unsigned char *, size_t) = crc_by_table;
 
-/* What the log's records are, and how they are encoded: told once, by `set_up`. */
-
-static PyObject *appended_type, *events_type, *encode_appended, *encode_events;
-static PyObject *name_first, *name_rows, *name_bodies, *name_messages, *name_written, *name_position, *name_note,
-    *name_count, *name_ids, *name_start, *name_high, *name_low, *name_nearby;
+static PyObject *name_written, *name_position, *name_note, *name_high, *name_low, *name_nearby;
 
 static double now(void)
 {
@@ -84,6 +77,9 @@ typedef struct {
     long long block_end, group;
     unsigned char marker[MARKER];
     unsigned char *frame;
+    unsigned char *holder; /* frames that are part of the segment, and of which `held` bytes nobody has yet */
+    long long held;
+    char in_order; /* whether what is held now stands behind all else */
 } Tail;
 
 static PyObject *tail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -92,6 +88,7 @@ static PyObject *tail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self == NULL)
         return NULL;
     self->handle = -1;
+    self->in_order = 1;
     self->frame = PyMem_Malloc(SMALL);
     if (self->frame == NULL) {
         Py_DECREF(self);
@@ -127,6 +124,7 @@ static void tail_dealloc(Tail *self)
     PyObject_GC_UnTrack(self);
     tail_clear(self);
     PyMem_Free(self->frame);
+    PyMem_Free(self->holder);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -181,16 +179,6 @@ static int get_number(PyObject *owner, PyObject *name, long long *number)
     return *number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static Py_ssize_t get_length(PyObject *owner, PyObject *name)
-{
-    PyObject *list = PyObject_GetAttr(owner, name);
-    if (list == NULL)
-        return -1;
-    Py_ssize_t length = PyObject_Length(list);
-    Py_DECREF(list);
-    return length;
-}
-
 static int set_number(PyObject *owner, PyObject *name, long long number)
 {
     PyObject *value = PyLong_FromLongLong(number);
@@ -201,76 +189,64 @@ static int set_number(PyObject *owner, PyObject *name, long long number)
     return failed;
 }
 
-/* The payload of a record that begins where the log stands, and how far it takes the counters; NULL without an error if
-   it is not such a one. */
-static PyObject *encoded(Tail *self, PyObject *record, unsigned char *kind, Py_ssize_t *messages, Py_ssize_t *events)
+/* Encode a record that begins where the log stands, and say how far it takes the counters; 0 if it is not such a one,
+   or does not fit. */
+static int encoded(Tail *self, PyObject *record, Packed *out, unsigned char *kind, Py_ssize_t *messages,
+                   Py_ssize_t *events)
 {
     long long first;
-    *messages = *events = 0;
     PyTypeObject *type = Py_TYPE(record);
-    if (type == (PyTypeObject *)events_type) {
-        if (get_number(record, name_first, &first) < 0 || first != self->next_position)
-            return NULL;
+    *messages = *events = 0;
+    if (known.events == NULL)
+        return 0;
+    if (type == known.events) {
+        PyObject *rows = field(record, known.in_events[EVENTS_ROWS]);
+        if (rows == NULL || !PyList_CheckExact(rows) || !is_number(field(record, known.in_events[EVENTS_FIRST]), &first) ||
+            first != self->next_position)
+            return 0;
         *kind = EVENTS;
-        if ((*events = get_length(record, name_rows)) < 0)
-            return NULL;
-        PyObject *offset = PyLong_FromLongLong(self->next_offset);
-        PyObject *pair = offset == NULL ? NULL : PyTuple_Pack(2, offset, record);
-        PyObject *payload = pair == NULL ? NULL : PyObject_CallOneArg(encode_events, pair);
-        Py_XDECREF(pair);
-        Py_XDECREF(offset);
-        return payload;
+        *events = PyList_GET_SIZE(rows);
+        return put_events(out, record, self->next_offset);
     }
-    if (type == (PyTypeObject *)appended_type) {
-        if (get_number(record, name_first, &first) < 0 || first != self->next_offset)
-            return NULL;
+    if (type == known.appended) {
+        PyObject *batch = field(record, known.in_appended[APPENDED_MESSAGES]);
+        if (batch == NULL || Py_TYPE(batch) != known.messages ||
+            !is_number(field(record, known.in_appended[APPENDED_FIRST]), &first) || first != self->next_offset)
+            return 0;
         *kind = MESSAGES;
-        PyObject *batch = PyObject_GetAttr(record, name_messages);
-        if (batch == NULL)
-            return NULL;
-        *messages = get_length(batch, name_bodies);
-        Py_DECREF(batch);
-        PyObject *position = *messages < 0 ? NULL : PyLong_FromLongLong(self->next_position);
-        PyObject *payload = position == NULL ? NULL : PyObject_CallFunctionObjArgs(encode_appended, record, position, NULL);
-        Py_XDECREF(position);
-        return payload;
+        if (!put_appended(out, record, self->next_position))
+            return 0;
+        *messages = PyList_GET_SIZE(field(batch, known.in_messages[BODIES]));
+        return 1;
     }
-    return NULL;
+    return 0;
 }
 
 /* Whether the index, as far as it has a block open, knows already what a record tells, or a number in it says it. */
 static int is_noted(Tail *self, PyObject *record, unsigned char kind)
 {
     long long number, low, high, count;
-    int noted = 0;
     if (kind == EVENTS) {
-        PyObject *rows = PyObject_GetAttr(record, name_rows);
-        if (rows == NULL)
-            return -1;
-        Py_ssize_t length = noted = PyList_CheckExact(rows) ? (int)PyList_GET_SIZE(rows) : 0;
-        for (Py_ssize_t at = 0; noted > 0 && at < length; at++) {
+        PyObject *rows = field(record, known.in_events[EVENTS_ROWS]);
+        Py_ssize_t length = PyList_GET_SIZE(rows);
+        for (Py_ssize_t at = 0; at < length; at++) {
             PyObject *row = PyList_GET_ITEM(rows, at);
-            if (get_number(row, name_first, &number) < 0 || get_number(row, name_count, &count) < 0)
-                noted = -1;
-            else
-                noted = count == 1 && number >> NEIGHBOURS == self->group;
+            if (Py_TYPE(row) != known.event || !is_number(field(row, known.in_event[EVENT_FIRST]), &number) ||
+                !is_number(field(row, known.in_event[EVENT_COUNT]), &count) || count != 1 ||
+                number >> NEIGHBOURS != self->group)
+                return 0;
         }
-        Py_DECREF(rows);
-        return noted;
+        return length > 0;
     }
-    PyObject *batch = PyObject_GetAttr(record, name_messages);
-    PyObject *ids = batch == NULL ? NULL : PyObject_GetAttr(batch, name_ids);
-    Py_XDECREF(batch);
-    if (ids == NULL)
-        return -1;
-    if (Py_TYPE(ids) == &PyRange_Type && PyObject_Length(ids) == 1) {
-        if (get_number(ids, name_start, &number) < 0 || get_number(self->block, name_low, &low) < 0 ||
+    int noted = 0;
+    PyObject *ids = field(field(record, known.in_appended[APPENDED_MESSAGES]), known.in_messages[IDS]);
+    if (ids != NULL && Py_TYPE(ids) == &PyRange_Type && PyObject_Length(ids) == 1) {
+        if (get_number(ids, known.start, &number) < 0 || get_number(self->block, name_low, &low) < 0 ||
             get_number(self->block, name_high, &high) < 0)
             noted = -1;
         else if (number > high && number >= low)
             noted = set_number(self->block, name_high, number) < 0 ? -1 : 1;
     }
-    Py_DECREF(ids);
     if (noted < 0 && PyErr_ExceptionMatches(PyExc_OverflowError)) {
         PyErr_Clear(); /* a block without numbers, or an id that is none of ours */
         noted = 0;
@@ -321,24 +297,18 @@ typedef struct {
     Py_ssize_t messages, events, size;
 } Step;
 
-/* Put the frame of a record into the buffer. Gives its size; 0 if it is none that fits, and -1 after an error. */
-static Py_ssize_t make_frame(Tail *self, PyObject *record, Step *step)
+/* Put the frame of a record there, where there is room for a small one. Gives its size; 0 if it is none that fits. */
+static Py_ssize_t make_frame(Tail *self, PyObject *record, unsigned char *frame, Step *step)
 {
+    Packed out = {frame + HEADER, frame + SMALL};
     step->size = 0;
-    PyObject *payload = encoded(self, record, &step->kind, &step->messages, &step->events);
-    if (payload == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    if (!PyBytes_CheckExact(payload) || HEADER + PyBytes_GET_SIZE(payload) > SMALL) {
-        Py_DECREF(payload);
+    if (!encoded(self, record, &out, &step->kind, &step->messages, &step->events))
         return 0;
-    }
-    uint32_t length = (uint32_t)PyBytes_GET_SIZE(payload), crc;
+    uint32_t length = (uint32_t)(out.at - frame - HEADER), crc;
     uint64_t number = (uint64_t)self->number;
-    unsigned char *frame = self->frame, numbered[NUMBERED];
+    unsigned char numbered[NUMBERED];
     memcpy(numbered, &number, 8);
     numbered[8] = step->kind;
-    memcpy(frame + HEADER, PyBytes_AS_STRING(payload), length);
-    Py_DECREF(payload);
     crc = ~crc_of(crc_of(~0u, numbered, NUMBERED), frame + HEADER, length);
     memcpy(frame, self->marker, MARKER);
     memcpy(frame + 8, &number, 8);
@@ -366,14 +336,12 @@ static PyObject *tail_write_single(Tail *self, PyObject *record)
     long long before;
     if (self->handle < 0 || self->byte <= 0 || self->byte >= self->half)
         return PyLong_FromLong(0);
-    /* Python code runs meanwhile, and may disarm this. */
     PyObject *segment = Py_NewRef(self->segment), *file = Py_NewRef(self->file), *size = NULL;
     if (get_number(segment, name_written, &before) < 0)
         goto end;
-    if (before == self->byte && make_frame(self, record, &step) < 0)
-        goto end;
     /* Where this fails, Python writes the same to the same place, and tells why it cannot. */
-    if (before != self->byte || step.size == 0 || self->handle < 0 || written(self, (size_t)step.size) != step.size)
+    if (before != self->byte || make_frame(self, record, self->frame, &step) == 0 ||
+        written(self, (size_t)step.size) != step.size)
         size = PyLong_FromLong(0);
     else if (set_number(segment, name_written, before + step.size) == 0 &&
              set_number(file, name_position, before + step.size) == 0 && go_on(self, record, &step) == 0)
@@ -391,11 +359,8 @@ static PyObject *tail_frame_single(Tail *self, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "frame_single takes a segment and a record");
         return NULL;
     }
-    if (args[0] != self->segment || self->byte <= 0 || self->byte >= self->full)
-        Py_RETURN_NONE;
-    if (make_frame(self, args[1], &step) < 0)
-        return NULL;
-    if (step.size == 0)
+    if (args[0] != self->segment || self->byte <= 0 || self->byte >= self->full || self->held ||
+        make_frame(self, args[1], self->frame, &step) == 0)
         Py_RETURN_NONE;
     PyObject *frame = PyBytes_FromStringAndSize((char *)self->frame, step.size);
     if (frame != NULL && go_on(self, args[1], &step) < 0)
@@ -403,12 +368,57 @@ static PyObject *tail_frame_single(Tail *self, PyObject *const *args, Py_ssize_t
     return frame;
 }
 
+static PyObject *tail_hold_single(Tail *self, PyObject *record)
+{
+    Step step;
+    if (!self->in_order || self->byte <= 0 || self->byte >= self->full || self->held > HELD - SMALL)
+        return PyLong_FromLong(0);
+    if (self->holder == NULL && (self->holder = PyMem_Malloc(HELD)) == NULL)
+        return PyErr_NoMemory();
+    if (make_frame(self, record, self->holder + self->held, &step) == 0 || step.size > self->room)
+        return PyLong_FromLong(0);
+    self->held += step.size;
+    if (go_on(self, record, &step) < 0)
+        return NULL;
+    return PyLong_FromSsize_t(step.size);
+}
+
+static PyObject *tail_let_go(Tail *self, PyObject *unused)
+{
+    PyObject *frames = PyBytes_FromStringAndSize((char *)self->holder, self->held);
+    if (frames != NULL)
+        self->held = 0;
+    return frames;
+}
+
+static PyObject *tail_fits(Tail *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long size;
+    if (count != 2 || !is_number(args[1], &size)) {
+        PyErr_SetString(PyExc_TypeError, "fits takes messages, and how much more than the body they take");
+        return NULL;
+    }
+    PyObject *bodies =
+        known.messages == NULL || Py_TYPE(args[0]) != known.messages ? NULL : field(args[0], known.in_messages[BODIES]);
+    if (bodies == NULL || !PyList_CheckExact(bodies) || PyList_GET_SIZE(bodies) != 1 ||
+        !PyBytes_CheckExact(PyList_GET_ITEM(bodies, 0)) || PyBytes_GET_SIZE(PyList_GET_ITEM(bodies, 0)) > SMALL)
+        return PyLong_FromLong(0);
+    size += PyBytes_GET_SIZE(PyList_GET_ITEM(bodies, 0));
+    return PyLong_FromLongLong(size > self->room ? 0 : size);
+}
+
 static PyMethodDef tail_methods[] = {
+    {"fits", (PyCFunction)(void (*)(void))tail_fits, METH_FASTCALL,
+     "About how much a single small message takes; 0 for others, and where there is no room for it yet."},
     {"go_to", (PyCFunction)tail_go_to, METH_VARARGS, "Records go to this segment from now on."},
     {"arm", (PyCFunction)tail_arm, METH_VARARGS, "The file of a segment is open, and single records may be written to it."},
     {"disarm", (PyCFunction)tail_disarm, METH_NOARGS, "Single records are not written by the short way from now on."},
     {"frame_single", (PyCFunction)(void (*)(void))tail_frame_single, METH_FASTCALL,
      "The frame of a small record, which is part of this segment from now on. None, and nothing is done, for others."},
+    {"hold_single", (PyCFunction)tail_hold_single, METH_O,
+     "Hold the frame of a small record, which is part of the log from now on; gives its size. 0, and nothing is done, "
+     "for others, and where there is no room."},
+    {"let_go", (PyCFunction)tail_let_go, METH_NOARGS, "The frames that were held."},
     {"write_single", (PyCFunction)tail_write_single, METH_O,
      "Write a small record, when nothing is pending; gives its size. 0, and nothing is done, where that does not hold."},
     {NULL},
@@ -422,6 +432,8 @@ static PyMemberDef tail_members[] = {
     {"_half", T_LONGLONG, offsetof(Tail, half)},
     {"_full", T_LONGLONG, offsetof(Tail, full)},
     {"room", T_LONGLONG, offsetof(Tail, room)},
+    {"_held", T_LONGLONG, offsetof(Tail, held), READONLY},
+    {"_in_order", T_BOOL, offsetof(Tail, in_order)},
     {NULL},
 };
 
@@ -442,18 +454,15 @@ static PyType_Spec tail_spec = {
 
 static PyObject *set_up(PyObject *module, PyObject *args)
 {
-    PyObject *parts[4];
-    if (!PyArg_ParseTuple(args, "OOOO", &parts[0], &parts[1], &parts[2], &parts[3]))
+    PyObject *appended, *events, *event, *messages, *state, *mime_type;
+    if (!PyArg_ParseTuple(args, "OOOOOO", &appended, &events, &event, &messages, &state, &mime_type) ||
+        know(appended, events, event, messages, state, mime_type) < 0)
         return NULL;
-    Py_XSETREF(appended_type, Py_NewRef(parts[0]));
-    Py_XSETREF(events_type, Py_NewRef(parts[1]));
-    Py_XSETREF(encode_appended, Py_NewRef(parts[2]));
-    Py_XSETREF(encode_events, Py_NewRef(parts[3]));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"set_up", set_up, METH_VARARGS, "Tell what the log's records are, and how they are encoded."},
+    {"set_up", set_up, METH_VARARGS, "Tell what the log's records are."},
     {NULL},
 };
 
@@ -469,10 +478,8 @@ PyMODINIT_FUNC PyInit__tail(void)
     struct {
         PyObject **name;
         const char *text;
-    } names[] = {{&name_first, "first"}, {&name_rows, "rows"}, {&name_bodies, "bodies"}, {&name_messages, "messages"},
-                 {&name_written, "written"}, {&name_position, "_position"}, {&name_note, "note"}, {&name_count, "count"},
-                 {&name_ids, "ids"}, {&name_start, "start"}, {&name_high, "high"}, {&name_low, "low"},
-                 {&name_nearby, "nearby"}};
+    } names[] = {{&name_written, "written"}, {&name_position, "_position"}, {&name_note, "note"},
+                 {&name_high, "high"}, {&name_low, "low"}, {&name_nearby, "nearby"}};
     for (size_t at = 0; at < sizeof names / sizeof *names; at++)
         if ((*names[at].name = PyUnicode_InternFromString(names[at].text)) == NULL)
             return NULL;

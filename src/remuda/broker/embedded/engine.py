@@ -40,6 +40,7 @@ MAX_BATCH_BYTES: Final = 1 << 30
 _PER_BATCH: Final = 512
 _PER_MESSAGE: Final = 192
 """Generous guesses of what a message costs in the log beside its body."""
+PER_SINGLE: Final = _PER_BATCH + _PER_MESSAGE
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from time import monotonic
 from typing import Final
@@ -19,6 +19,7 @@ from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.commit import GroupCommit
 from remuda.broker.embedded.committer import Committer
 from remuda.broker.embedded.engine import Engine
+from remuda.broker.embedded.entrance import Entrance
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.embedded.recipients import Recipients
@@ -34,6 +35,7 @@ from remuda.log.tail import passes
 from remuda.model.durations import MILLISECOND
 from remuda.model.errors import BrokerClosed, RemudaError, StorageError
 from remuda.model.records import Appended, Events, Record
+from remuda.native import tail
 
 _log = logging.getLogger("remuda.broker")
 DEFERMENT: Final = 20 * MILLISECOND
@@ -46,7 +48,7 @@ SMALL_RECORD: Final = 4096
 _CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 
 
-class Keeping:
+class Keeping(Entrance):
     """One engine and its log, for any number of threads."""
 
     _timer: Timer
@@ -80,26 +82,25 @@ class Keeping:
         self._must_sync = False
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
         self._gathers = volatile and self.extensions.synchronizer is None
-        """Whether records need not be encoded before somebody asks for them."""
         self._deferred = 0
-        """The ticket of answers that go with whatever is written next."""
         self._sync_by = NEVER
         """When those are to be synced, unless something else is before."""
-        self._outbox: list[Effects] = []
+        self._outbox = []
         self._replicates = self.extensions.synchronizer is not None
         self._unreplicated: list[Record] = []
         self._recipients = Recipients(self.notices)
-        self.fence: Callable[[], None] | None = None
-        """Raises if the directory is not ours any more. Asked before something is written, if that was not lately."""
+        self.fence = None
         self._fence_until = 0.0
         self._committer: Committer | None = None
-        self._holder: int | None = None
-        """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
+        self._holder = None
         self.trouble: StorageError | None = None
         """Why not everything can be kept just now, as when the disk is full."""
-        self._stalled: StorageError | None = None
-        """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
+        self._stalled = None
         self._group = GroupCommit(self._write)
+        log = self.engine.log
+        # Without C the log has no shorter ways than these.
+        self._hold = log.gather if tail is None else log.hold_single
+        self._write_single = log.append_now if tail is None else log.write_single
         self._wakes = self.engine.core.registry.wakes
 
     @property
@@ -261,20 +262,17 @@ class Keeping:
 
     # Writing
 
-    def _keep(self, record: Appended | Events, durable: bool) -> int:
-        """As `_record`, for one record that concerns nobody but who caused it, and after which time demands no more
-        than before."""
-        log, ticket = self.engine.log, self._ticket + 1
-        self._ticket = ticket
+    def _keep_somehow(self, record: Appended | Events, durable: bool) -> int:
+        log, ticket = self.engine.log, self._ticket
         try:
             if self._gathers:
                 if log.gather(record):
                     if not self._deferred:
-                        self._timer.nudge(time_of(record) + DEFERMENT)
+                        self._defer(record)
                     self._deferred = ticket
                     return 0
             elif not (self._outbox or self._must_sync or self._group.busy or (durable and self._syncs)):
-                if self.fence is not None and monotonic() > self._fence_until:
+                if self.fence is not None:
                     self._ask_fence()
                 if not self._replicates and log.append_now(record):
                     self._deferred = 0
@@ -285,6 +283,9 @@ class Keeping:
         except BaseException as error:
             self._pass_or_fail(error)
             return ticket  # whoever waits for it tries again
+
+    def _defer(self, record: Appended | Events) -> None:
+        self._timer.nudge(time_of(record) + DEFERMENT)
 
     def _look_ahead(self) -> None:
         """Time may demand something sooner than before."""
@@ -407,7 +408,6 @@ class Keeping:
         return True
 
     def _pass_or_fail(self, error: BaseException) -> None:
-        """Raise what is the end; what may succeed later is tried again."""
         if not passes(error):
             self._fail(error)
             raise error

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from remuda.log.columns import join_messages
 from remuda.model.messages import Messages
+from remuda.native import stores
 
 _LIMIT: Final = 8 << 20
 _PER_BATCH: Final = 1024
@@ -17,15 +18,14 @@ _PER_MESSAGE: Final = 48
 _DROPPED: Final = 1024
 
 
-class RecentMessages:
-    """Batches by their first offset, the oldest let go first."""
+class PlainNewest:
+    """What is done for every message: it comes last, and the oldest goes. In C where that could be built."""
 
-    def __init__(self, limit: int = _LIMIT) -> None:
-        self._limit = limit
-        self._firsts: list[int] = []
-        self._batches: list[tuple[Messages, int] | None] = []
-        self._head = 0
-        self.bytes = 0
+    _limit: int
+    _firsts: list[int]
+    _batches: list[tuple[Messages, int] | None]
+    _head: int
+    bytes: int
 
     def put(self, first: int, messages: Messages, size: int) -> None:
         """Messages were appended from offset `first` on, later than all before them."""
@@ -35,6 +35,36 @@ class RecentMessages:
         self.bytes += size
         while self.bytes > self._limit:
             self._drop()
+
+    def _drop(self) -> None:
+        batch = self._batches[self._head]
+        assert batch is not None
+        self.bytes -= batch[1]
+        self._batches[self._head] = None
+        self._head += 1
+        if self._head > _DROPPED and 2 * self._head > len(self._firsts):
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """Forget where those stood that were let go."""
+        raise NotImplementedError
+
+
+if TYPE_CHECKING or stores is None:  # noqa: SIM108
+    Newest = PlainNewest
+else:
+    Newest = stores.Newest
+
+
+class RecentMessages(Newest):
+    """Batches by their first offset, the oldest let go first."""
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self._limit = limit
+        self._firsts = []
+        self._batches = []
+        self._head = 0
+        self.bytes = 0
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
         """The messages of these runs; None unless all are here."""
@@ -54,12 +84,6 @@ class RecentMessages:
                 at += 1
         return join_messages(parts)
 
-    def _drop(self) -> None:
-        batch = self._batches[self._head]
-        assert batch is not None
-        self.bytes -= batch[1]
-        self._batches[self._head] = None
-        self._head += 1
-        if self._head > _DROPPED and 2 * self._head > len(self._firsts):
-            del self._firsts[: self._head], self._batches[: self._head]
-            self._head = 0
+    def _shorten(self) -> None:
+        del self._firsts[: self._head], self._batches[: self._head]
+        self._head = 0

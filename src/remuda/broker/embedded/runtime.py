@@ -12,13 +12,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from remuda.broker.embedded import stalls
 from remuda.broker.embedded.attempts import Survey
 from remuda.broker.embedded.clock import Clock
+from remuda.broker.embedded.engine import PER_SINGLE
+from remuda.broker.embedded.entrance import Entrance
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.embedded.inbox import Inbox
@@ -81,7 +83,7 @@ class Runtime(Questions):
         """Whether other processes are served, of which one takes over when this one ends."""
         self._owed: list[Command] = []
         """Commands of those who left while nothing could be kept."""
-        self._verbs: dict[type, Callable[[Any, int, Inbox | None, bool], Pending]] = {
+        self._verbs = {
             Publish: self._publish,
             Pull: self._pull,
             Settle: self._settle,
@@ -102,42 +104,31 @@ class Runtime(Questions):
         """A number for a new subscription or pull."""
         return next(self._tags)
 
-    # The way in
+    # The way in: `submit`
 
-    def submit(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
-        """Carry out a command. Deliveries of its subscription, or pull, will come to `inbox`.
+    begin = Entrance.submit
+    """The same for those who may not wait for another process: here nobody does."""
 
-        Without `wait` an answer goes with whatever is written next, unless others wait for what comes of it.
-        """
-        caller = threading.get_ident()
-        if self._holder == caller:
-            self._check_caller()
-        with self.lock:
-            if self._closed:
-                raise BrokerClosed(self._closed_text)
-            if self._group.failure is not None:
-                raise self._group.stopped()
-            if self._stalled is not None:
-                return self._owe(command, stalls.refusal(self._stalled))
-            # As `_changing`, at less cost.
-            self._holder = caller
-            try:
-                carry_out = self._verbs.get(type(command)) or self._change
-                return carry_out(command, self.clock(), inbox, wait)
-            except StorageError as error:
-                self._note_trouble(error)
-                return self._owe(command, error)
-            except RemudaError:
-                raise
-            except BaseException as error:
-                self._give_up(error)
-                raise
-            finally:
-                self._holder = None
+    def _refuse(self, command: Command) -> Pending:
+        if self._closed:
+            raise BrokerClosed(self._closed_text)
+        if self._group.failure is not None:
+            raise self._group.stopped()
+        assert self._stalled is not None
+        return self._owe(command, stalls.refusal(self._stalled))
+
+    def _mend(self, command: Command, error: BaseException) -> Pending:
+        # As `_changing`.
+        if isinstance(error, StorageError):
+            self._note_trouble(error)
+            return self._owe(command, error)
+        if not isinstance(error, RemudaError):
+            self._give_up(error)
+        raise error
 
     def _publish(self, command: Publish, now: int, inbox: Inbox | None, wait: bool) -> Pending:
         engine = self.engine
-        size = engine.make_room(command.messages)
+        size = engine.log.fits(command.messages, PER_SINGLE) or engine.make_room(command.messages)
         done = engine.core.publishing.publish_plainly(command, now)
         if done is not None:
             record, durable, served = done
@@ -198,8 +189,9 @@ class Runtime(Questions):
                 done = core.consuming.pull_plainly(queue, command.consumer, now, command.count, command.tag)
             if done is not None:
                 dispatch, record = done
-                ticket = self._keep(record, False)
-                self._look_ahead()
+                ticket, wakes = self._keep(record, False), self._wakes
+                if wakes and wakes[0][0] < self._timer.planned:
+                    self._look_ahead()
                 return Pending(dispatch, ticket, None, engine.held(dispatch))
         if command.wait and inbox is not None:
             self._recipients.inboxes[command.tag] = inbox
@@ -231,9 +223,6 @@ class Runtime(Questions):
                 return Pending(core.apply(command, now), self._record() or self._ticket)
             self._close_subscription(command)
         return Pending(core.apply(command, now), self._record())
-
-    begin = submit
-    """The same for those who may not wait for another process: here nobody does."""
 
     remote = False
 

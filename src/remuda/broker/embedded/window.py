@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from remuda.log.columns import join_messages
 from remuda.model.messages import Messages
+from remuda.native import stores
 
 _LARGE: Final = 16 << 10
 """Bytes of a body, on average of a batch, above which it is read from the log: a few would fill the memory."""
 
 
-class Window:
-    """Holds whole batches, oldest first. A batch that does not fit, or of large messages, waits in the log alone."""
+class PlainBatches:
+    """Whole batches of one queue, oldest first: what is done for every message. In C where that could be built."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._batches: deque[tuple[int, Messages]] = deque()
-        self._gone = 0
-        """Messages of the first batch that lie before this offset were taken."""
-        self.size = 0
+    _limit: int
+    _batches: deque[tuple[int, Messages]]
+    size: int
 
     def put(self, first: int, messages: Messages) -> None:
         bodies = messages.bodies
@@ -38,10 +36,39 @@ class Window:
             return None
         first, count = runs[0]
         start, messages = batches[0]
-        if start == first and len(messages.bodies) == count:
-            batches.popleft()
-            self.size -= count
-            return messages
+        if start != first or len(messages.bodies) != count:
+            return self._take(runs)
+        batches.popleft()
+        self.size -= count
+        return messages
+
+    def _take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        """As `take`, where it is not just the first batch."""
+        raise NotImplementedError
+
+
+if TYPE_CHECKING or stores is None:
+    Batches = PlainBatches
+else:
+    stores.set_messages(Messages, deque)
+    Batches = stores.Batches
+
+
+class Window(Batches):
+    """Holds whole batches, oldest first. A batch that does not fit, or of large messages, waits in the log alone."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._batches = deque()
+        self._gone = 0
+        """Messages of the first batch that lie before this offset were taken."""
+        self.size = 0
+
+    def _take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
+        batches = self._batches
+        if len(runs) != 1 or not batches:
+            return None
+        first, count = runs[0]
         self._drop_before(first)
         stop, parts = first + count, list[Messages]()
         while first < stop and batches:

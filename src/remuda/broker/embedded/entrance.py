@@ -1,0 +1,135 @@
+"""The one way in, and the short way of a record from there to the log. In C where that could be built.
+
+A command is carried out by its verb, under the lock, unless nothing can be kept. What comes of a single message is
+mostly one record that concerns nobody but who caused it, and where nobody else writes it is written at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from remuda.broker.embedded.clock import Clock
+from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.pending import Pending
+from remuda.core.effects import Effects
+from remuda.model.commands import Command
+from remuda.model.errors import StorageError
+from remuda.model.records import Appended, Events
+from remuda.native import entrance
+
+Verb = Callable[[Any, int, Inbox | None, bool], Pending]
+
+
+class PlainEntrance:
+    """What every call goes through. Whatever is out of the ordinary is left to the class that is built on this."""
+
+    lock: threading.Lock
+    clock: Clock
+    _verbs: dict[type, Verb]
+    """Of the commands that have one of their own."""
+    _closed: bool
+    _group: GroupCommit
+    _stalled: StorageError | None
+    """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
+    _holder: int | None
+    """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
+    _ticket: int
+    _deferred: int
+    """The ticket of answers that go with whatever is written next."""
+    _outbox: list[Effects]
+    _must_sync: bool
+    _syncs: bool
+    _gathers: bool
+    """Whether records need not be written, or even encoded, before somebody asks for them."""
+    _replicates: bool
+    fence: Callable[[], None] | None
+    """Raises if the directory is not ours any more. Asked before something is written, if that was not lately."""
+    _fence_until: float
+    _hold: Callable[[Appended | Events], int]
+    _write_single: Callable[[Appended | Events], int]
+    """The log's own: they give a record's size, or 0, and then nothing was done."""
+
+    def submit(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
+        """Carry out a command. Deliveries of its subscription, or pull, will come to `inbox`.
+
+        Without `wait` an answer goes with whatever is written next, unless others wait for what comes of it.
+        """
+        caller = threading.get_ident()
+        if self._holder == caller:
+            self._check_caller()
+        with self.lock:
+            if self._closed or self._group.failure is not None or self._stalled is not None:
+                return self._refuse(command)
+            self._holder = caller
+            try:
+                carry_out = self._verbs.get(type(command)) or self._change
+                return carry_out(command, self.clock(), inbox, wait)
+            except BaseException as error:
+                return self._mend(command, error)
+            finally:
+                self._holder = None
+
+    def _keep(self, record: Appended | Events, durable: bool) -> int:
+        """Keep one record that concerns nobody but who caused it, and after which time demands no more than before. The
+        ticket says how far the log must be kept for it to count; 0 if it is."""
+        self._ticket = ticket = self._ticket + 1
+        try:
+            if self._gathers:
+                if self._hold(record):
+                    if not self._deferred:
+                        self._defer(record)
+                    self._deferred = ticket
+                    return 0
+            elif not (
+                self._outbox
+                or self._must_sync
+                or (durable and self._syncs)
+                or self._replicates
+                or self._group.busy
+                or (self.fence is not None and monotonic() > self._fence_until)
+            ) and self._write_single(record):
+                self._deferred = 0
+                self._group.reached = ticket
+                return 0
+        except BaseException as error:
+            self._pass_or_fail(error)
+            return ticket  # whoever waits for it tries again
+        return self._keep_somehow(record, durable)
+
+    def _check_caller(self) -> None:
+        """Refuse who holds the lock already."""
+        raise NotImplementedError
+
+    def _refuse(self, command: Command) -> Pending:
+        """Nothing can be kept just now."""
+        raise NotImplementedError
+
+    def _change(self, command: Command, now: int, inbox: Inbox | None, wait: bool) -> Pending:
+        """Any other command."""
+        raise NotImplementedError
+
+    def _mend(self, command: Command, error: BaseException) -> Pending:
+        """Carrying out a command ended in an error."""
+        raise NotImplementedError
+
+    def _keep_somehow(self, record: Appended | Events, durable: bool) -> int:
+        """As `_keep`, where the short way does not lead on."""
+        raise NotImplementedError
+
+    def _defer(self, record: Appended | Events) -> None:
+        """The first record after all others were written waits."""
+        raise NotImplementedError
+
+    def _pass_or_fail(self, error: BaseException) -> None:
+        """Raise what is the end; what may succeed later is tried again."""
+        raise NotImplementedError
+
+
+if TYPE_CHECKING or entrance is None:  # noqa: SIM108
+    Entrance = PlainEntrance
+else:
+    Entrance = entrance.Entrance

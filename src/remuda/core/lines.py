@@ -1,0 +1,119 @@
+"""What is done for every single message that waits: it comes to the end of its line, and leaves from the front. In C
+where that could be built.
+
+Messages mostly come one behind the other, so the last run of a line is three numbers at hand. Where it is the only one,
+it is the first as well, and nothing else needs to be looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from remuda.native import lines
+
+NEVER: Final = (1 << 63) - 1
+
+Run = tuple[int, int, int]
+"""First offset, count, deadline."""
+
+
+class PlainLine:
+    """A line of messages, whose last run may be at hand; all others are kept by the class that is built on this."""
+
+    __slots__ = ("_count", "_deadline", "_first", "size", "soonest")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.soonest = NEVER
+        """No message expires before this; it may be earlier than the first that does."""
+        self._first = 0
+        self._count = 0
+        """Of the run at hand; none is where this is 0."""
+        self._deadline = NEVER
+
+    def append(self, first: int, count: int, deadline: int = NEVER) -> None:
+        if self._count and self._deadline == deadline and self._first + self._count == first:
+            self._count += count
+        elif self.size and not self._count:
+            self._extend(first, count, deadline)
+        else:
+            if self._count:
+                self._fold()
+            self._first, self._count, self._deadline = first, count, deadline
+        self.size += count
+        if deadline < self.soonest:
+            self.soonest = deadline
+
+    def take_first(self, count: int) -> Run:
+        """Take out the first `count` messages as far as they stand in one run. There must be one."""
+        there = self._count
+        if count < 1 or not there or self.size != there:
+            return self._take_first(count)
+        first, count = self._first, min(count, there)
+        self._first = first + count
+        self._count = there - count
+        self.size -= count
+        return first, count, self._deadline
+
+    def _fold(self) -> None:
+        """Keep the run at hand with the others."""
+        raise NotImplementedError
+
+    def _extend(self, first: int, count: int, deadline: int) -> None:
+        """Keep a run behind all others, without counting it."""
+        raise NotImplementedError
+
+    def _take_first(self, count: int) -> Run:
+        """As `take_first`, where the first run is not the one at hand."""
+        raise NotImplementedError
+
+
+class PlainLines:
+    """The lines of a queue."""
+
+    __slots__ = ("_order", "size", "soonest")
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, bool, Line]] = []
+        """Every line that was ever needed, in the order of delivery: its priority, and whether it is of those put back
+        to the front."""
+        self.size = 0
+        self.soonest = NEVER
+
+    def add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
+        if not front:
+            for own, back, line in self._order:
+                if own == priority and not back:
+                    line.append(first, count, deadline)
+                    self.size += count
+                    if deadline < self.soonest:
+                        self.soonest = deadline
+                    return
+        self._add(priority, front, first, count, deadline)
+
+    def take_run(self, count: int, now: int) -> tuple[int, int, int, int] | None:
+        """Take out the next `count` messages if they stand in one run, or that run if there are no others: its first
+        offset, count, deadline and priority. None, and nothing is done, if it is not so, or one may have expired."""
+        if not self.size or self.soonest <= now or count < 1:
+            return None
+        for priority, _, line in self._order:
+            if line.size:
+                run = self._take_run(line, count)
+                return None if run is None else (*run, priority)
+        raise LookupError("no message waits")
+
+    def _take_run(self, line: Line, count: int) -> Run | None:
+        """As `take_run`, from the first line in which messages wait."""
+        raise NotImplementedError
+
+    def _add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
+        """As `add`, where there is no such line yet, or they go to the front."""
+        raise NotImplementedError
+
+
+if TYPE_CHECKING or lines is None:
+    Line = PlainLine
+    Lines = PlainLines
+else:
+    Line = lines.Line
+    Lines = lines.Lines

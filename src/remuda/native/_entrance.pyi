@@ -1,0 +1,10 @@
+"""As `remuda.broker.embedded.entrance.PlainEntrance`, which says what everything means."""
+
+from typing import Any
+
+class Entrance:
+    lock: Any
+    clock: Any
+    fence: Any
+    def submit(self, command: Any, inbox: Any = ..., *, wait: bool = ...) -> Any: ...
+    def _keep(self, record: Any, durable: bool) -> int: ...

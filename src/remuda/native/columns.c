@@ -1,0 +1,174 @@
+/* Whether nothing needs to be looked at more closely: a message as a caller gives it, a command that publishes it, and a
+   name. Each has a twin in `remuda/model`, which says what it means. */
+
+#include "fields.h"
+
+enum { MAX_NAME = 255, MAX_PRIORITY = 31 };
+
+/* The fields of a message, in their order; and the columns of a batch. */
+enum { M_NAME, M_BODY, M_ID, M_TOPICS, M_OBJECT, M_KEY, M_TIMESTAMP, M_MIME_TYPE, M_HEADERS, M_PRIORITY, M_CREATED,
+       M_EXPIRES, M_DUE, M_WIRE, M_FIELDS };
+static const char *const MESSAGE[M_FIELDS] = {"name", "body", "id", "topics", "object", "key", "timestamp", "mime_type",
+                                              "headers", "priority", "created", "expires", "due", "wire"};
+
+enum { B_BODIES, B_NAME, B_IDS, B_TOPICS, B_OBJECT, B_KEY, B_PRIORITY, B_EXPIRES, B_DUE, B_FIELDS };
+static const char *const BATCH[B_FIELDS] = {"bodies", "name", "ids", "topics", "object", "key", "priority", "expires",
+                                            "due"};
+
+enum { P_MESSAGES, P_QUEUE, P_EXCHANGE, P_OPTIONS, P_SPOOLED, P_FIELDS };
+static const char *const PUBLISH[P_FIELDS] = {"messages", "queue", "exchange", "options", "spooled"};
+
+static PyTypeObject *message_type, *batch_type, *publish_type;
+static PyObject *usually; /* what is cleared after a request: none */
+static Py_ssize_t in_message[M_FIELDS], in_batch[B_FIELDS], in_publish[P_FIELDS];
+
+static int is_ascii(PyObject *text) { return PyUnicode_CheckExact(text) && PyUnicode_IS_COMPACT_ASCII(text); }
+
+static int are_plain(PyObject *headers)
+{
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(headers, &at, &name, &value))
+        if (!is_ascii(name) || !is_ascii(value))
+            return 0;
+    return 1;
+}
+
+static PyObject *of_plain(PyObject *module, PyObject *message)
+{
+    if (message_type == NULL || Py_TYPE(message) != message_type)
+        Py_RETURN_NONE;
+    PyObject *values[M_FIELDS];
+    for (int at = 0; at < M_FIELDS; at++)
+        if ((values[at] = field(message, in_message[at])) == NULL)
+            Py_RETURN_NONE;
+    if (!is_ascii(values[M_NAME]) || !PyBytes_CheckExact(values[M_BODY]) || !PyUnicode_CheckExact(values[M_ID]) ||
+        PyUnicode_GET_LENGTH(values[M_ID]) || !PyTuple_CheckExact(values[M_TOPICS]) ||
+        PyTuple_GET_SIZE(values[M_TOPICS]) || values[M_OBJECT] != Py_None || values[M_KEY] != Py_None ||
+        values[M_TIMESTAMP] != Py_None || !is_ascii(values[M_MIME_TYPE]) || !PyDict_CheckExact(values[M_HEADERS]) ||
+        !PyLong_CheckExact(values[M_PRIORITY]) || !PyLong_CheckExact(values[M_CREATED]) ||
+        values[M_EXPIRES] != Py_None || values[M_DUE] != Py_None || values[M_WIRE] != Py_None)
+        Py_RETURN_NONE;
+    long long priority;
+    if (!is_number(values[M_PRIORITY], &priority) || priority < 0 || priority > MAX_PRIORITY ||
+        !are_plain(values[M_HEADERS]))
+        Py_RETURN_NONE;
+    PyObject *bodies = PyList_New(1);
+    if (bodies == NULL)
+        return NULL;
+    PyList_SET_ITEM(bodies, 0, Py_NewRef(values[M_BODY]));
+    PyObject *columns[] = {bodies, values[M_NAME], Py_None, values[M_TOPICS], values[M_OBJECT], values[M_KEY],
+                           values[M_TIMESTAMP], values[M_MIME_TYPE], values[M_HEADERS], values[M_PRIORITY],
+                           values[M_CREATED]};
+    PyObject *batch = PyObject_Vectorcall((PyObject *)batch_type, columns, sizeof columns / sizeof *columns, NULL);
+    Py_DECREF(bodies);
+    return batch;
+}
+
+static PyObject *is_plain(PyObject *module, PyObject *command)
+{
+    if (publish_type == NULL || Py_TYPE(command) != publish_type)
+        Py_RETURN_FALSE;
+    PyObject *batch = field(command, in_publish[P_MESSAGES]);
+    if (batch == NULL || Py_TYPE(batch) != batch_type || field(command, in_publish[P_EXCHANGE]) != Py_None ||
+        field(command, in_publish[P_OPTIONS]) != Py_None || field(command, in_publish[P_SPOOLED]) != Py_None)
+        Py_RETURN_FALSE;
+    PyObject *columns[B_FIELDS];
+    for (int at = 0; at < B_FIELDS; at++)
+        if ((columns[at] = field(batch, in_batch[at])) == NULL)
+            Py_RETURN_FALSE;
+    if (!PyList_CheckExact(columns[B_BODIES]) || PyList_GET_SIZE(columns[B_BODIES]) != 1 ||
+        columns[B_IDS] != Py_None || columns[B_DUE] != Py_None || columns[B_EXPIRES] != Py_None ||
+        (columns[B_OBJECT] != Py_None && columns[B_KEY] != Py_None && field(command, in_publish[P_QUEUE]) == Py_None) ||
+        !PyLong_CheckExact(columns[B_PRIORITY]) || !PyTuple_CheckExact(columns[B_TOPICS]) ||
+        !PyUnicode_CheckExact(columns[B_NAME]))
+        Py_RETURN_FALSE;
+    Py_RETURN_TRUE;
+}
+
+static int is_ordinary(PyObject *name)
+{
+    if (!is_ascii(name) || PyUnicode_GET_LENGTH(name) < 1 || PyUnicode_GET_LENGTH(name) > MAX_NAME)
+        return 0;
+    const unsigned char *letters = PyUnicode_1BYTE_DATA(name);
+    for (Py_ssize_t at = 0; at < PyUnicode_GET_LENGTH(name); at++)
+        if (letters[at] < 0x20 || letters[at] > 0x7e)
+            return 0;
+    return 1;
+}
+
+static PyObject *is_name(PyObject *module, PyObject *value) { return PyBool_FromLong(is_ordinary(value)); }
+
+static PyObject *plain_publish(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 6) {
+        PyErr_SetString(PyExc_TypeError, "plain_publish takes a message and five options");
+        return NULL;
+    }
+    for (int at = 2; at < 6; at++)
+        if (args[at] != Py_None)
+            Py_RETURN_NONE;
+    if (publish_type == NULL || (args[1] != Py_None && !is_ordinary(args[1])))
+        Py_RETURN_NONE;
+    PyObject *batch = of_plain(module, args[0]);
+    if (batch == NULL || batch == Py_None)
+        return batch;
+    PyObject *fields[] = {batch, args[1]};
+    PyObject *command = PyObject_Vectorcall((PyObject *)publish_type, fields, 2, NULL);
+    Py_DECREF(batch);
+    return command;
+}
+
+/* As `is_name`, and that all else of a request is as usual. */
+static PyObject *is_plain_pull(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    long long count, timeout;
+    if (given != 5) {
+        PyErr_SetString(PyExc_TypeError, "is_plain_pull takes a queue, a count, newest, clear_after and a timeout");
+        return NULL;
+    }
+    if (args[2] != Py_False || !is_number(args[1], &count) || count < 1 || count >= 1LL << 62 ||
+        !is_number(args[4], &timeout) || timeout != 0 || !PyUnicode_CheckExact(args[3]) ||
+        (args[3] != usually && PyUnicode_Compare(args[3], usually) != 0))
+        Py_RETURN_FALSE;
+    return is_name(module, args[0]);
+}
+
+static PyObject *set_messages(PyObject *module, PyObject *args)
+{
+    PyObject *message, *batch;
+    if (!PyArg_ParseTuple(args, "OO", &message, &batch) || places_of(message, MESSAGE, in_message, M_FIELDS) < 0 ||
+        places_of(batch, BATCH, in_batch, B_FIELDS) < 0)
+        return NULL;
+    Py_XSETREF(message_type, (PyTypeObject *)Py_NewRef(message));
+    Py_XSETREF(batch_type, (PyTypeObject *)Py_NewRef(batch));
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_publish(PyObject *module, PyObject *publish)
+{
+    if (places_of(publish, PUBLISH, in_publish, P_FIELDS) < 0)
+        return NULL;
+    Py_XSETREF(publish_type, (PyTypeObject *)Py_NewRef(publish));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"of_plain", of_plain, METH_O, "The columns of one message of which nothing needs to be checked; None for others."},
+    {"is_plain", is_plain, METH_O, "Whether a command publishes one message, of which nothing special is asked."},
+    {"is_name", is_name, METH_O, "Whether a name is of ordinary letters, as most are."},
+    {"plain_publish", (PyCFunction)(void (*)(void))plain_publish, METH_FASTCALL,
+     "The command that publishes one message of which nothing needs to be checked; None for others."},
+    {"is_plain_pull", (PyCFunction)(void (*)(void))is_plain_pull, METH_FASTCALL,
+     "Whether a request for messages asks for nothing special, and does not wait."},
+    {"set_messages", set_messages, METH_VARARGS, "Tell what a message and a batch are."},
+    {"set_publish", set_publish, METH_O, "Tell what the command is."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_columns", NULL, -1, methods};
+
+PyMODINIT_FUNC PyInit__columns(void)
+{
+    return (usually = PyUnicode_InternFromString("none")) == NULL ? NULL : PyModule_Create(&module);
+}
