@@ -203,6 +203,7 @@ class Definitions:
             if len(sent.returned) < len(messages) or time.monotonic() > deadline:
                 return sent.check()
             time.sleep(_LATER)
+        return None
 
     def _settled_count(self, channel: Channel) -> int:
         """How many there are, with the fence, once the last reader is gone: with it goes back what it had read.
