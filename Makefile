@@ -14,8 +14,8 @@ help: ## Print this list
 
 setup: $(READY) ## Prepare .venv; every other target does this by itself
 
-run: $(READY) ## Play a day in the example shop; DIR=data keeps its messages there
-	@$(PYTHON) -m examples.shop $(DIR)
+run: $(READY) ## Play a day in the example shop; DIR=data keeps its messages there, KEEP=1 its dashboard up
+	@$(PYTHON) -m examples.shop $(if $(KEEP),--keep) $(DIR)
 
 # Types take a minute to check, and the tests, which wait much, let it be done beside them.
 test: style ## Lint and run all tests

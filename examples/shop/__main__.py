@@ -1,23 +1,25 @@
-"""Plays a day in the shop, section by section, and ends with what happened to every message.
+"""Plays a day in the shop, section by section: what happened to every message, the report, the data pipeline.
 
-    python -m examples.shop [DIR]
+    python -m examples.shop [--keep] [DIR]
 
-With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like. A report on them
-comes last.
+With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like. With `--keep` the
+dashboard stays up until Ctrl-C.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
-import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
-from examples.shop import figures, report
+from examples.shop import figures, live, pipeline, report
 from examples.shop.model import Order
 from examples.shop.orders import Orders
 from examples.shop.services import Bank, Counter, Courier, Customer, Warehouse
@@ -109,22 +111,36 @@ def play(shop: Shop) -> None:
     shop.settle()
 
 
-def main(directory: str, page: Path) -> None:
+def main(directory: str, page: Path, *, keep: bool) -> None:
     console = report.console()
     logging.getLogger("remuda.bus").addHandler(Lines(console))
     logging.getLogger("remuda.bus").propagate = False
+    lake = Path(f"{directory}.lake")
     shop = Shop(directory, console)
-    with shop.bus:
+    with shop.bus, live.dashboard(shop.bus, lake) as address:
+        console.print(f"The dashboard is at {address} while this runs.")
         shop.bus.start()
         play(shop)
-        found = list(report.lines(shop.bus.broker))
+        tell(shop, lake, page)
+        if keep:
+            console.print(f"\nThe dashboard stays up at {address} until Ctrl-C.")
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
     shop.orders.close()
+
+
+def tell(shop: Shop, lake: Path, page: Path) -> None:
+    """What the log says of the day: message by message, in figures, and as tables."""
+    console, directory = shop.console, str(shop.bus.url)
+    found = list(report.lines(shop.bus.broker))
     console.print()
     console.print(report.table(found))
     kept = sum(line.end not in ("done", "moved on") for line in found)
     console.print(f"{len(found) - kept} ended well; {kept} are kept, with their reason, for someone to look at.")
-    console.print("\n[bold]The same in figures[/bold]\nThis is `remuda report`; of a large log Spark tells it.\n")
+    shop.scene("The same in figures", "This is `remuda report`; for a large log, Spark computes it.\n")
     figures.show(directory, page, console)
+    shop.scene("The data pipeline", "Spark reads the log, beside the running broker, and builds tables in a lake.")
+    pipeline.show(directory, lake, console)
 
 
 def page_to_keep() -> Path:
@@ -135,10 +151,14 @@ def page_to_keep() -> Path:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1], Path(sys.argv[1], "report.html"))
-        print(f"Look around: remuda queues {sys.argv[1]}")
+    parser = argparse.ArgumentParser(prog="python -m examples.shop", description="Play a day in the shop.")
+    parser.add_argument("directory", nargs="?", metavar="DIR", help="keep the messages here")
+    parser.add_argument("--keep", action="store_true", help="leave the dashboard up until Ctrl-C")
+    asked = parser.parse_args()
+    if asked.directory:
+        main(asked.directory, Path(asked.directory, "report.html"), keep=asked.keep)
+        print(f"Look around: remuda queues {asked.directory}")
     else:
         with tempfile.TemporaryDirectory() as data:
-            main(str(Path(data, "messages")), page_to_keep())
+            main(str(Path(data, "messages")), page_to_keep(), keep=asked.keep)
         print("To keep the messages and look around: make run DIR=data, then .venv/bin/remuda queues data")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -44,15 +47,36 @@ SHOWS = {
 }
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{Path(remuda.__file__).parent.parent}{os.pathsep}{ROOT}"}
+PYTHON = (sys.executable, "-W", "error::ResourceWarning")
+
+
 def run(*arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": f"{Path(remuda.__file__).parent.parent}{os.pathsep}{ROOT}"}
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False,
-    )  # fmt: skip
+        [*PYTHON, *arguments], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=250, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Exception ignored" not in done.stderr
     return done.stdout
+
+
+def run_shop(directory: str) -> str:
+    """As `make run KEEP=1 DIR=…`: Ctrl-C once the dashboard that stays up was looked at."""
+    arguments = [*PYTHON, "-u", "-m", "examples.shop", "--keep", directory]
+    told = ""
+    with subprocess.Popen(arguments, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as shop:
+        try:
+            assert shop.stdout is not None
+            for line in shop.stdout:
+                told += line
+                if kept := re.match(r"The dashboard stays up at (\S+)", line):
+                    with urllib.request.urlopen(kept[1], timeout=60) as page:
+                        told += page.read().decode()
+                    shop.send_signal(signal.SIGINT)
+            assert shop.wait(60) == 0
+        finally:
+            shop.kill()
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +85,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future
     shop = str(tmp_path_factory.mktemp("shop") / "data")
     with ThreadPoolExecutor(4) as pool:
         yield {
-            "shop": pool.submit(run, "-m", "examples.shop", shop),
+            "shop": pool.submit(run_shop, shop),
             **{name: pool.submit(run, f"examples/{name}") for name in EXAMPLES},
         }
 
@@ -78,10 +102,15 @@ def test_example(example: str, shown: dict[str, Future[str]]) -> None:
 def test_the_shop(shown: dict[str, Future[str]]) -> None:
     told = shown["shop"].result()
     assert "With charts: " in told
+    assert "<title>" in told
     for heading in ("Publishing", "Retries", "A timeout", "A failover", "A compensation", "Dead letters"):
         assert f"\n{heading}\n" in told
     assert "failed: timed out after 500ms; next attempt in 500ms" in told
     assert "pianos in stock: 1" in told
     assert "reprocessed by ada" in told
     assert "2 are kept, with their reason" in told
+    assert "The dashboard is at http://127.0.0.1:" in told
+    assert "remuda pipeline run lifecycle: " in told
+    assert "Where each order's time went" in told
+    assert "Bank.charge (" in told
     assert "Look around: remuda queues" in told
