@@ -6,14 +6,17 @@ import contextlib
 import socket
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Final
 
-from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, method_frame
+from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
 from remuda.amqp.methods import (
+    BasicAck,
     BasicCancel,
     BasicCancelOk,
     BasicConsume,
     BasicConsumeOk,
+    BasicDeliver,
     BasicQos,
     BasicQosOk,
     ChannelClose,
@@ -31,6 +34,7 @@ from remuda.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
+from remuda.amqp.properties import EMPTY
 
 _ANSWERS: Final[dict[type[Method], Method]] = {
     ConnectionOpen: ConnectionOpenOk(),
@@ -51,6 +55,10 @@ class ForgetfulBroker:
         self._answers = _ANSWERS | {ConnectionStartOk: ConnectionTune(channel_max, 131072, 0)}
         self.seen: list[tuple[int, str]] = []
         """Channel and name of all that came, in order."""
+        self.acked: list[tuple[int, bool]] = []
+        """Tags that were acknowledged, and whether with all before them."""
+        self.consumers: list[tuple[int, str]] = []
+        """Channel and tag of those who consume, in order."""
         self._hanging: dict[tuple[socket.socket, int], list[Method]] = defaultdict(list)
         self._guard = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -83,6 +91,15 @@ class ForgetfulBroker:
             for (one, number), methods in hanging.items():
                 for method in methods:
                     self._answer(one, number, method)
+
+    def deliver(self, consumers: Sequence[tuple[int, str]], properties: bytes = EMPTY) -> None:
+        """Send each of these consumers a message, in one write; the first one's tag is 1, and the bodies tell tags."""
+        out: list[bytes] = []
+        for tag, (number, consumer) in enumerate(consumers, 1):
+            frame = method_frame(number, BasicDeliver(consumer, tag, False, "", "q"))
+            add_content(out, frame, number, properties, b"%d" % tag)
+        with self._guard:
+            self._sockets[-1].sendall(b"".join(out))
 
     def count(self, name: str) -> int:
         return sum(name == one for _, one in self.seen)
@@ -120,7 +137,10 @@ class ForgetfulBroker:
 
     def _answer(self, one: socket.socket, number: int, method: Method) -> None:
         answer = self._answers.get(type(method))
+        if isinstance(method, BasicAck):
+            self.acked.append((method.delivery_tag, method.multiple))
         if isinstance(method, BasicConsume):
+            self.consumers.append((number, method.consumer_tag))
             answer = BasicConsumeOk(method.consumer_tag)
         elif isinstance(method, BasicCancel):
             answer = BasicCancelOk(method.consumer_tag)

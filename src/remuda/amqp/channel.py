@@ -173,12 +173,13 @@ class Channel:
         exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
         comes_back: bool = True,
+        into: Consumer | None = None,
     ) -> Consumer:
         """Ask for the messages of a queue. A consumer of a queue that goes with the connection shall not come back
-        after a loss: it ends."""
+        after a loss: it ends. With `into`, deliveries gather at another consumer of this channel, in their order."""
         tag = f"remuda-{next(_TAGS)}"
         request = BasicConsume(0, queue, tag, False, no_ack, exclusive, False, _table(arguments))
-        consumer = Consumer(self, request, comes_back=comes_back)
+        consumer = Consumer(self, request, comes_back=comes_back, into=into)
 
         def begin() -> None:
             self.consumers[tag] = consumer

@@ -24,8 +24,12 @@ NO_ACK_HELD: Final = 10_000
 class Consumer:
     """Deliveries of one queue. When the connection breaks they are forgotten, since the broker delivers them again."""
 
-    def __init__(self, channel: Channel, request: BasicConsume, *, comes_back: bool = True) -> None:
+    def __init__(
+        self, channel: Channel, request: BasicConsume, *, comes_back: bool = True, into: Consumer | None = None
+    ) -> None:
         self.channel = channel
+        self.sink: Consumer = self if into is None else into.sink
+        """Where its deliveries gather: several consumers of one queue that gather at one place keep its order."""
         self.request = request
         self.prefetch = channel.prefetch
         self.comes_back = comes_back

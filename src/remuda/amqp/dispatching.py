@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from remuda.amqp.channel import Channel, Reply
@@ -45,7 +46,7 @@ class Dispatcher:
         self._connection = connection
 
     def dispatch(self, events: list[Event]) -> int:
-        """Hand on what came, deliveries of one consumer together; how many of these wait where the fewest do."""
+        """Hand on what came, what is taken in at one place together and in its order; how many of these wait where the fewest do."""
         delivered: dict[Consumer, list[Delivery]] = {}
         settled: list[Receipt] = []
         answered: list[Reply] = []
@@ -59,7 +60,7 @@ class Dispatcher:
                     else:
                         connection.restorer.answered_late(number, method)
                 elif type(method) is BasicDeliver:
-                    consumer = channel.consumers.get(method.consumer_tag)
+                    consumer = self._consumer(channel, method.consumer_tag, (method.delivery_tag,))
                     if consumer is not None:
                         delivery = Delivery(
                             method.delivery_tag, channel.epoch, method.redelivered, method.exchange,
@@ -67,7 +68,7 @@ class Dispatcher:
                         )  # fmt: skip
                         delivered.setdefault(consumer, []).append(delivery)
                 elif type(method) is Deliveries:
-                    consumer = channel.consumers.get(method.like.consumer_tag)
+                    consumer = self._consumer(channel, method.like.consumer_tag, method.tags)
                     if consumer is not None:
                         delivered.setdefault(consumer, []).extend(method.of_epoch(channel.epoch))
                 elif type(method) is BasicAck:
@@ -84,9 +85,6 @@ class Dispatcher:
                     answered.append(reply)
                 else:
                     settled += self._on_channel(channel, method, properties, body)
-            for consumer, batch in delivered.items():
-                if not consumer.request.no_ack and batch[-1].epoch == consumer.channel.epoch:
-                    consumer.channel.window.delivered([delivery.tag for delivery in batch])
         waiting = [
             consumer.extend(batch) for consumer, batch in delivered.items() if batch[-1].epoch == consumer.channel.epoch
         ]
@@ -95,6 +93,16 @@ class Dispatcher:
         for receipt in settled:
             receipt.settle()
         return min(waiting) if waiting and not answered and not settled else 0
+
+    def _consumer(self, channel: Channel, name: str, tags: Sequence[int]) -> Consumer | None:
+        """Who takes these deliveries in, if anybody does.
+
+        They are noted as they come, whoever they are for: an acknowledgement of several covers all tags before it, of
+        every consumer of the channel."""
+        consumer = channel.consumers.get(name)
+        if consumer is None or not consumer.request.no_ack:
+            channel.window.delivered(tags)
+        return None if consumer is None else consumer.sink
 
     def _on_channel(self, channel: Channel, method: Method, properties: bytes, body: bytes) -> list[Receipt]:
         if isinstance(method, ChannelClose):

@@ -71,7 +71,9 @@ class EmbeddedBroker(Verbs):
         if raise_refusals is not True:
             read_flag("raise_refusals", raise_refusals)
         pending = self._backend.submit(checks.publish(messages, queue, unbound, None, options, timeout))
-        if pending.ticket or pending.confirmed is not None:
+        if pending.ticket:
+            self._backend.wait(pending.ticket)
+        if pending.confirmed is not None:
             self._finish(pending, timeout)
         receipt: Receipt = pending.result
         if receipt.refusals and raise_refusals:

@@ -395,6 +395,11 @@ class Log(Standing):
         half_full = self._byte >= self.options.segment_bytes // 2
         return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self._fail)
 
+    def sync(self) -> None:
+        """Return once everything that was written survives a power loss. No batch that was taken may still have to be
+        written."""
+        self._writer.sync()
+
     def take_back(self, batch: Batch) -> None:
         """What of a batch could not be written is pending again, before everything that came since."""
         self._pending[:0] = batch.unwritten

@@ -36,6 +36,8 @@ class Counting:
         """Bytes of frames that are held."""
         self._in_order = True
         """Whether a record that is held now stands behind all others."""
+        self.unsynced = False
+        """Whether something was written to the segment since it was last synced."""
 
     def fits(self, messages: Messages, more: int) -> int:
         """About how much a single small message takes, with `more` than its body; 0 where that cannot be told at once,
@@ -69,6 +71,11 @@ class Counting:
         """Write a small record when nothing is pending; gives its size. 0, and nothing is done, where that does not
         hold, or the disk refuses it."""
         return 0
+
+    def sync_single(self) -> bool:
+        """Sync the segment when everything is written; False, and nothing is done, where that does not hold, or cannot
+        be told at once."""
+        return False
 
 
 if TYPE_CHECKING or tail is None:

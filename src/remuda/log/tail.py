@@ -49,7 +49,7 @@ class TailWriter:
         self._files: dict[int, AppendFile] = {}
         self._unsynced: list[int] = []
         self._current: TailSegment | None = None
-        """What was written to last, unless it was synced since; and how."""
+        """What was written to last, unless it is complete; and how."""
         self._write: Callable[[bytes], None]
         self._finished: set[int] = set()
 
@@ -75,6 +75,7 @@ class TailWriter:
                 # It is made when it is needed.
 
     def write(self, segment: TailSegment, data: bytes) -> None:
+        self._standing.unsynced = True
         if self._current is segment:
             self._write(data)
         else:
@@ -98,10 +99,21 @@ class TailWriter:
 
     @property
     def all_synced(self) -> bool:
-        return not self._unsynced
+        return not self._unsynced or (self._is_last_alone and not self._standing.unsynced)
+
+    @property
+    def _is_last_alone(self) -> bool:
+        """Whether nothing but what was written last may have to be synced."""
+        return len(self._unsynced) == 1 and not self._finished and self._current is not None
 
     def sync(self) -> None:
         """Bring everything written so far to the disk, oldest first."""
+        if self._is_last_alone:
+            # It goes on where it was: most syncs are of this kind.
+            if self._standing.unsynced:
+                self._files[self._unsynced[0]].sync()
+                self._standing.unsynced = False
+            return
         self._forget_current()
         while self._unsynced:
             sequence = self._unsynced[0]

@@ -7,16 +7,20 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <limits.h>
 #include <time.h>
 
-static PyObject *name_acquire, *name_release, *name_failure, *name_busy, *name_reached, *name_wait;
+#define NEVER LLONG_MAX
+
+static PyObject *name_acquire, *name_release, *name_locked, *name_failure, *name_busy, *name_reached, *name_wait,
+    *name_lock, *name_places, *name_leader, *name_alone, *name_company, *name_leave;
 static PyObject *name_check_caller, *name_refuse, *name_change, *name_mend, *name_keep_somehow, *name_pass_or_fail,
-    *name_defer, *nothing_yet;
+    *name_defer, *name_sync_failed, *nothing_yet;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *lock, *holder, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write;
-    long long ticket, deferred;
+    PyObject *lock, *holder, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write, *sync;
+    long long ticket, deferred, sync_by;
     double fence_until;
     char closed, must_sync, syncs, gathers, replicates;
 } Entrance;
@@ -31,7 +35,8 @@ typedef struct {
     visit(self->outbox);                                                                                               \
     visit(self->fence);                                                                                                \
     visit(self->hold);                                                                                                 \
-    visit(self->write)
+    visit(self->write);                                                                                                \
+    visit(self->sync)
 
 static int entrance_traverse(Entrance *self, visitproc visit, void *arg)
 {
@@ -179,10 +184,10 @@ static PyObject *entrance_submit(Entrance *self, PyObject *const *args, Py_ssize
 }
 
 /* Whether nobody else writes, and the directory is known to be ours; -1 after an error. */
-static int is_alone(Entrance *self, int durable)
+static int is_alone(Entrance *self)
 {
-    if (self->outbox == NULL || !PyList_CheckExact(self->outbox) || PyList_GET_SIZE(self->outbox) || self->must_sync ||
-        (durable && self->syncs) || self->replicates || self->fence == NULL)
+    if (self->outbox == NULL || !PyList_CheckExact(self->outbox) || PyList_GET_SIZE(self->outbox) ||
+        self->replicates || self->fence == NULL)
         return 0;
     if (self->fence != Py_None) {
         struct timespec time;
@@ -204,10 +209,14 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
         return NULL;
     long long ticket = ++self->ticket;
     PyObject *size = NULL;
-    int alone = self->gathers ? 1 : is_alone(self, args[1] == Py_True);
+    int alone = self->gathers ? 1 : self->must_sync ? 0 : is_alone(self);
+    int syncs = self->syncs && args[1] == Py_True;
     PyObject *way = self->gathers ? self->hold : self->write;
-    if (alone > 0 && way != NULL)
+    if (alone > 0 && way != NULL) {
+        if (!self->gathers)
+            self->must_sync = (char)syncs;
         size = PyObject_CallOneArg(way, args[0]);
+    }
     if (size == NULL && PyErr_Occurred()) {
         PyObject *error = taken_error();
         PyObject *passed = error == NULL ? NULL : PyObject_CallMethodOneArg((PyObject *)self, name_pass_or_fail, error);
@@ -227,6 +236,8 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
             Py_DECREF(told);
         }
         self->deferred = ticket;
+    } else if (syncs) {
+        return PyLong_FromLongLong(ticket);
     } else {
         PyObject *reached = PyLong_FromLongLong(ticket);
         if (reached == NULL || PyObject_SetAttr(self->group, name_reached, reached) < 0) {
@@ -239,10 +250,147 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
     return Py_NewRef(nothing_yet);
 }
 
+/* Whether nobody holds a lock; -1 after an error. As long as the interpreter is kept, it stays so. */
+static int is_free(PyObject *lock)
+{
+    PyObject *locked = PyObject_CallMethodNoArgs(lock, name_locked);
+    Py_XDECREF(locked);
+    return locked == NULL ? -1 : locked == Py_False;
+}
+
+/* As `is_free`, for a part's own lock, which guards what else is asked of it. */
+static int is_unguarded(PyObject *part)
+{
+    PyObject *lock = PyObject_GetAttr(part, name_lock);
+    int is = lock == NULL ? -1 : is_free(lock);
+    Py_XDECREF(lock);
+    return is;
+}
+
+/* Whether nobody waits for the group to write; -1 after an error. */
+static int is_deserted(PyObject *group)
+{
+    PyObject *places = PyObject_GetAttr(group, name_places);
+    Py_ssize_t waiting = places == NULL ? -1 : PyObject_Size(places);
+    Py_XDECREF(places);
+    return waiting < 0 ? -1 : waiting == 0;
+}
+
+/* Whether a sync is all that is left to do, and nobody else does it, or waits for it; -1 after an error. */
+static int is_left_to_sync(Entrance *self)
+{
+    if (!self->must_sync || self->closed || self->stalled != Py_None || self->sync == NULL)
+        return 0;
+    int so = is_alone(self);
+    if (so > 0)
+        so = is_free(self->lock);
+    if (so > 0)
+        so = is_unguarded(self->group);
+    if (so > 0)
+        so = is_deserted(self->group);
+    if (so > 0 && (so = says(self->group, name_company)) >= 0)
+        so = !so;
+    if (so > 0) {
+        PyObject *failure = PyObject_GetAttr(self->group, name_failure);
+        so = failure == NULL ? -1 : failure == Py_None;
+        Py_XDECREF(failure);
+    }
+    return so;
+}
+
+static int lead(Entrance *self, PyObject *place)
+{
+    return PyObject_SetAttr(self->group, name_leader, place) < 0 ||
+                   PyObject_SetAttr(self->group, name_busy, place == Py_None ? Py_False : Py_True) < 0
+               ? -1
+               : 0;
+}
+
+/* Pass on the lead. An interrupt may come where that takes Python: then it is begun again, and the interrupt goes on. */
+static int leave(Entrance *self, PyObject *place, PyObject *reached, PyObject *failure)
+{
+    int simple = failure != Py_None ? 0 : is_unguarded(self->group);
+    if (simple > 0)
+        simple = is_deserted(self->group);
+    if (simple > 0)
+        simple = PyObject_SetAttr(self->group, name_reached, reached) < 0 || lead(self, Py_None) < 0 ? -1 : 1;
+    if (simple != 0)
+        return simple < 0 ? -1 : 0;
+    PyObject *interrupt = NULL, *left = NULL;
+    for (int times = 0; times < 3 && left == NULL; times++) {
+        left = PyObject_CallMethodObjArgs(self->group, name_leave, place, reached, failure, NULL);
+        if (left == NULL && !PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
+            break;
+        if (left == NULL)
+            Py_XSETREF(interrupt, taken_error());
+    }
+    Py_XDECREF(left);
+    if (interrupt != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(interrupt), interrupt);
+        Py_DECREF(interrupt);
+        return -1;
+    }
+    return left == NULL ? -1 : 0;
+}
+
+/* Sync, as whoever leads, for all that is written. 0 if there is more to do, and then nothing was done; -1 after an
+   error. Up to the sync, and behind it, the interpreter is kept: nobody finds it half done. */
+static int sync_alone(Entrance *self)
+{
+    PyObject *place = PyObject_GetAttr(self->group, name_alone), *reached = PyLong_FromLongLong(self->ticket);
+    PyObject *done = NULL, *failure = NULL;
+    long long deferred = self->deferred, sync_by = self->sync_by;
+    int ended = -1;
+    if (place == NULL || reached == NULL || lead(self, place) < 0)
+        goto end;
+    self->must_sync = 0;
+    self->deferred = 0;
+    self->sync_by = NEVER;
+    done = PyObject_CallNoArgs(self->sync);
+    if (done == Py_False) {
+        self->must_sync = 1;
+        self->deferred = deferred;
+        self->sync_by = sync_by;
+        ended = lead(self, Py_None);
+    } else if (done != NULL) {
+        ended = leave(self, place, reached, Py_None) < 0 ? -1 : 1;
+    } else {
+        PyObject *error = taken_error();
+        PyObject *told = error == NULL ? NULL : PyObject_CallMethodOneArg((PyObject *)self, name_sync_failed, error);
+        Py_XDECREF(told);
+        Py_XDECREF(error);
+        failure = taken_error();
+        if (failure != NULL && leave(self, place, nothing_yet, failure) == 0)
+            PyErr_SetObject((PyObject *)Py_TYPE(failure), failure);
+    }
+end:
+    Py_XDECREF(failure);
+    Py_XDECREF(done);
+    Py_XDECREF(reached);
+    Py_XDECREF(place);
+    return ended;
+}
+
+static PyObject *entrance_wait(Entrance *self, PyObject *ticket)
+{
+    long long number = PyLong_AsLongLong(ticket);
+    if ((number == -1 && PyErr_Occurred()) || !is_whole(self))
+        return NULL;
+    if (number == 0)
+        Py_RETURN_NONE;
+    int done = number > self->ticket ? 0 : is_left_to_sync(self);
+    if (done > 0)
+        done = sync_alone(self);
+    if (done < 0)
+        return NULL;
+    return done ? Py_NewRef(Py_None) : PyObject_CallMethodOneArg(self->group, name_wait, ticket);
+}
+
 static PyMethodDef entrance_methods[] = {
     {"submit", (PyCFunction)(void (*)(void))entrance_submit, METH_FASTCALL | METH_KEYWORDS,
      "Carry out a command. Deliveries of its subscription, or pull, will come to the inbox."},
     {"_keep", (PyCFunction)(void (*)(void))entrance_keep, METH_FASTCALL, "Keep one record that concerns nobody else."},
+    {"wait", (PyCFunction)entrance_wait, METH_O, "Return when everything up to this ticket is kept."},
     {NULL},
 };
 
@@ -257,6 +405,8 @@ static PyMemberDef entrance_members[] = {
     {"fence", T_OBJECT_EX, offsetof(Entrance, fence)},
     {"_hold", T_OBJECT_EX, offsetof(Entrance, hold)},
     {"_write_single", T_OBJECT_EX, offsetof(Entrance, write)},
+    {"_sync_single", T_OBJECT_EX, offsetof(Entrance, sync)},
+    {"_sync_by", T_LONGLONG, offsetof(Entrance, sync_by)},
     {"_ticket", T_LONGLONG, offsetof(Entrance, ticket)},
     {"_deferred", T_LONGLONG, offsetof(Entrance, deferred)},
     {"_fence_until", T_DOUBLE, offsetof(Entrance, fence_until)},
@@ -294,7 +444,9 @@ PyMODINIT_FUNC PyInit__entrance(void)
                  {&name_busy, "busy"}, {&name_reached, "reached"}, {&name_wait, "wait"},
                  {&name_check_caller, "_check_caller"}, {&name_refuse, "_refuse"}, {&name_change, "_change"},
                  {&name_mend, "_mend"}, {&name_keep_somehow, "_keep_somehow"}, {&name_pass_or_fail, "_pass_or_fail"},
-                 {&name_defer, "_defer"}};
+                 {&name_defer, "_defer"}, {&name_locked, "locked"}, {&name_lock, "_lock"}, {&name_places, "_places"},
+                 {&name_leader, "_leader"}, {&name_alone, "_alone"}, {&name_company, "_company"},
+                 {&name_leave, "_leave"}, {&name_sync_failed, "_sync_failed"}};
     for (size_t at = 0; at < sizeof names / sizeof *names; at++)
         if ((*names[at].name = PyUnicode_InternFromString(names[at].text)) == NULL)
             return NULL;

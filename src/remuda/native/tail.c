@@ -57,7 +57,7 @@ __attribute__((target("sse4.2"))) static uint32_t crc_by_processor(uint32_t crc,
 
 static uint32_t (*crc_of)(uint32_t, const unsigned char *, size_t) = crc_by_table;
 
-static PyObject *name_written, *name_position, *name_note, *name_high, *name_low, *name_nearby;
+static PyObject *name_written, *name_position, *name_note, *name_high, *name_low, *name_nearby, *name_sync;
 
 static double now(void)
 {
@@ -80,6 +80,7 @@ typedef struct {
     unsigned char *holder; /* frames that are part of the segment, and of which `held` bytes nobody has yet */
     long long held;
     char in_order; /* whether what is held now stands behind all else */
+    char unsynced; /* whether something was written to the segment since it was last synced */
 } Tail;
 
 static PyObject *tail_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -278,6 +279,7 @@ static ssize_t written(Tail *self, size_t size)
 {
     double began = now();
     ssize_t done;
+    self->unsynced = 1;
     if (began < self->distrusted_until) {
         Py_BEGIN_ALLOW_THREADS
         done = pwrite(self->handle, self->frame, size, (off_t)self->byte);
@@ -352,6 +354,21 @@ end:
     return size;
 }
 
+static PyObject *tail_sync_single(Tail *self, PyObject *unused)
+{
+    long long written;
+    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->half || self->held || !self->in_order)
+        Py_RETURN_FALSE;
+    PyObject *segment = Py_NewRef(self->segment), *done = NULL;
+    if (get_number(segment, name_written, &written) == 0)
+        done = written == self->byte ? PyObject_CallMethodNoArgs((PyObject *)self, name_sync) : Py_NewRef(Py_False);
+    Py_DECREF(segment);
+    if (done == NULL || done == Py_False)
+        return done;
+    Py_DECREF(done);
+    Py_RETURN_TRUE;
+}
+
 static PyObject *tail_frame_single(Tail *self, PyObject *const *args, Py_ssize_t count)
 {
     Step step;
@@ -421,6 +438,8 @@ static PyMethodDef tail_methods[] = {
     {"let_go", (PyCFunction)tail_let_go, METH_NOARGS, "The frames that were held."},
     {"write_single", (PyCFunction)tail_write_single, METH_O,
      "Write a small record, when nothing is pending; gives its size. 0, and nothing is done, where that does not hold."},
+    {"sync_single", (PyCFunction)tail_sync_single, METH_NOARGS,
+     "Sync the segment when everything is written; False, and nothing is done, where that does not hold."},
     {NULL},
 };
 
@@ -434,6 +453,7 @@ static PyMemberDef tail_members[] = {
     {"room", T_LONGLONG, offsetof(Tail, room)},
     {"_held", T_LONGLONG, offsetof(Tail, held), READONLY},
     {"_in_order", T_BOOL, offsetof(Tail, in_order)},
+    {"unsynced", T_BOOL, offsetof(Tail, unsynced)},
     {NULL},
 };
 
@@ -479,7 +499,7 @@ PyMODINIT_FUNC PyInit__tail(void)
         PyObject **name;
         const char *text;
     } names[] = {{&name_written, "written"}, {&name_position, "_position"}, {&name_note, "note"},
-                 {&name_high, "high"}, {&name_low, "low"}, {&name_nearby, "nearby"}};
+                 {&name_high, "high"}, {&name_low, "low"}, {&name_nearby, "nearby"}, {&name_sync, "sync"}};
     for (size_t at = 0; at < sizeof names / sizeof *names; at++)
         if ((*names[at].name = PyUnicode_InternFromString(names[at].text)) == NULL)
             return NULL;

@@ -44,6 +44,8 @@ class GroupCommit:
         """The ticket up to which everything is kept. Whoever writes by itself while this is idle says so here."""
         self._company = False
         """Whether others waited along last time: then the next ones are likely to be on their way."""
+        self._alone = _Place(0)
+        """Of whoever leads where nobody waits along, and does only what is left to do."""
         self._leader: _Place | None = None
         """Who writes now, or is to write next."""
         self.busy = False

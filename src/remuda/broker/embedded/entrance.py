@@ -52,6 +52,10 @@ class PlainEntrance:
     _hold: Callable[[Appended | Events], int]
     _write_single: Callable[[Appended | Events], int]
     """The log's own: they give a record's size, or 0, and then nothing was done."""
+    _sync_single: Callable[[], bool]
+    """The log's own, too: where everything is written, it syncs that."""
+    _sync_by: int
+    """When what was deferred is to be synced, unless something else is before."""
 
     def submit(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
         """Carry out a command. Deliveries of its subscription, or pull, will come to `inbox`.
@@ -75,8 +79,11 @@ class PlainEntrance:
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
         """Keep one record that concerns nobody but who caused it, and after which time demands no more than before. The
-        ticket says how far the log must be kept for it to count; 0 if it is."""
+        ticket says how far the log must be kept for it to count; 0 if it is.
+
+        What is to be synced is written at once, too: whoever waits for it has only that left to do."""
         self._ticket = ticket = self._ticket + 1
+        syncs = durable and self._syncs
         try:
             if self._gathers:
                 if self._hold(record):
@@ -87,18 +94,26 @@ class PlainEntrance:
             elif not (
                 self._outbox
                 or self._must_sync
-                or (durable and self._syncs)
                 or self._replicates
                 or self._group.busy
                 or (self.fence is not None and monotonic() > self._fence_until)
-            ) and self._write_single(record):
-                self._deferred = 0
-                self._group.reached = ticket
-                return 0
+            ):
+                self._must_sync = syncs
+                if self._write_single(record):
+                    if syncs:
+                        return ticket
+                    self._deferred = 0
+                    self._group.reached = ticket
+                    return 0
         except BaseException as error:
             self._pass_or_fail(error)
             return ticket  # whoever waits for it tries again
         return self._keep_somehow(record, durable)
+
+    def wait(self, ticket: int) -> None:
+        """Return when everything up to this ticket is kept."""
+        if ticket:
+            self._group.wait(ticket)
 
     def _check_caller(self) -> None:
         """Refuse who holds the lock already."""
@@ -122,6 +137,10 @@ class PlainEntrance:
 
     def _defer(self, record: Appended | Events) -> None:
         """The first record after all others were written waits."""
+        raise NotImplementedError
+
+    def _sync_failed(self, error: BaseException) -> None:
+        """A sync for which everything was written ended in an error: raise what those who wait for it are told."""
         raise NotImplementedError
 
     def _pass_or_fail(self, error: BaseException) -> None:

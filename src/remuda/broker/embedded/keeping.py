@@ -84,7 +84,6 @@ class Keeping(Entrance):
         self._gathers = volatile and self.extensions.synchronizer is None
         self._deferred = 0
         self._sync_by = NEVER
-        """When those are to be synced, unless something else is before."""
         self._outbox = []
         self._replicates = self.extensions.synchronizer is not None
         self._unreplicated: list[Record] = []
@@ -101,6 +100,7 @@ class Keeping(Entrance):
         # Without C the log has no shorter ways than these.
         self._hold = log.gather if tail is None else log.hold_single
         self._write_single = log.append_now if tail is None else log.write_single
+        self._sync_single = log.sync_single
         self._wakes = self.engine.core.registry.wakes
 
     @property
@@ -153,11 +153,6 @@ class Keeping(Entrance):
                     raise BrokerClosed(self._closed_text)
                 self._committer = self._committer or Committer(self.wait)
         return self._committer.kept(ticket)
-
-    def wait(self, ticket: int) -> None:
-        """Return when everything up to this ticket is kept."""
-        if ticket:
-            self._group.wait(ticket)
 
     @property
     def last_ticket(self) -> int:
@@ -422,6 +417,17 @@ class Keeping(Entrance):
                 self.engine.log.abandon(error)
                 self._fail(error)
             raise
+
+    def _sync_failed(self, error: BaseException) -> None:
+        # As in `_write` and `_write_all`.
+        if isinstance(error, StorageError) and error.passing and not self._closed:
+            with self.lock:
+                self._must_sync = True
+                self._stall(error)
+            raise stalls.unconfirmed(error) from error
+        self.engine.log.abandon(error)
+        self._fail(error)
+        raise error
 
     def _write_all(self) -> int:
         with self.lock:

@@ -149,7 +149,8 @@ class Fetcher:
                 self._cancel_all(self.channel)
             more = needed - self._prefetch if self._consumers else needed
             self.channel.set_prefetch(more)
-            consumer = self.channel.consume(self.queue, exclusive=self.exclusive)
+            first = self._consumers[0] if self._consumers else None
+            consumer = self.channel.consume(self.queue, exclusive=self.exclusive, into=first)
             self._consumers.append(consumer)
             self._prefetch, self.failure = needed, None
         consumer.listen(lambda: self._collect(consumer))
