@@ -23,9 +23,7 @@ Place = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-app = typer.Typer(
-    help="Build, follow and drop the search index. It is a projection of the log, and can be rebuilt at any time.", no_args_is_help=True
-)
+app = typer.Typer(help="Build, follow and drop the search index, a projection of the log.", no_args_is_help=True)
 
 
 @contextlib.contextmanager
