@@ -1,4 +1,4 @@
-"""What the figures must reach, told beside the table. Never a test: a machine may be busy."""
+"""The targets of the figures, shown below the tables. Never a test: a machine may be busy."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _no_later_than_durable(result: Result) -> tuple[bool, str]:
 
 def _not_after(result: Result, peers: Iterable[str]) -> tuple[bool, str]:
     best = min((time for name in peers if (time := result.peers[name]) is not None), default=math.inf)
-    return result.remuda <= best, f"{result.remuda:.2f} ms, best of them {best:.2f} ms"
+    return result.remuda <= best, f"{result.remuda:.2f} ms, best peer {best:.2f} ms"
 
 
 def _share(least: float) -> Callable[[Result], tuple[bool, str]]:
@@ -178,7 +178,7 @@ _BUS_LEAST: Final = {"bus/threads/one": 6, "bus/asyncio/one": 6, "bus/processes/
 _SERVER_MUSTS: Final = {
     "durable": (
         ("≥ 3 times RabbitMQ's classic queues", _of_peer("classic", 3)),
-        ("within 12 µs of the server", _server_cost(12)),
+        ("≤ 12 µs of the server's CPU per message", _server_cost(12)),
     ),
     "synced": (("≥ 10 times RabbitMQ's quorum queues", _of_peer("quorum", 10)),),
 }
@@ -189,7 +189,7 @@ MUSTS: Final = (
         for row in SERVER_ROWS
         for demand, check in _SERVER_MUSTS.get(row.split("/")[1], ())
     ),
-    Must("messages for each sync ≥ 0.6 of the window of confirms", SYNC_SHARE, _at_least(0.6)),
+    Must("messages per sync: ≥ 0.6 of the confirm window", SYNC_SHARE, _at_least(0.6)),
     Must(f"{PUBLISH}: ≥ 0.9 of what RabbitMQ carries, or ≥ 2 times best peer", PUBLISH, _as_fast_as_rabbitmq(0.9, 2)),
     *(Must(f"{row}: ≥ 2 times best peer", row, _on_rabbitmq(2)) for row in (CONSUME, END_TO_END)),
     Must("one at a time from 4 guests: ≥ 5 times best peer", "shared/publish/one/4g", _of_best_peer(5)),
@@ -207,11 +207,11 @@ MUSTS: Final = (
     Must("one at a time, 1 publisher, always: ≥ 1 times best peer", "embedded/one/1p/always/200B", _of_best_peer(1)),
     Must("one at a time, 1 publisher, os: ≥ 1.8 times huey", "embedded/one/1p/os/200B", _of_peer("huey", 1.8)),
     Must("one at a time, 8 publishers, os: ≥ 3.5 times huey", "embedded/one/8p/os/200B", _of_peer("huey", 3.5)),
-    Must("one at a time, 1 publisher, always: ≥ 0.8 of the loop", "embedded/one/1p/always/200B", _of_limit(0.8)),
+    Must("one at a time, 1 publisher, always: ≥ 0.8 of the bare loop", "embedded/one/1p/always/200B", _of_limit(0.8)),
     Must("memory, one at a time: ≥ 3 times litequeue", "embedded/one/1p/memory/200B", _of_peer("litequeue", 3)),
     Must("memory, batches of 1000: ≥ 1,000,000 messages/s", "embedded/batch1000/1p/memory/200B", _rate(1_000_000)),
     Must("10 M waiting: < 500 MB resident", BACKLOG, _below(500)),
-    Must("10 M waiting: the head comes as with 1,000", BACKLOG, _steady_head),
+    Must("10 M waiting: pulling the head takes as long as with 1,000", BACKLOG, _steady_head),
     Must("restart with 10 M settled, 10 k live: < 0.5 s", RESTART, _below(0.5)),
     Must("10 M delayed: < 1 GB resident", DELAYED, _below(1000)),
     Must("100 M waiting in batches: < 300 MB resident", BATCHES, _below(300)),
@@ -219,8 +219,8 @@ MUSTS: Final = (
         Must(f"{row}: {demand}", row, check)
         for row in GROW_ROWS
         for demand, check in (
-            (f"≤ {MOST:g} times dearer with the most", _at_most(MOST)),
-            (f"nobody is kept out for more than {LONGEST_MS:g} ms", _lets_others_in),
+            (f"≤ {MOST:g} times the cost at the smallest size", _at_most(MOST)),
+            (f"no hold of the lock above {LONGEST_MS:g} ms", _lets_others_in),
         )
     ),
     *(
@@ -229,13 +229,13 @@ MUSTS: Final = (
         if row not in (LATENCY, FAILING)
         for whom, check, least in (
             ("best durable peer", _of_durable_peers, _BUS_LEAST.get(row, 5)),
-            ("best peer, in memory too", _of_best_peer, 5),
+            ("best peer, in-memory ones included", _of_best_peer, 5),
         )
     ),
     Must("bus/latency, durable: p50 no worse than best durable peer's", LATENCY, _no_later_than_durable),
-    Must("bus/latency, durable: p50 no worse than best peer's, in memory too", LATENCY, _no_later),
-    Must("bus/latency, durable: 1.1 times sooner than dramatiq in memory", LATENCY, _sooner_than("dramatiq", 1.1)),
-    Must("bus/failing, the log shown: ≤ 80 µs of CPU from fetch to retry", FAILING, _at_most(80)),
+    Must("bus/latency, durable: p50 no worse than best peer's, in-memory ones included", LATENCY, _no_later),
+    Must("bus/latency, durable: 1.1 times faster than dramatiq in memory", LATENCY, _sooner_than("dramatiq", 1.1)),
+    Must("bus/failing, with logging: ≤ 80 µs of CPU from fetch to retry", FAILING, _at_most(80)),
     Must("index/sqlite: ≥ 25,000 messages and events/s on one core", SQLITE, _rate(25_000)),
     Must("index/lag: < 2 s behind at 10,000 messages/s", LAG, _below(2)),
     Must("search/words, 10 M bodies: p50 ≤ 50 ms", WORDS, _at_most(50)),
@@ -252,10 +252,10 @@ MUSTS: Final = (
     Must(f"{COMMIT}: ≤ 10 ms for each sealed file", COMMIT, _at_most(10)),
     Must(f"{COMMIT}: ≤ 10 KB for each sealed file", COMMIT, _small_metadata),
     *(Must(f"{row}: ≤ 1.2 times the engine's own files", row, _share(1 / 1.2)) for row in ENGINES),
-    *(Must(f"{row}: no dearer per message for ten times as many", row, _no_faster_than_linear) for row in PIPELINES),
+    *(Must(f"{row}: no more per message with ten times as many", row, _no_faster_than_linear) for row in PIPELINES),
     Must("8 committers: ≥ 0.8 of bare inserts", outbox.PUBLISH_1, _of_limit(0.8)),
-    Must("outbox from end to end: ≥ 3 times pgqueuer", outbox.END_TO_END, _of_best_peer(3)),
-    Must("outbox from end to end: ≥ 0.5 of raw SQL", outbox.END_TO_END, _of_limit(0.5)),
+    Must("outbox, end to end: ≥ 3 times pgqueuer", outbox.END_TO_END, _of_best_peer(3)),
+    Must("outbox, end to end: ≥ 0.5 of raw SQL", outbox.END_TO_END, _of_limit(0.5)),
     Must("from commit to handler: p50 ≤ 25 ms", outbox.LATENCY, _at_most(25)),
 )
 

@@ -1,4 +1,4 @@
-"""The tables of `docs/benchmarks.md` and `docs/comparison.md`, made from the results."""
+"""Writes the tables of `docs/benchmarks.md` and `docs/comparison.md` from the results."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def everything(results: list[Result]) -> str:
             _table(["row", *BROKER_HEADINGS, "bound by"], map(_broker_row, broker), left={0, 8}),
             *_bus_tables(results),
             *_reasons(results),
-            "Ten million messages and more:",
+            "Large queues and logs:",
             _table(["row", "remuda", "details", "bound by"], big, left={0, 2, 3}),
             *_grow_table(grow),
-            "The search index, in messages and events per second, and in milliseconds for the newest 50 of two words:",
+            "The search index: messages and events per second, and milliseconds to find the newest 50 of two words:",
             _table(["row", "remuda", "details", "bound by"], index, left={0, 2, 3}),
             *(
                 [
-                    "HTTP, and the 95th percentile of each page of the dashboard:",
+                    "HTTP, and the 95th percentile of each dashboard page:",
                     _table(["row", "remuda", "details"], [row[:3] for row in http], left={0, 2}),
                 ]
                 if http
@@ -91,8 +91,8 @@ def everything(results: list[Result]) -> str:
                 else []
             ),
             *_server_table(list(filter(is_server, results))),
-            "What it must reach:",
-            _table(["must", "found", "reached"], musts, left={0}),
+            "Targets:",
+            _table(["target", "measured", "met"], musts, left={0}),
         ]
     )
 
@@ -102,8 +102,8 @@ def _server_table(results: list[Result]) -> list[str]:
         return []
     rows = [[*server_cells(result), _bound(result)] for result in results]
     return [
-        "The AMQP server beside RabbitMQ, from the first publish to the last acknowledgement, and the CPU time of the "
-        "server for each message:",
+        "The AMQP server and RabbitMQ: rates from the first publish to the last acknowledgement, and the server's CPU "
+        "time per message:",
         _table(["row", "unit", *SERVER_HEADINGS, "bound by"], rows, left={0, 1, len(SERVER_HEADINGS) + 2}),
     ]
 
@@ -112,7 +112,7 @@ def _grow_table(rows: list[list[str]]) -> list[str]:
     if not rows:
         return []
     return [
-        "What an operation costs with the most there, as a multiple of what it costs with the least:",
+        "The cost of an operation at the largest size, as a multiple of its cost at the smallest:",
         _table(["row", "remuda", "details"], [row[:3] for row in rows], left={0, 2}),
     ]
 
@@ -144,9 +144,9 @@ def _bus_tables(results: list[Result]) -> list[str]:
             _table(["row", *BUS_HEADINGS], [line for result in times for line in _latency_rows(result)], left={0}),
         ]
     tables += [
-        f"A message that fails takes {result.remuda:.0f} µs of CPU from the fetch to the retry that is scheduled, with "
-        f"a log that shows it, {result.settings['µs_without_log']:.0f} without; one that succeeds "
-        f"{result.settings['µs_of_success']:.0f} (`{result.name}`)."
+        f"A failed message costs {result.remuda:.0f} µs of CPU from the fetch to the scheduled retry with logging, "
+        f"{result.settings['µs_without_log']:.0f} µs without; a successful one costs "
+        f"{result.settings['µs_of_success']:.0f} µs (`{result.name}`)."
         for result in failures
     ]
     return tables
@@ -179,7 +179,7 @@ def _warning(results: list[Result]) -> list[str]:
     load = max((result.settings.get("load_at_start", 0) for result in results), default=0)
     if load <= BUSY:
         return []
-    return [f"**The machine was busy with other work (load {load} at the start): even ratios are rough.**"]
+    return [f"**The machine was busy with other work (load {load} at the start), so even ratios are rough.**"]
 
 
 def _broker_row(result: Result) -> list[str]:

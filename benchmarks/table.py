@@ -23,7 +23,7 @@ OUTBOX_HEADINGS: Final = ("remuda", *OUTBOX_PEERS, "to best peer", "raw SQL", "t
 
 SERVER_PEERS: Final = ("classic", "quorum")
 SERVER_HEADINGS: Final = (
-    "remuda", "RabbitMQ, classic", "RabbitMQ, quorum", "to classic", "to quorum", "µs of the server", "RabbitMQ's",
+    "remuda", "RabbitMQ, classic", "RabbitMQ, quorum", "to classic", "to quorum", "CPU µs/message", "RabbitMQ's",
 )  # fmt: skip
 
 SPARK_PEERS: Final = (NATIVE, BATCH_SOURCE)
@@ -35,12 +35,12 @@ def is_bus(result: Result) -> bool:
 
 
 def broker_table(results: Iterable[Result]) -> Table:
-    table = Table(title="The broker beside its peers and a bare loop (more is better, but for seconds and MB)")
+    table = Table(title="The broker, its peers and a bare loop (more is better, except for seconds and MB)")
     return _filled(table, BROKER_HEADINGS, (broker_cells(result) for result in results))
 
 
 def bus_table(results: Iterable[Result]) -> Table:
-    table = Table(title="The bus beside its peers (more is better, but for ms); only Remuda and huey are durable")
+    table = Table(title="The bus and its peers (more is better, except for ms); only Remuda and huey are durable")
     return _filled(table, BUS_HEADINGS, (bus_cells(result) for result in results))
 
 
@@ -50,14 +50,12 @@ def spark_table(results: Iterable[Result]) -> Table:
 
 
 def outbox_table(results: Iterable[Result]) -> Table:
-    table = Table(
-        title="The outbox on PostgreSQL with fsync on, beside its peers and raw SQL (more is better, but for ms)"
-    )
+    table = Table(title="The outbox on PostgreSQL with fsync on, its peers and raw SQL (more is better, except for ms)")
     return _filled(table, OUTBOX_HEADINGS, (outbox_cells(result) for result in results))
 
 
 def server_table(results: Iterable[Result]) -> Table:
-    table = Table(title="The AMQP server beside RabbitMQ, with the same clients, and what a message costs each server")
+    table = Table(title="The AMQP server and RabbitMQ with the same clients, and the cost of a message for each server")
     return _filled(table, SERVER_HEADINGS, (server_cells(result) for result in results))
 
 
@@ -130,9 +128,9 @@ def ratio(result: Result) -> str:
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
-    table = Table(title="What it must reach")
-    table.add_column("must")
-    table.add_column("found", justify="right")
+    table = Table(title="Targets")
+    table.add_column("target")
+    table.add_column("measured", justify="right")
     table.add_column("")
     for finding in findings:
         verdict = "[green]pass[/]" if finding.holds else "[red]fail[/]"

@@ -1,1 +1,1 @@
-"""Remuda in use: one small file per capability, and a shop that shows them together."""
+"""Remuda in use: one small file per feature, and a shop that combines them."""

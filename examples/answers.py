@@ -1,4 +1,4 @@
-"""What a handler can say besides returning or failing: again, not now, never, not mine."""
+"""What a handler can answer besides success and failure: retry, not now, invalid, not interested."""
 
 from tempfile import TemporaryDirectory
 
@@ -13,11 +13,11 @@ door = iter(["closed", "open"])
 def deliver(parcel: str, attempt: Attempt) -> None:
     match parcel:
         case "heavy" if attempt == 1:
-            raise Retry("need a second pair of hands")  # counts as an attempt; after="5m" would wait
+            raise Retry("we need a second pair of hands")  # counts as an attempt; after="5m" would wait
         case "early" if next(door) == "closed":
             raise NotNow("the shop is closed")  # does not count
         case "ticking":
-            raise Reject("this is no parcel")  # kept as invalid
+            raise Reject("this is not a parcel")  # kept as invalid
         case "letter":
             raise NotInterested("letters go by bicycle")  # kept as unwanted
     print(f"{parcel} delivered at attempt {attempt}")

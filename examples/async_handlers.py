@@ -1,4 +1,4 @@
-"""Coroutines as handlers: `threads=10` lets ten of them wait at once. Publishing works from coroutines too."""
+"""Coroutines as handlers: with `threads=10`, ten run at once. Coroutines can publish too."""
 
 import asyncio
 import time

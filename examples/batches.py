@@ -1,4 +1,4 @@
-"""Batches: publish many messages at the price of one, and handle them by the list."""
+"""Batches: publish many messages for about the cost of one, and handle them as a list."""
 
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory

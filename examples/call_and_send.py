@@ -1,4 +1,4 @@
-"""Besides `publish`: `call` waits for the answer of a worker, `send` runs the handlers here and now."""
+"""Besides `publish`: `call` waits for a worker's reply, `send` runs the handlers here and now."""
 
 from tempfile import TemporaryDirectory
 

@@ -1,4 +1,4 @@
-"""Callbacks: the handler's answer is published to a topic, and whoever listens there can undo what came before."""
+"""Callbacks: the handler's return value is published to a topic, where a later step can undo an earlier one."""
 
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory

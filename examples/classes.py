@@ -1,4 +1,4 @@
-"""Methods as handlers: an object with its own means, registered as a whole. Queues are named `Class.method`."""
+"""Methods as handlers: register an object with its own state. Queues are named `Class.method`."""
 
 from tempfile import TemporaryDirectory
 

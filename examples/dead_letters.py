@@ -1,4 +1,4 @@
-"""Dead letters: what cannot be handled is kept with its reason, and goes back to work when the cause is mended."""
+"""Dead letters: messages that fail for good are kept with the reason, and sent back once the cause is fixed."""
 
 from tempfile import TemporaryDirectory
 
@@ -6,12 +6,12 @@ from remuda import Bus
 
 data = TemporaryDirectory()
 bus = Bus(data.name)
-mended = False
+fixed = False
 
 
 @bus.subscribe("invoice", queue="print", retry="never")
 def print_invoice(number: int) -> None:
-    if not mended:
+    if not fixed:
         raise OSError("out of paper")
     print(f"invoice {number} printed")
 
@@ -22,11 +22,11 @@ with data, bus:
     for letter in bus.dead_letters("print"):
         print(f"dead: {letter.topic} {letter.body.decode()}, {letter.reason}")
 
-    mended = True
+    fixed = True
     print("reprocessed:", bus.reprocess("print", reason="paper", who="ada"))
     bus.run(until_idle=True)
 
-    # Nobody listens here; the message is kept all the same, and can be reprocessed once somebody does.
+    # Nobody subscribes to this topic. The message is kept anyway, and can be reprocessed once somebody does.
     bus.publish("invioce", 4)
     bus.run(until_idle=True)
     print("unrouted:", bus.dead_letters("remuda.unrouted")[0].reason)

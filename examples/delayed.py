@@ -1,4 +1,4 @@
-"""Delayed messages wait on the disk until their time; expired ones are not handled any more."""
+"""Delayed messages wait on disk until they are due; expired ones are not handled."""
 
 import time
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Failover: after the last attempt a message goes on in another queue, with a fresh schedule."""
+"""Failover: after its last attempt a message moves to another queue, with a fresh retry schedule."""
 
 from tempfile import TemporaryDirectory
 

@@ -1,6 +1,6 @@
 """FastAPI and SQLAlchemy: an order and its message are committed together, or neither is.
 
-With PostgreSQL only the two URLs change. In production run `uvicorn app:app` and, beside it, `remuda run app:bus`.
+With PostgreSQL, only the two URLs change. In production, run `uvicorn app:app` and, beside it, `remuda run app:bus`.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def place(number: int, db: Annotated[AsyncSession, Depends(session)]) -> N
     await db.flush()
     await bus.publish_async("order.placed", number, transaction=db)
     if number == 13:
-        raise HTTPException(409, "nobody wants this one")  # and the row and the message are gone
+        raise HTTPException(409, "nobody wants this one")  # rolls back both the row and the message
 
 
 @bus.subscribe("order.placed")

@@ -1,4 +1,4 @@
-"""Groups and wildcards: one message for each group, whoever of it is free; `*` is one word, `#` any number."""
+"""Groups and wildcards: each group gets every message once; `*` matches one word, `#` any number."""
 
 from tempfile import TemporaryDirectory
 

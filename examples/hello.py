@@ -1,4 +1,4 @@
-"""The first minute: publish a message and handle it. It is on the disk before `publish` returns."""
+"""The first minute: publish a message and handle it. It is on disk before `publish` returns."""
 
 from tempfile import TemporaryDirectory
 

@@ -10,7 +10,7 @@ from remuda.bus.observing.metrics import Metrics
 data = TemporaryDirectory()
 metrics = Metrics(CollectorRegistry())
 bus = Bus(data.name, middleware=[metrics])
-metrics.watch(bus)  # the depth of queues too; metrics.serve(9100) answers Prometheus
+metrics.watch(bus)  # the queues' metrics too; metrics.serve(9100) serves Prometheus
 
 
 @bus.subscribe("order.placed", queue="ship", retry="never")

@@ -1,4 +1,4 @@
-"""Middleware: around every publish and every call. It may change messages, give values to handlers, or catch errors."""
+"""Middleware wraps every publish and every call. It can change messages, provide values, or catch errors."""
 
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,21 +9,21 @@ from remuda import Bus, Context, Handled, Message, Middleware
 
 
 class Database:
-    """Stands for a connection that handlers need."""
+    """Stands in for a connection that handlers need."""
 
     def find(self, number: int) -> str:
         return f"customer {number}"
 
 
 class Signed(Middleware):
-    """Adds a header to all that is published."""
+    """Adds a header to every published message."""
 
     def before_publish(self, message: Message) -> Message:
         return msgspec.structs.replace(message, headers={**message.headers, "signed-by": "shop"})
 
 
 class GivesDatabase(Middleware):
-    """Handlers that ask for a `Database` get one."""
+    """Provides a `Database` to handlers that ask for one."""
 
     provides = (Database,)
 
@@ -32,7 +32,7 @@ class GivesDatabase(Middleware):
 
 
 class Forgives(Middleware):
-    """A customer that does not exist is no reason to try again."""
+    """Treats a missing customer as handled: a retry would not help."""
 
     def handle_error(self, context: Context, error: BaseException) -> Handled | None:
         return Handled(None) if isinstance(error, LookupError) else None

@@ -1,4 +1,4 @@
-"""Processes: for code that needs a whole core, or that may crash. A crash is one failed attempt of that one message."""
+"""Processes: for code that needs a whole core or may crash. A crash costs that one message one attempt."""
 
 import os
 from tempfile import TemporaryDirectory
@@ -7,10 +7,10 @@ from remuda import Bus
 
 
 def decode(picture: str) -> None:
-    """Stands for a library that takes the whole process down."""
+    """Stands in for a library that crashes the whole process."""
     if picture == "broken.png":
         os._exit(11)
-    print(f"{picture} decoded in a process of its own", flush=True)
+    print(f"{picture} decoded in its own process", flush=True)
 
 
 def main() -> None:
@@ -23,6 +23,6 @@ def main() -> None:
         print("broken.png:", bus.broker.message(broken).queues[0].reason)
 
 
-# Processes import this file anew, so what starts them must not run at import.
+# Worker processes import this file again, so starting them must not happen at import.
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Below the bus: the broker's queues, with limits, priorities, expiry, and deliveries that you answer yourself."""
+"""Below the bus: the broker's queues, with limits, priorities, delayed retries and deliveries you answer yourself."""
 
 from tempfile import TemporaryDirectory
 

@@ -1,4 +1,4 @@
-"""Retries: a handler that fails is tried again by its schedule. Attempts are counted on the disk, when they start."""
+"""Retries: a handler that fails is retried on its schedule. Attempts are counted on disk when they start."""
 
 from tempfile import TemporaryDirectory
 

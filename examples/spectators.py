@@ -1,4 +1,4 @@
-"""Spectators: read everything that ever happened from the log, from any offset, without taking part."""
+"""Spectators: read everything that ever happened from the log, from any offset, without consuming anything."""
 
 from tempfile import TemporaryDirectory
 
@@ -24,5 +24,5 @@ with data, bus:
             print(f"message {message.name} {message.body.decode()}")
     for events in spectator.events():
         for event in events.rows:
-            last = event.first + event.count - 1  # neighbours that fare alike share an event
+            last = event.first + event.count - 1  # adjacent messages with the same fate share an event
             print(f"event   {event.queue} {event.first}-{last} {event.state.name.lower()} {event.reason or ''}")

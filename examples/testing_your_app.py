@@ -1,8 +1,8 @@
-"""Tests of your own: `bus.testing()` is the same bus in memory, with a clock that the test moves."""
+"""Testing your handlers: `bus.testing()` is the same bus in memory, with a clock that the test moves."""
 
 from remuda import Bus
 
-bus = Bus("data")  # nothing is opened until it is used
+bus = Bus("data")  # opens nothing until it is used
 outbox: list[str] = []
 
 

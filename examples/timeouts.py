@@ -23,7 +23,7 @@ async def slow_coroutine(name: str) -> None:
 
 @bus.subscribe("report")
 def quick(name: str) -> None:
-    print(f"{name}: others are not held up")
+    print(f"{name}: other handlers are not held up")
 
 
 with data, bus:

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: pip install "remuda[tracing]". One trace runs through all that a message causes."""
+"""OpenTelemetry traces: pip install "remuda[tracing]". One trace covers everything a message causes."""
 
 from collections.abc import Sequence
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ from remuda.bus.observing.tracing import Tracing
 
 
 class Printer(SpanExporter):
-    """Stands for the exporter of your choice."""
+    """Stands in for the exporter of your choice."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         for span in spans:

@@ -1,7 +1,7 @@
 """A task worker on RabbitMQ. Set REMUDA_WORKER_URL if yours is not on this machine; run it with
 
-python examples/worker.py                      # sends three tasks, works on them, and shows the answers
-remuda worker examples.worker:worker           # works until Ctrl-C
+python examples/worker.py                      # sends three tasks, runs them, and shows the results
+remuda worker examples.worker:worker           # runs until Ctrl-C
 """
 
 import json
@@ -14,14 +14,14 @@ from remuda.worker.tasks import encode_task, parse_task
 
 
 class WordCounter:
-    """Counts words, but only one text at a time in its first second."""
+    """Counts words; refuses the task `late` during its first second."""
 
     def __init__(self) -> None:
         self._opens = time.monotonic() + 1
 
     def accept(self, task: Task) -> Work:
         if task.classifier != "WordCount":
-            raise InvalidTask(f"{task.classifier} is none of my business")
+            raise InvalidTask(f"{task.classifier} is not a task for this worker")
         if task.id == "late" and time.monotonic() < self._opens:
             raise NotNow("still warming up")
         return lambda: Result(json.dumps({"words": len(task.data.split())}).encode())

@@ -1,9 +1,9 @@
-"""Plays a day in the shop, section by section: what happened to every message, the report, the data pipeline.
+"""Plays a day in the shop, scene by scene: what happened to every message, the report, the data pipeline.
 
     python -m examples.shop [--keep] [DIR]
 
-With a directory the messages stay there, to be looked at with `remuda queues DIR` and the like. With `--keep` the
-dashboard stays up until Ctrl-C.
+With a directory, the messages stay there for `remuda queues DIR` and other commands. With `--keep`, the dashboard
+stays up until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Shop:
 
 
 class Lines(logging.Handler):
-    """Shows what the bus says of failures."""
+    """Shows what the bus logs about failures."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)
@@ -67,27 +67,23 @@ class Lines(logging.Handler):
 
 def play(shop: Shop) -> None:
     bus = shop.bus
-    shop.scene(
-        "Publishing", "An order is placed, in a transaction of the shop's database. Five services do their part."
-    )
+    shop.scene("Publishing", "An order is placed in a transaction of the shop's database. Five services do their part.")
     shop.orders.place(Order(1, "teapot", 30))
     shop.settle()
 
-    shop.scene("Retries", "The bank does not answer at first. The message is tried again by its schedule.")
+    shop.scene("Retries", "The bank does not answer at first. The message is retried on its schedule.")
     shop.orders.place(Order(2, "teapot", 30))
     shop.settle()
 
-    shop.scene("A timeout", "The packing robot hangs. After half a second it is interrupted, and tried again.")
+    shop.scene("A timeout", "The packing robot hangs. After half a second the handler is interrupted, then retried.")
     shop.orders.place(Order(3, "lamp", 80))
     shop.settle()
 
-    shop.scene("A failover", "The drone cannot fly. After its last attempt the parcel goes on in the queue of the van.")
+    shop.scene("A failover", "The drone cannot fly. After the last attempt the parcel moves to the van's queue.")
     shop.orders.place(Order(4, "teapot", 30, express=True))
     shop.settle()
 
-    shop.scene(
-        "A compensation", "The bank refuses. Its answer comes back by callback, and what was reserved is put back."
-    )
+    shop.scene("A compensation", "The bank refuses. Its answer arrives by callback, and the reservation is undone.")
     shop.orders.place(Order(5, "piano", 9000))
     shop.settle(0)
     shop.tell(f"pianos in stock: {shop.warehouse.stock['piano']}")
@@ -98,15 +94,15 @@ def play(shop: Shop) -> None:
     shop.settle()
     shop.courier.printer_works = True
     count = bus.reprocess("Courier.label", reason="label printer", who="ada")
-    shop.tell(f"ada has mended the printer and reprocesses what died of it: {count} message")
+    shop.tell(f"ada has fixed the printer and reprocesses what it killed: {count} message")
     shop.settle()
 
-    shop.scene("Nothing is lost", "A body that is no order, and a topic that nobody listens to: both are kept.")
-    bus.publish("order.placed", {"number": 7, "oops": "this is no order"})
+    shop.scene("Nothing is lost", "A body that is not an order, and a topic without subscribers: both are kept.")
+    bus.publish("order.placed", {"number": 7, "oops": "this is not an order"})
     bus.publish("order.plaecd", Order(8, "teapot", 30))
     shop.settle()
 
-    shop.scene("Later", "A delayed message waits on the disk until its time has come.")
+    shop.scene("Later", "A delayed message waits on disk until it is due.")
     bus.publish("review.wanted", Order(1, "teapot", 30), delay="1500ms")
     shop.settle()
 
@@ -136,15 +132,15 @@ def tell(shop: Shop, lake: Path, page: Path) -> None:
     console.print()
     console.print(report.table(found))
     kept = sum(line.end not in ("done", "moved on") for line in found)
-    console.print(f"{len(found) - kept} ended well; {kept} are kept, with their reason, for someone to look at.")
-    shop.scene("The same in figures", "This is `remuda report`; for a large log, Spark computes it.\n")
+    console.print(f"{len(found) - kept} succeeded; {kept} are kept, with their reason, for someone to look at.")
+    shop.scene("The same in figures", "This is `remuda report`; for a large log, Spark counts.\n")
     figures.show(directory, page, console)
     shop.scene("The data pipeline", "Spark reads the log, beside the running broker, and builds tables in a lake.")
     pipeline.show(directory, lake, console)
 
 
 def page_to_keep() -> Path:
-    """A file that stays, where the messages do not."""
+    """A file that stays even though the messages do not."""
     handle, name = tempfile.mkstemp(prefix="remuda-shop-", suffix=".html")
     os.close(handle)
     return Path(name)

@@ -1,4 +1,4 @@
-"""The shop's messages in figures: what `remuda report` tells of its log."""
+"""The shop's messages in figures: `remuda report` on its log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from remuda.spark.report import Wish, make_report, print_report, write_page
 
 
 def show(directory: str, page: Path, console: Console) -> None:
-    """Print the short form and write the page; where that is not possible, one line says why."""
+    """Print the short form and write the page, or print one line that says why not."""
     try:
         with console.status("counting") if console.is_terminal else nullcontext():
             report = make_report(Wish(url=directory))
         write_page(page, report)
     except RemudaError as error:
         page.unlink(missing_ok=True)
-        console.print(f"The report was left out: {error}", markup=False)
+        console.print(f"The report was skipped: {error}", markup=False)
         return
     print_report(report, console, short=True)
     console.print(f"With charts: {page}", markup=False)

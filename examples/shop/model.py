@@ -1,4 +1,4 @@
-"""What the shop's messages say."""
+"""The bodies of the shop's messages."""
 
 from __future__ import annotations
 

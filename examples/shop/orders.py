@@ -10,7 +10,7 @@ from remuda.outbox import Outbox
 
 
 class Orders:
-    """A table of orders, in the file that is the outbox too."""
+    """A table of orders, in the same file as the outbox."""
 
     def __init__(self, bus: Bus, path: str) -> None:
         self._bus = bus
@@ -25,7 +25,7 @@ class Orders:
             self._bus.publish("order.placed", order)
 
     def are_sent(self) -> bool:
-        """Whether all messages of committed orders have left."""
+        """Whether all messages of committed orders have been sent."""
         return self.outbox.relay.is_idle()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What happened to every message, told from the log."""
+"""What happened to every message, read from the log."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def table(found: list[Line]) -> Table:
 
 
 def console() -> Console:
-    """As wide as the terminal; wide enough for the table where there is none."""
+    """As wide as the terminal; without one, wide enough for the table."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(width=160, highlight=False)
 
@@ -95,7 +95,7 @@ def _end(state: State) -> str:
 
 
 def _tale(events: list[Event]) -> Iterator[str]:
-    """What is worth telling, with repetitions counted."""
+    """The notable events, with repetitions counted."""
     for words, same in groupby(filter(None, map(_words, events))):
         times = len(list(same))
         yield words if times == 1 else f"{times} times {words}"

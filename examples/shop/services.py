@@ -1,4 +1,4 @@
-"""The shop's services. Each method is a handler with a queue of its own, named `Class.method`."""
+"""The shop's services. Each method is a handler with its own queue, named `Class.method`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Warehouse:
 
 
 class Bank:
-    """Answers late, and not always with yes."""
+    """Answers late, and not always with a yes."""
 
     @handles("payment.due", retry=["300ms", "700ms", "2s"])
     def charge(self, order: Order, attempt: Attempt) -> Payment:
@@ -42,7 +42,7 @@ class Bank:
 
 
 class Counter:
-    """Goes on with what the bank answered, or undoes what was done before."""
+    """Continues after the bank's answer, or undoes what was done before."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -53,7 +53,7 @@ class Counter:
 
 
 class Courier:
-    """Delivers by drone where the customer asked for it, else by van."""
+    """Delivers by drone if the customer asked for it, otherwise by van."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -75,7 +75,7 @@ class Courier:
 
 
 class Customer:
-    """Hears of everything that becomes of an order."""
+    """Receives news of every order."""
 
     def __init__(self) -> None:
         self.letters: list[str] = []

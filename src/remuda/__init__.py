@@ -1,4 +1,4 @@
-"""Remuda: a message bus that starts inside your process and grows without a change to your code."""
+"""Remuda: a durable message bus that runs inside your process and grows without a change to your code."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The names of `remuda`, and where they are."""
+"""The public API: everything that `import remuda` offers."""
 
 from remuda.broker.opening import open_async_broker, open_broker
 from remuda.bus.broker_api import MessageFilter

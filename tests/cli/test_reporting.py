@@ -91,7 +91,7 @@ def test_without_arrow_the_shop_leaves_its_report_out(data: str, folder: Path) -
         env={**os.environ, "PYTHONPATH": path}, cwd=folder,
         capture_output=True, text=True, timeout=100, check=True,
     )  # fmt: skip
-    assert " ".join(done.stdout.split()).startswith("The report was left out: the report needs NumPy")
+    assert " ".join(done.stdout.split()).startswith("The report was skipped: the report needs NumPy")
 
 
 def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:

@@ -31,7 +31,7 @@ def test_the_example(broker_url: str) -> None:
     assert set(done.stdout.splitlines()) == {
         'early RESULT_SUCCESS {"words": 4}',
         'late RESULT_SUCCESS {"words": 5}',
-        "other INVALID_TASK Translate is none of my business",
+        "other INVALID_TASK Translate is not a task for this worker",
     }
 
 

@@ -1,1 +1,1 @@
-"""Brokers: one port, and behind it the embedded broker, which is a core, a log and one writer."""
+"""Brokers: one port and its implementations; the embedded broker is a core, a log and one writer."""

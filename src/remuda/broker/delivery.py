@@ -1,4 +1,4 @@
-"""Messages in a consumer's hands, and what it can say of them. One class for threads, one for coroutines."""
+"""Deliveries: messages given to a consumer, and its answers. One class for threads, one for coroutines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Settle = Callable[["BaseDelivery[R]", Settlement, Runs | None, bool], R]
 
 
 class PlainHanded:
-    """What a delivery is made of. In C where that could be built."""
+    """The fields of a delivery. In C where that could be built."""
 
     __slots__ = (
         "_begin", "_dispatch", "_offsets", "_settle", "_track", "consumer", "lease", "messages", "queue", "runs",
@@ -54,7 +54,7 @@ else:
 class BaseDelivery(Handed, Generic[R]):
     """A delivery of one or more messages, guarded by a lease.
 
-    Every answer may name some rows of the delivery; without them it is for all. It gives how many messages it
+    An answer may name some rows of the delivery; by default it applies to all. It returns how many messages it
     settled: none, if it came too late or for the second time.
     """
 
@@ -71,12 +71,12 @@ class BaseDelivery(Handed, Generic[R]):
 
     @property
     def deadline(self) -> int:
-        """When the answer is due, in microseconds since the epoch, unless the delivery is renewed."""
+        """When the lease ends, in microseconds since the epoch, unless the delivery is renewed."""
         return self._dispatch.deadline
 
     @property
     def remaining(self) -> tuple[int, int]:
-        """Messages that still waited, with a priority above 0 and without, for a pull that asked."""
+        """For a pull that asked: how many messages were still waiting, with a priority above 0 and without."""
         return self._dispatch.remaining
 
     @property
@@ -96,7 +96,7 @@ class BaseDelivery(Handed, Generic[R]):
 
     @property
     def attempts(self) -> list[int]:
-        """How often each message has been attempted, this time included."""
+        """How often each message has been attempted, including this time."""
         attempts = self._dispatch.attempts
         if len(self.runs) == 1:
             return attempts * self.runs[0][1]
@@ -104,7 +104,7 @@ class BaseDelivery(Handed, Generic[R]):
 
     @property
     def redelivered(self) -> list[bool]:
-        """Whether each message was delivered before, also where that did not count as an attempt."""
+        """Whether each message was delivered before, even if that did not count as an attempt."""
         redelivered = self._dispatch.redelivered
         if not redelivered:
             return [False] * len(self)
@@ -112,15 +112,15 @@ class BaseDelivery(Handed, Generic[R]):
 
     @property
     def arrivals(self) -> list[str | None]:
-        """Why each message came here from another queue, such as `expired in orders`; None for one that did not."""
+        """Why each message came here from another queue, such as `expired in orders`; None if it did not."""
         arrivals = self._dispatch.arrivals
         if not arrivals:
             return [None] * len(self)
         return [arrivals.get(offset) for offset in self.offsets]
 
     def begin(self, rows: Iterable[int]) -> None:
-        """These rows are worked on from now on. A consumer that says so is charged, if the whole process is killed,
-        with attempts of those alone; one that says nothing, with all of the delivery."""
+        """Mark these rows as begun. If the process is killed, only rows marked as begun count as attempted; without any
+        mark, the whole delivery does."""
         most = len(self.messages.bodies)
         if type(rows) is not list or len(rows) != 1 or type(rows[0]) is not int or not 0 <= rows[0] < most:
             rows = self._checked(rows)
@@ -133,7 +133,7 @@ class BaseDelivery(Handed, Generic[R]):
             begin(first + row if row < count else self._known_offsets()[row])
 
     def ack(self, rows: Iterable[int] | None = None) -> R:
-        """Done."""
+        """Success."""
         runs = None if rows is None else self._runs_of(rows)
         settled: R = self._settle(self, Settlement(_ACK, None, None, self.consumer), runs, True)
         return settled
@@ -146,7 +146,7 @@ class BaseDelivery(Handed, Generic[R]):
         front: bool | None = None,
         counted: bool | None = None,
     ) -> R:
-        """Failed: the queue's `put_back` decides what follows, unless the answer says where it goes back to."""
+        """Failure: the queue's `put_back` decides what follows, unless the answer says where the message goes."""
         return self._answer(Outcome.NACK, rows, reason=reason, front=front, counted=counted)
 
     def retry(
@@ -158,7 +158,7 @@ class BaseDelivery(Handed, Generic[R]):
         detail: str | None = None,
         front: bool | None = None,
     ) -> R:
-        """Failed: again after a while."""
+        """Failure: retry after a while."""
         return self._answer(Outcome.RETRY, rows, after=after, reason=reason, detail=detail, front=front)
 
     def release(
@@ -174,11 +174,11 @@ class BaseDelivery(Handed, Generic[R]):
         return self._answer(Outcome.RELEASE, rows, after=after, reason=reason, front=front, counted=counted)
 
     def invalid(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
-        """Never to be understood."""
+        """The message is invalid and will never be understood."""
         return self._answer(Outcome.INVALID, rows, reason=reason)
 
     def not_interested(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> R:
-        """Not for this consumer."""
+        """The message is not for this consumer."""
         return self._answer(Outcome.NOT_INTERESTED, rows, reason=reason)
 
     def dead(
@@ -189,12 +189,12 @@ class BaseDelivery(Handed, Generic[R]):
         to: str | None = None,
         detail: str | None = None,
     ) -> R:
-        """Give up: the message is parked here or, with `to`, moves on to another queue."""
+        """Give up: the message is parked here or, with `to`, moves to another queue."""
         return self._answer(Outcome.DEAD, rows, reason=reason, to=to, detail=detail)
 
     def answer(self, settlement: Settlement, rows: Iterable[int] | None = None, *, wait: bool = True) -> R:
-        """Any answer, as a value. Without `wait` it may return before the answer is kept, which soon follows: a crash
-        in between delivers the messages again."""
+        """Give any answer, as a value. Without `wait`, it may return shortly before the answer is stored: a crash in
+        between delivers the messages again."""
         checked = checks.checked_settlement(settlement, self.consumer)
         runs = None if rows is None else self._runs_of(rows)
         settled: R = self._settle(self, checked, runs, read_flag("wait", wait))

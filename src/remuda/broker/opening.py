@@ -1,4 +1,4 @@
-"""From a URL to a broker: a path or `file://` is a directory, `memory://` leaves nothing, `amqp://` is RabbitMQ."""
+"""Opens the broker at a URL: a path or `file://` is a directory, `memory://` leaves nothing, `amqp://` is RabbitMQ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_broker(
 ) -> EmbeddedBroker:
     """Open the broker at `url` for use from threads. Options are those of `BrokerOptions`.
 
-    Those at `amqp://` have the port and nothing beside it.
+    A broker at `amqp://` has only the methods of the port.
     """
     if _is_rabbitmq(url):
         return cast("EmbeddedBroker", _rabbit(url, extensions, clock, options))
@@ -77,7 +77,7 @@ async def open_async_broker(
 
 
 def check_opening(url: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
-    """Raise `InvalidOption` for a URL or for options that no broker takes. Opens nothing."""
+    """Raise `InvalidOption` for a URL or options that no broker accepts. Opens nothing."""
     parse_url(url)
     BrokerOptions.parse(**{name: value for name, value in options.items() if name not in _PARTS})
 

@@ -1,4 +1,4 @@
-"""What a broker can be told when it is opened, checked at once."""
+"""Options for opening a broker, checked at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from remuda.model.options import QueueOptions, read_duration, read_enum
 
 
 class Sync(StrEnum):
-    """When the log is forced to disk."""
+    """When the log is synced to disk."""
 
     ALWAYS = "always"
     """Before anything is confirmed: survives a power loss."""
     INTERVAL = "interval"
-    """Every `sync_interval`: a power loss may cost what came since."""
+    """Every `sync_interval`: a power loss may cost what came since the last sync."""
     OS = "os"
-    """When the system likes to: survives the end of the process, not of the machine."""
+    """When the operating system decides: survives the end of the process, not of the machine."""
 
 
 class BrokerKwargs(TypedDict, total=False):
@@ -51,7 +51,7 @@ class BrokerKwargs(TypedDict, total=False):
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of a broker. Durations are microseconds; `BrokerOptions.parse` takes them as people write them."""
+    """The options of a broker. Durations are microseconds; `BrokerOptions.parse` accepts them as people write them."""
 
     sync: Sync = Sync.ALWAYS
     sync_interval: int = SECOND
@@ -70,13 +70,13 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool = True
     """Whether other processes may use the directory at the same time."""
     group: bool = False
-    """Whether the group of the directory may use it too, not its owner alone."""
+    """Whether the directory's group may use it too, not only its owner."""
     force_network: bool = False
     """Whether to open a directory on a network file system, where locks may not hold."""
     lake: tuple[str, ...] = ()
-    """Formats of lakehouse tables that are kept over the sealed files: `delta`, `iceberg` or `both`."""
+    """Formats of the lakehouse tables over the sealed files: `delta`, `iceberg` or `both`."""
     collect_after_archive: str | None = None
-    """The folder of a lake: nothing is collected before the pipeline `archive` has put it there."""
+    """A lake's folder: nothing is collected before the pipeline `archive` has stored it there."""
 
     @classmethod
     def parse(cls, **options: Any) -> BrokerOptions:

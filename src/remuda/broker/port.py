@@ -1,6 +1,7 @@
-"""The port: what every broker can do, for threads and for coroutines. Applications see this and a URL, nothing else.
+"""The port: the operations of every broker, for threads and for coroutines. Applications see only this and a URL.
 
-It is split by who uses it. A broker that cannot do a thing raises `Unsupported` with its name before anything happens.
+It is split by user. A broker that does not support an operation raises `Unsupported`, with its name, before anything
+happens.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from remuda.model.routing import Binding, ExchangeKind
 
 
 class Subscription(Protocol):
-    """Deliveries to one consumer. Closing it puts back what was not answered."""
+    """Deliveries to one consumer. Closing it returns unanswered messages to the queue."""
 
     @property
     def consumer(self) -> str: ...
     @property
     def differs(self) -> Differences:
-        """Options asked for that the queue does not have, as they stand."""
+        """The requested options that the queue does not have, with the values it has instead."""
         ...
 
     def receive(self, timeout: Duration | None = None) -> Delivery | None: ...
     def set_credit(self, credit: int) -> None: ...
     def __iter__(self) -> Iterator[Delivery]: ...
     def close(self, *, keep: bool = False) -> None:
-        """With `keep`, what was not answered stays in hand until it is."""
+        """With `keep`, unanswered messages stay with the consumer until it answers them."""
         ...
 
     def __enter__(self) -> Subscription: ...
@@ -43,27 +44,27 @@ class Subscription(Protocol):
 
 class RunLedger(Protocol):
     """What all processes agree on about the runs of schedules. A broker that cannot refuse a second message with the
-    same id has one as its attribute `runs`."""
+    same id has one, in its attribute `runs`."""
 
     def is_planned(self, schedule: str, due: int) -> bool:
-        """Whether a message for this run was published, as far as is known here."""
+        """Whether a message for this run was published, as far as this process knows."""
         ...
 
     def plan(self, schedule: str, due: int) -> None:
-        """A message for this run was published."""
+        """Record that a message for this run was published."""
         ...
 
     def planned(self) -> dict[str, int]:
-        """By schedule, when the newest run is due that was planned."""
+        """For each schedule, when its newest planned run is due."""
         ...
 
     def begin(self, schedule: str, due: int, copy: str) -> bool:
-        """Whether this copy of the run's message may run: the first that asked may, and may again."""
+        """Whether this copy of the run's message may run: only the first copy that asked may, any number of times."""
         ...
 
 
 class Publisher(Protocol):
-    """For those who send. Verbs take and give batches; one message is a batch of one."""
+    """For publishers. Methods take batches; one message is a batch of one."""
 
     def publish(
         self,
@@ -75,20 +76,20 @@ class Publisher(Protocol):
         timeout: Duration | None = None,
         raise_refusals: bool = True,
     ) -> Receipt:
-        """Take in messages, to the queues of their topics or to `queue` alone, and return when they are kept.
+        """Publish messages to the queues of their topics, or only to `queue`, and return when they are stored.
 
-        With `unbound`, only the channels of their topics get them, and what no channel wants goes to that queue.
-        What kept means is each queue's `commit_when`. `timeout` limits the wait for a consumer, where it asks for one.
+        Each queue's `commit_when` defines what stored means; `timeout` limits the wait if that includes a consumer.
+        With `unbound`, only the channels of their topics get them; messages that no channel wants go to that queue.
         """
         ...
 
     def route(self, router: str, messages: Publishable, *, timeout: Duration | None = None) -> Receipt:
-        """Publish copies through a router. What was refused, and what no binding took, stands in the receipt."""
+        """Publish copies through a router. The receipt lists what was refused and what no binding took."""
         ...
 
 
 class Consumer(Protocol):
-    """For those who receive."""
+    """For consumers."""
 
     def subscribe(
         self,
@@ -101,15 +102,15 @@ class Consumer(Protocol):
         options: Options = None,
         priority: int = 0,
     ) -> Subscription:
-        """Take messages of a queue as they come, up to `batch` per delivery and `credit` unanswered ones (by default
-        one batch). Consumers of one `group`, also of several queues, share one credit. Those of a higher `priority`
-        are served first."""
+        """Receive a queue's messages as they arrive, up to `batch` per delivery and `credit` unanswered ones (by
+        default one batch). Consumers of one `group` share one credit, even across queues. Consumers with a higher
+        `priority` are served first."""
         ...
 
     def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
     ) -> Subscription:
-        """Subscribe to topics by prefix, in a channel of one's own."""
+        """Subscribe to topics by prefix, in a channel of your own."""
         ...
 
     def pull(
@@ -122,16 +123,16 @@ class Consumer(Protocol):
         clear_after: str = "none",
         timeout: Duration = 0,
     ) -> Delivery | None:
-        """Ask a queue for messages; None if there are none, after `timeout`."""
+        """Ask a queue for messages; None if there are none within `timeout`."""
         ...
 
     def renew(self, delivery: Delivery) -> bool:
-        """Begin the time for an answer anew; False if the delivery is no longer ours."""
+        """Restart the time for an answer; False if the delivery is no longer ours."""
         ...
 
 
 class Administrator(Protocol):
-    """For those who make and change queues."""
+    """For administrators, who create and change queues."""
 
     def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared: ...
     def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions: ...
@@ -147,7 +148,7 @@ class Administrator(Protocol):
 
 
 class Operator(Protocol):
-    """For those who look after messages."""
+    """For operators, who look after messages."""
 
     def clear(
         self,
@@ -163,13 +164,13 @@ class Operator(Protocol):
         ...
 
     def waiting(self, name: str) -> list[tuple[int, int]]:
-        """Messages that wait, or wait for their time: runs of `(first offset, count)`, the next to go out first."""
+        """Waiting and delayed messages, as runs of `(first offset, count)`, the next to be delivered first."""
         ...
 
     def reprocess(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
     def forget(self, name: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int: ...
     def move(self, name: str, to: str, chosen: MessageFilter | None = None, *, who: str | None = None) -> int:
-        """Send messages on to another queue: without a filter, all that wait."""
+        """Move messages to another queue; without a filter, all waiting ones."""
         ...
 
     def message(self, message: str | int) -> Document: ...
@@ -207,7 +208,7 @@ class AsyncSubscription(Protocol):
 
 
 class AsyncBroker(Protocol):
-    """A broker for coroutines: the same verbs, awaited."""
+    """A broker for coroutines: the same methods, awaited."""
 
     async def publish(
         self,

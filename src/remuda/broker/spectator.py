@@ -1,4 +1,4 @@
-"""Reading the log (L8): from any offset or time, as often as one likes, changing nothing."""
+"""Reading the log (L8): from any offset or time, as often as you like, changing nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remuda.model.records import Appended, Events
 
 
 class Spectator:
-    """Reads what has been logged so far, or follows it as it grows."""
+    """Reads the log up to now, or follows it as it grows."""
 
     def __init__(self, log: EventLog, refresh: Callable[[], None] = lambda: None) -> None:
         self.log = log

@@ -1,4 +1,4 @@
-"""The bus: publish, send and call; handlers by decorator; schedules; run."""
+"""The bus: publish, send and call; handlers by decorator; schedules; running them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -76,9 +76,6 @@ from remuda.model.messages import Messages
 from remuda.model.options import read_duration, read_enum
 from remuda.model.texts import read_optional_text
 
-if TYPE_CHECKING:
-    pass
-
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 P = TypeVar("P")
@@ -88,7 +85,7 @@ _log = logging.getLogger("remuda.bus")
 
 
 class Bus:
-    """A message bus at a URL. Nothing is opened before it is used."""
+    """A message bus at a URL. It opens nothing until it is used."""
 
     def __init__(
         self,
@@ -130,7 +127,7 @@ class Bus:
         self._opening = threading.RLock()
         self.outbox: TransactionalOutbox | None = None
         self.companions: list[Companion] = []
-        """What runs as long as the bus does: relays."""
+        """Parts that run as long as the bus does, such as relays."""
         self._processors = Processors(self, self._environment)
         self._running = Running(self._processors.runner, self.loop_holder, self.companions)
 
@@ -145,12 +142,12 @@ class Bus:
     # Handlers
 
     def subscribe(self, *topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
-        """Handle messages under these topics; `*` stands for one word, `#` for any number.
+        """Handle messages under these topics; `*` matches one word, `#` any number.
 
-        Handlers with one `group` (or `queue`) share a queue and compete; others each get every message. Rules are
-        `retry`, `retry_on`, `give_up_on`, `timeout`, `failover`, `threads`, `executor` and `batch`. With `unique`, a
-        message is not taken while one with its id waits or is handled; with `keep_result`, `bus.result(id)` finds
-        what the handler returned.
+        Handlers with the same `group` (or `queue`) share a queue and compete; every other handler gets every message.
+        The rules are `retry`, `retry_on`, `give_up_on`, `timeout`, `failover`, `threads`, `executor` and `batch`.
+        With `unique`, a message is refused while one with the same id is waiting or being handled. With
+        `keep_result`, `bus.result(id)` returns what the handler returned.
         """
         check_known(options, SubscribeKwargs, "subscribe")
         check_topics(topics)
@@ -170,7 +167,7 @@ class Bus:
         return register
 
     def subscribe_class(self, instance: object) -> None:
-        """Register the methods of an object that were marked with `handles`."""
+        """Register the methods of an object that are marked with `handles`."""
         found = list(marked_methods(instance))
         if isinstance(instance, type) and any(door.needs_instance(method) for method, _, _ in found):
             raise InvalidOption(f"subscribe_class takes an instance: write {instance.__name__}(…), not the class")
@@ -190,9 +187,9 @@ class Bus:
         catch_up: CatchUp | str = CatchUp.ONCE,
         **rules: Unpack[RuleKwargs],
     ) -> Callable[[F], F]:
-        """Run a function at fixed times that lie `interval` apart, once over all processes and restarts.
+        """Run a function at fixed times, `interval` apart, once across all processes and restarts.
 
-        `catch_up` says what becomes of times at which nothing ran: `once`, `all` or `skip`.
+        `catch_up` decides about times at which nothing ran: `once`, `all` or `skip`.
         """
         return self._schedule(Every.read(interval), name, catch_up, rules)
 
@@ -205,11 +202,11 @@ class Bus:
         catch_up: CatchUp | str = CatchUp.ONCE,
         **rules: Unpack[RuleKwargs],
     ) -> Callable[[F], F]:
-        """Run a function at the times of a cron text, `minute hour day month weekday`, in a time zone."""
+        """Run a function on a cron schedule, `minute hour day month weekday`, in a time zone."""
         return self._schedule(Cron.read(text, tz), name, catch_up, rules)
 
     def provide(self, wanted: Any) -> Callable[[F], F]:
-        """Make values of a type for handlers that ask for it, anew for each message.
+        """Create values of a type for handlers that ask for it, one for each message.
 
         The function may take the `Context`. It may be a coroutine, or a generator that cleans up after its `yield`.
         """
@@ -233,7 +230,7 @@ class Bus:
         return function
 
     def add(self, handler: Handler) -> None:
-        """Register a handler made by hand."""
+        """Register a `Handler` object."""
         if self._running.running:
             raise RemudaError(f"the bus is running; register {handler.id} before it starts")
         before = list(self._registry.handlers)
@@ -269,12 +266,12 @@ class Bus:
         idempotency_key: str | None = None,
         transaction: Any = None,
     ) -> str:
-        """Hand a message over; its id comes back once it is kept. Handlers run elsewhere, later.
+        """Store a message and return its id. Handlers run later, wherever the bus runs.
 
-        `mime_type` says what bytes are; of other values it is known. With `unique`, nothing is published while a
-        message with that key waits or is handled; with `idempotency_key`, while one is known at all. Either is its id.
-        With `transaction`, the connection or session of your database, the message is sent if and when its transaction
-        is committed.
+        `mime_type` describes a body of bytes; for other values it is known. With `unique`, nothing is published while
+        a message with that key is waiting or being handled; with `idempotency_key`, while one is known at all. Either
+        key becomes the message's id. With `transaction`, a connection or session of your database, the message is
+        sent if and when that transaction commits.
         """
         if unique is not None or idempotency_key is not None:
             id = once_id(id, unique, idempotency_key)
@@ -290,16 +287,16 @@ class Bus:
     def publish_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[BatchKwargs]
     ) -> list[str]:
-        """Publish many bodies under one topic at the price of one; all are kept when it returns."""
+        """Publish many bodies under one topic for about the cost of one; all are stored when it returns."""
         return self._publisher.publish(self._messages(topic, bodies, options), transaction)
 
     def publish_messages(self, messages: Message | Iterable[Message], *, transaction: Any = None) -> list[str]:
-        """Publish messages made by hand."""
+        """Publish `Message` objects."""
         return self._publisher.publish(door.read_messages(messages), transaction)
 
     def transaction(self, connection: Any) -> Any:
-        """`with bus.transaction(connection):` publishes inside are part of the connection's transaction, which ends
-        with the block; `async with` for connections that are awaited."""
+        """`with bus.transaction(connection):` makes everything published in the block part of the connection's
+        transaction, which ends with the block. Use `async with` for async connections."""
         return self._publisher.outbox.transaction(connection)
 
     async def publish_async(
@@ -322,13 +319,13 @@ class Bus:
         return await self._publisher.publish_async(self._messages(topic, bodies, options), transaction)
 
     def deliver(self, messages: Messages) -> list[str]:
-        """Give messages to the broker, past all middleware; from a process of a handler, through its parent."""
+        """Pass messages to the broker without middleware; from a handler's process, through its parent."""
         return self._publisher.deliver(messages)
 
     def send(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
-        """Run the subscribed handlers now, in this thread, and give their results; their errors are raised here.
+        """Run the subscribed handlers now, in this thread, and return their results; raises their errors.
 
-        One handler of each queue is run. Nothing is stored, so there is neither a retry nor a timeout.
+        Runs one handler of each queue. Nothing is stored, so there are no retries and no timeouts.
         """
         return self._sending.send(topic, body, options)
 
@@ -359,9 +356,9 @@ class Bus:
         result: Any = Any,
         **options: Unpack[CallKwargs],
     ) -> Any:
-        """Publish and wait for the reply of whoever handles it, here or elsewhere; `result` is the type wanted.
+        """Publish, wait for the handler's reply, here or elsewhere, and return it as a `result`.
 
-        If the handler fails for good, or would be tried again only after the timeout, its error is raised as
+        If the handler fails for good, or would be retried only after the timeout, raises its error as
         `HandlerFailed`.
         """
         return self._calls.call(topic, body, timeout, result, options)
@@ -395,13 +392,13 @@ class Bus:
     # By id
 
     def status(self, id: str) -> MessageStatus:
-        """How a message stands in all its queues; raises `NotFound` for an id that is not known."""
+        """A message's state in each of its queues; raises `NotFound` if the id is unknown."""
         return tracking.status_of(self.broker.message(tracking.check_id(id)))
 
     def cancel(self, id: str, *, who: str | None = None) -> bool:
-        """End a message that waits, for its turn, its time or a retry; False if it is being handled or has ended.
+        """Cancel a message that waits for its turn, its time or a retry; False if it is being handled or has ended.
 
-        It is then dead with the reason `cancelled`, and can be reprocessed.
+        The message becomes a dead letter with the reason `cancelled`, and can be reprocessed.
         """
         return tracking.cancel(self.broker, tracking.check_id(id), who or self._who())
 
@@ -410,9 +407,9 @@ class Bus:
     @overload
     def result(self, id: str, result: Any = Any, *, queue: str | None = None, timeout: Duration = 0) -> Any: ...
     def result(self, id: str, result: Any = Any, *, queue: str | None = None, timeout: Duration = 0) -> Any:
-        """What the handler returned for a message published with `keep_result`; its error is raised here.
+        """Return what the handler returned for a message published with `keep_result`, or raise the handler's error.
 
-        Raises `ResultNotReady` if it has not ended within `timeout`.
+        Raises `ResultNotReady` if the message has not ended within `timeout`.
         """
         name = None if queue is None else self._queue_name(queue)
         bodies.read_wanted("result", result)
@@ -423,7 +420,7 @@ class Bus:
 
     @property
     def broker(self) -> Broker:
-        """The broker, opened when it is first needed."""
+        """The broker, opened on first use."""
         if (broker := self._broker) is not None:
             return broker
         if parent() is not None:
@@ -442,13 +439,13 @@ class Bus:
 
     @property
     def running(self) -> bool:
-        """Whether handlers run in this process."""
+        """Whether this process runs handlers."""
         return self._running.running
 
     def run(self, *, until_idle: bool = False, grace: Duration = "10s", timeout: Duration | None = None) -> None:
-        """Handle messages until `stop` is called, or until none is left to be handled now.
+        """Handle messages until `stop` is called, or with `until_idle` until none is left to handle now.
 
-        Ctrl-C and SIGTERM stop it too; handlers that run then have `grace` to end, and nothing is lost.
+        Ctrl-C and SIGTERM stop it too. Running handlers then have `grace` to finish, and nothing is lost.
         """
         self._running.run(until_idle, grace, timeout)
 
@@ -460,9 +457,9 @@ class Bus:
         timeout: Duration | None = None,
         loop_per_queue: bool = False,
     ) -> None:
-        """`run` on the application's own loop: coroutines, async middleware and hooks run where this is awaited.
+        """`run` on the application's own event loop: coroutines, async middleware and hooks run on this loop.
 
-        With `loop_per_queue` each queue has a loop of its own, so that a handler that blocks stops no other queue.
+        With `loop_per_queue`, each queue has its own loop, so that a blocking handler holds up no other queue.
         """
         await self._running.run_async(until_idle, grace, timeout, loop_per_queue)
 
@@ -475,13 +472,13 @@ class Bus:
         return await self._running.start_async(loop_per_queue=loop_per_queue)
 
     def ask_to_stop(self) -> None:
-        """Let `run` end; handlers finish first. May be called from anywhere, signal handlers included."""
+        """Ask `run` to end; handlers finish first. Safe to call from anywhere, even from signal handlers."""
         self._running.ask_to_stop()
 
     def stop(self, grace: Duration = "10s") -> None:
-        """Stop handling: handlers have `grace` to finish, the rest goes back to its queue.
+        """Stop handling: handlers have `grace` to finish, and the rest goes back to the queues.
 
-        A `run` in another thread is asked to end. After `start` it returns when all handlers have ended.
+        Asks a `run` in another thread to end. After `start`, returns when all handlers have ended.
         """
         self._running.stop(grace)
 
@@ -490,7 +487,7 @@ class Bus:
         await self._running.stop_async(grace)
 
     def close(self) -> None:
-        """Stop, and let the broker go."""
+        """Stop handling and close the broker."""
         self._running.refuse_to_wait_on_own_loop("await bus.stop_async() first")
         self._running.end(10)
         with self._opening:
@@ -509,7 +506,7 @@ class Bus:
         self.close()
 
     async def __aenter__(self) -> Bus:
-        """Handle messages on this loop while inside, as an application's lifespan wants it."""
+        """Handle messages on this loop inside the block, as in an application's lifespan."""
         await self.start_async()
         return self
 
@@ -520,8 +517,8 @@ class Bus:
         await asyncio.to_thread(self.close)
 
     def health(self) -> BusHealth:
-        """Live: the broker goes on, if need be by itself once the disk has room. Ready: handlers are running too, and
-        nothing keeps them or the relay from their work. What is wrong, if anything, stands in `problems`, by part."""
+        """`live`: the broker works, or will again by itself, for example once the disk has room. `ready`: handlers are
+        running too, and nothing keeps them or the relay from working. `problems`, if any: the reason for each part."""
         if self._closed:
             return {"live": False, "ready": False}
         try:
@@ -532,17 +529,17 @@ class Bus:
             return {"live": False, "ready": False, "problems": {"broker": str(error)}}
 
     def dashboard(self, **options: Any) -> ASGI:
-        """The dashboard and the HTTP API as an ASGI application, to mount in another or to serve by itself.
+        """The dashboard and the HTTP API as an ASGI application, to mount in another or serve by itself.
 
-        Without `users=` (a file of names and passwords) or `identify=` (a function from a request to a `User`) it
-        answers requests from this machine only.
+        Without `users=` (a file of names and passwords) or `identify=` (a function from a request to a `User`), it
+        answers only requests from this machine.
         """
         from remuda.server.http.mounting import dashboard
 
         return dashboard(self, **options)
 
     def testing(self, url: str | os.PathLike[str] = "memory://", *, clock: ManualClock | None = None) -> TestBus:
-        """This bus in memory, with a clock that the test moves, until the test is over (B18)."""
+        """This bus in memory for the duration of a test, with a clock that the test moves (B18)."""
         return TestBus(self, url, clock)
 
     # Dead letters
@@ -550,7 +547,7 @@ class Bus:
     def dead_letters(self, queue: str, *, limit: int = 100, **filters: Unpack[FilterKwargs]) -> list[DeadLetter]:
         """Messages of a queue that ended without success, the newest first.
 
-        Filters are `reason` (part of its text), `since` and `until` (when they ended) and `states`.
+        Filters are `reason` (a part of it), `since` and `until` (when they ended) and `states`.
         """
         name = self._queue_name(queue)
         parked = self.broker.parked(name, message_filter(**filters), limit)
@@ -559,8 +556,8 @@ class Bus:
     def reprocess(
         self, queue: str, *, waiting: bool = True, who: str | None = None, **filters: Unpack[FilterKwargs]
     ) -> int:
-        """Send messages that failed back to their queue with a fresh count of attempts: dead letters, and with
-        `waiting` also those that wait for a retry. Filters as for `dead_letters`."""
+        """Send failed messages back to their queue with a fresh count of attempts: dead letters, and with `waiting`
+        also those that wait for a retry. Filters as for `dead_letters`."""
         name, chosen = self._queue_name(queue), message_filter(**filters)
         who = who or self._who()
         count = self.broker.reprocess(name, chosen, who=who)
@@ -569,7 +566,7 @@ class Bus:
         return count
 
     def forget(self, queue: str, *, who: str | None = None, **filters: Unpack[FilterKwargs]) -> int:
-        """Let dead letters go for good; filters as for `dead_letters`."""
+        """Delete dead letters for good; filters as for `dead_letters`."""
         return self.broker.forget(self._queue_name(queue), message_filter(**filters), who=who or self._who())
 
     def clear(
@@ -582,8 +579,8 @@ class Bus:
         until: Moment | None = None,
         who: str | None = None,
     ) -> int:
-        """End everything that waits in a queue, or what fits the filters: `topic`, `since` and `until` (when it was
-        published), `reason` (of its last failure). It is then dead, and can be reprocessed."""
+        """End all waiting messages of a queue, or those that match `topic`, `since` and `until` (when they were
+        published) and `reason` (of the last failure). They become dead letters, and can be reprocessed."""
         name, who = self._queue_name(queue), who or self._who()
         if topic is None and reason is None and since is None and until is None:
             return self.broker.clear(name, who=who)
@@ -595,11 +592,11 @@ class Bus:
     # Inside
 
     def queue_settings(self) -> dict[str, QueueSettings]:
-        """What holds for each queue; checked as a whole."""
+        """The effective settings of each queue, checked as a whole."""
         return self._processors.queue_settings()
 
     def processors(self) -> list[QueueProcessor]:
-        """What works on each queue, for whoever runs it."""
+        """The processor of each queue."""
         return self._processors.all()
 
     def _schedule(
@@ -640,7 +637,7 @@ class Bus:
         return self._publisher.messages(topic, door.read_bodies(bodies), read_publish_options(options))
 
     def _who(self) -> str:
-        """Who does something at this bus, if nobody is named."""
+        """Who is acting on this bus, if nobody is named."""
         if self.user is not None:
             return self.user
         try:

@@ -1,4 +1,4 @@
-"""Errors that the bus raises at whoever asked for a result."""
+"""Errors that the bus raises to callers who ask for a result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remuda.model.errors import RemudaError
 class HandlerFailed(RemudaError):
     """The handler ended without success. The text is its error's; `error_type` and `detail` say more.
 
-    `attempts` tells how often it was tried; `queue` where. The message is kept: `bus.status(id)` shows its whole life.
+    `attempts` says how often it was tried, `queue` where. The message is kept: `bus.status(id)` shows its whole life.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ def _failed(reason: str, error_type: str, detail: str | None, queue: str, messag
 
 
 class ResultNotReady(RemudaError, TimeoutError):
-    """No handler has ended with this message yet. It is kept and will still be handled."""
+    """No handler has finished this message yet. It is kept and will still be handled."""
 
 
 class NoResult(RemudaError, LookupError):

@@ -1,12 +1,12 @@
-"""A bus in a user's own tests (B18): in memory, in the test's thread, with a clock that the test moves.
+"""A bus for your own tests (B18): in memory, in the test's thread, with a clock that the test moves.
 
     with bus.testing() as test:
         test.publish("order.placed", Order(id=1))
         test.run(raise_errors=True)
         test.advance("1m")
 
-The bus itself is the one under test, so handlers that publish through it are part of it. Its executors and timeouts
-rest: calls are made one after another.
+It is the bus under test itself, so messages that handlers publish through it stay in the test. Executors and timeouts
+are off: calls run one after another.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOMENT: Final = 0.05
 
 
 class ManualClock:
-    """Time that stands still until it is moved. It starts at the present unless told."""
+    """Time that stands still until you move it. It starts at the current time by default."""
 
     def __init__(self, now: int | None = None) -> None:
         if now is not None and type(now) is not int:
@@ -58,7 +58,7 @@ class ManualClock:
 
 
 class TestBus:
-    """A bus whose handlers run when the test says so. Closing it gives the bus back as it was."""
+    """A bus whose handlers run when the test says so. Closing it restores the bus."""
 
     __test__ = False
 
@@ -113,7 +113,7 @@ class TestBus:
         return self.bus.send(topic, body, **options)
 
     def call(self, topic: str, body: Any = None, *, result: Any = Any, **options: Unpack[CallKwargs]) -> Any:
-        """Publish, run, and give the reply, or raise the handler's error."""
+        """Publish, run, and return the reply, or raise the handler's error."""
         bodies.read_wanted("result", result)
         _, future = self.bus._calls.ask(topic, body, 0, options)
         self.run()
@@ -121,9 +121,9 @@ class TestBus:
         return bodies.decode(reply.body, reply.mime_type, result)
 
     def run(self, *, raise_errors: bool = False) -> int:
-        """Handle everything that can be handled now. Gives how many calls were made.
+        """Handle everything that can be handled now, and return the number of calls.
 
-        A failure is retried and ends as a dead letter, as it would at work; `raise_errors` raises the first one here.
+        A failure is retried and ends as a dead letter, as in production; `raise_errors` raises the first one here.
         """
         self._errors.clear()
         calls = 0
@@ -151,7 +151,7 @@ class TestBus:
             self._raise_first(raise_errors)
 
     def advance(self, duration: Duration, *, raise_errors: bool = False) -> int:
-        """Let time pass, and handle everything when it becomes due. Gives how many calls were made."""
+        """Move the clock, handle everything as it becomes due, and return the number of calls."""
         end = self.clock.now + read_duration("duration", duration)
         broker = self.bus.broker
         assert isinstance(broker, EmbeddedBroker)
@@ -165,7 +165,7 @@ class TestBus:
         return calls + self.run(raise_errors=raise_errors)
 
     def published(self, topic: str = "#") -> list[Message]:
-        """Everything published so far under a topic, which may hold wildcards, in order."""
+        """Everything published so far under a topic, which may contain wildcards, in order."""
         pattern = self.bus.prefix + topic
         return [
             message
@@ -227,7 +227,7 @@ class TestBus:
             raise HandlerFailed(first.reason or "failed", error_type=first.error_type, detail=first.detail)
 
     def _pump(self) -> int:
-        """Have companions do what there is to do for them, as relays do."""
+        """Let companions, such as relays, do their work."""
         return sum(companion.pump() for companion in self.bus.companions)
 
     def _pull_count(self, processor: QueueProcessor) -> int:
@@ -255,5 +255,5 @@ class TestBus:
 
 
 def _run(call: HandlerCall) -> CallResult:
-    """Run a call here; a coroutine in a thread of its own if the test itself is one."""
+    """Run a call here, or a coroutine in a separate thread if the test itself is one."""
     return run_on_new_loop(call.run_async()) if call.handler.is_async and loop_runs_here() else call.run()

@@ -1,4 +1,4 @@
-"""The command line: `remuda run app:bus`, and everything one wants to know about a directory or do to it."""
+"""The command line: `remuda run app:bus`, and commands to inspect and change a directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @cache
 def _command() -> Callable[..., Any]:
-    """All commands; making them takes longer than most of them do."""
+    """All commands; building them takes longer than running most of them."""
     from typer.main import get_command
 
     from remuda.cli.app import app

@@ -1,4 +1,4 @@
-"""All commands under one roof. Each group has its own module, and loads what it needs when it is called."""
+"""All commands. Each group has its own module, and loads what it needs when called."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="remuda",
-    help="A message bus that starts inside your process. DIR is the directory given to Bus(); APP is module:variable.",
+    help="A durable message bus inside your process. DIR is the directory given to Bus(); APP is module:variable.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=HELP,
 )
-logs = typer.Typer(help="Read the event log, also while another process writes it.", no_args_is_help=True)
+logs = typer.Typer(help="Read the event log, even while another process writes it.", no_args_is_help=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,7 +60,7 @@ def options(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """A message bus that starts inside your process. DIR is the directory given to Bus(); APP is module:variable."""
+    """A durable message bus inside your process. DIR is the directory given to Bus(); APP is module:variable."""
 
 
 app.command("run")(run.run)

@@ -1,4 +1,4 @@
-"""`remuda backup`: a consistent copy of a directory, also while a broker writes it."""
+"""`remuda backup`: a consistent copy of a directory, even while a broker writes it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 def backup(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A new or empty directory.")],
-    copy: Annotated[bool, typer.Option("--copy", help="Copy sealed files, also where links would do.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy sealed files instead of linking them.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Copy a directory as it is at one moment, beside a running broker. To restore it, open the copy."""
+    """Make a consistent copy of a directory. Works beside a running broker. To restore, open the copy."""
     from remuda.cli import output
     from remuda.cli.target import directory_of
     from remuda.log.backup import backup as copy_directory

@@ -1,4 +1,4 @@
-"""`remuda bench`: how fast Remuda is here, on this disk, beside what the disk itself can do."""
+"""`remuda bench`: how fast Remuda is on this machine, compared with its disk."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ class Measured(NamedTuple):
 def bench(
     place: Annotated[
         str,
-        typer.Argument(metavar="[PLACE]", help="A directory on the disk to measure; what is made in it is removed."),
+        typer.Argument(
+            metavar="[PLACE]", help="A directory on the disk to measure; what bench creates there is removed."
+        ),
     ] = ".",
-    seconds: Annotated[float, typer.Option(min=0.05, max=60, help="How long each round takes.")] = 1.0,
-    size: Annotated[int, typer.Option(min=0, max=1_000_000, help="Bytes of a body.")] = 100,
-    sync: Annotated[str, typer.Option(help="When the log is forced to disk: always, interval or os.")] = "always",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.05, max=60, help="Length of each round.")] = 1.0,
+    size: Annotated[int, typer.Option(min=0, max=1_000_000, help="Size of a body in bytes.")] = 100,
+    sync: Annotated[str, typer.Option(help="When to sync the log to disk: always, interval or os.")] = "always",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure publishing and handling on this machine, beside what its disk can do. Takes some seconds."""
+    """Measure Remuda on this machine. Compares publishing and handling with the disk; takes a few seconds."""
     import tempfile
     from pathlib import Path
 
@@ -120,7 +122,7 @@ def _handle(body: bytes) -> None:
 
 
 def _repeat(what: str, seconds: float, step: Callable[[], int]) -> Measured:
-    """Do it again and again until the time is up or nothing is left to do."""
+    """Repeat until the time is up or nothing is left to do."""
     import time
 
     done, began = 0, time.perf_counter()

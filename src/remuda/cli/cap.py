@@ -1,4 +1,4 @@
-"""`remuda cap`: meet .NET services that use CAP on one RabbitMQ."""
+"""`remuda cap`: work with .NET services that use CAP on RabbitMQ."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Meet .NET services that use CAP on one RabbitMQ.", no_args_is_help=True)
+app = typer.Typer(help="Work with .NET services that use CAP on RabbitMQ.", no_args_is_help=True)
 
 
 @app.callback()
 def options() -> None:
-    """Meet .NET services that use CAP on one RabbitMQ."""
+    """Work with .NET services that use CAP on RabbitMQ."""
 
 
 @app.command("bind")
 def bind(
     url: Annotated[str, typer.Argument(metavar="URL", help="amqp://user:password@host/vhost")],
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group; its queue is GROUP.VERSION.")],
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Names of messages; * and # as in AMQP.")],
-    version: Annotated[str, typer.Option(help="CAP's version of the service.")] = "v1",
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="Message names; * and # as in AMQP.")],
+    version: Annotated[str, typer.Option(help="The service's CAP version.")] = "v1",
     queue_type: Annotated[
         str | None, typer.Option(metavar="TYPE", help="quorum or classic, if the .NET service names one.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Make exchange, queue and bindings as CAP would, and lead what a bus publishes under these topics to them.
+    """Create exchange, queue and bindings as CAP would, and route a bus's messages under these topics to them.
 
-    A queue that is there already is left as it is.
+    A queue that already exists is left as it is.
     """
     from remuda.amqp import cap
     from remuda.amqp.connection import Connection

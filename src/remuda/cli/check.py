@@ -1,4 +1,4 @@
-"""`remuda check`: the whole truth about a directory. Changes nothing."""
+"""`remuda check`: what is missing or damaged in a directory. Changes nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 def check(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read every file of a directory and say what can be read and what is missing. Exits 1 if anything is."""
+    """Check every file of a directory. Reports what is missing or damaged, and exits with 1 if anything is."""
     from remuda.cli import output
     from remuda.cli.directory_view import DirectoryView
     from remuda.cli.target import directory_of

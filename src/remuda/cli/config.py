@@ -1,4 +1,4 @@
-"""`remuda config`: the settings in force, and where each came from."""
+"""`remuda config`: the effective settings, and where each came from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import typer
 
 
 def config(
-    app: Annotated[
-        str | None, typer.Argument(metavar="[APP]", help="module:variable; its queues are shown too.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    app: Annotated[str | None, typer.Argument(metavar="[APP]", help="module:variable; also shows its queues.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the effective settings: from code, remuda.toml and the environment."""
+    """Print the effective settings, from code, remuda.toml and the environment."""
     from remuda.bus.settings.settings import Settings
     from remuda.cli import output
     from remuda.cli.target import load_bus
@@ -38,7 +36,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value as one would write it."""
+    """A value as you would write it."""
     from remuda.bus.settings.retry import RetryPolicy
     from remuda.model.durations import text
 

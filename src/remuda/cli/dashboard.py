@@ -12,20 +12,20 @@ def dashboard(
     target: Annotated[str, typer.Argument(metavar="DIR|URL|APP", help="A directory, a URL, or an app (app:bus).")],
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8321",
     users: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Who may log in; needed to listen beyond this machine.")
+        str | None, typer.Option(metavar="FILE", help="Users who may log in; required to listen beyond this machine.")
     ] = None,
     host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name that this server is reached by. May be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="A host name of this server. May be repeated.")
     ] = None,
-    certificate: Annotated[str | None, typer.Option(metavar="FILE", help="A TLS certificate, for HTTPS.")] = None,
+    certificate: Annotated[str | None, typer.Option(metavar="FILE", help="TLS certificate, for HTTPS.")] = None,
     key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
     index: Annotated[
-        str | None, typer.Option(metavar="PATH|URL", help="The search index; DIR/index if it is there.")
+        str | None, typer.Option(metavar="PATH|URL", help="The search index; DIR/index if it exists.")
     ] = None,
-    lake: Annotated[str, typer.Option(help="The lake of the pipelines.")] = "lake",
-    run: Annotated[bool, typer.Option("--run", help="Run the handlers of the app too.")] = False,
-    create: Annotated[bool, typer.Option("--create", help="Make the directory if it is not there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    lake: Annotated[str, typer.Option(help="The pipelines' lake.")] = "lake",
+    run: Annotated[bool, typer.Option("--run", help="Also run the app's handlers.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the directory if it does not exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Serve the dashboard and the HTTP API until Ctrl-C."""
     from remuda.bus.bus import Bus
@@ -58,17 +58,17 @@ def dashboard(
 
 
 def dashboard_user(
-    file: Annotated[str, typer.Argument(help="The file of users; it is made if it is not there.")],
+    file: Annotated[str, typer.Argument(help="The users file; created if missing.")],
     name: Annotated[str, typer.Argument(help="The user's name.")],
-    role: Annotated[str, typer.Option(help="viewer sees everything, operator may change it.")] = "operator",
+    role: Annotated[str, typer.Option(help="viewer (may look) or operator (may also change things).")] = "operator",
     password: Annotated[
         str, typer.Option(prompt="Password", confirmation_prompt=True, hide_input=True, show_default=False,
                           envvar="REMUDA_PASSWORD",
-                          help="Asked for unless given.")
+                          help="The password; asked for if not given.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Let a user log in to the dashboard, or change a password or a role."""
+    """Add a dashboard user, or change a password or role."""
     from remuda.cli import output
     from remuda.server.http.users import make_entry, save_entry
 

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from remuda.outbox.names import Names
 
 app = typer.Typer(
-    help="Make, upgrade and look into the tables of an outbox. URL is postgresql://… or sqlite:///path.",
+    help="Create, upgrade and inspect an outbox's tables. URL is postgresql://… or sqlite:///path.",
     no_args_is_help=True,
 )
 
 Url = Annotated[str, typer.Argument(metavar="URL|APP", help="The database, or the app whose bus has an outbox.")]
 Schema = Annotated[str, typer.Option(help="The schema of the tables; PostgreSQL only.")]
-Prefix = Annotated[str, typer.Option(help="What the names of the tables begin with.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Prefix = Annotated[str, typer.Option(help="Prefix of the table names.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("init")
 def init(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_json: AsJson = False) -> None:
-    """Make the tables. Where they are already there, nothing happens."""
+    """Create the tables. Does nothing if they exist."""
     _upgrade(url, schema, prefix, as_json)
 
 
@@ -36,11 +36,11 @@ def upgrade(
     schema: Schema = "public",
     prefix: Prefix = "remuda_",
     restored: Annotated[
-        bool, typer.Option("--restored", help="After a dump was restored: keep what is unsent, forget numbers.")
+        bool, typer.Option("--restored", help="After restoring a dump: keep unsent messages, reset the numbering.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the tables up to this Remuda's version."""
+    """Upgrade the tables to this version of Remuda."""
     _upgrade(url, schema, prefix, as_json)
     if restored:
         with _open(url, schema, prefix) as administration:
@@ -51,7 +51,7 @@ def upgrade(
 
 @app.command("status")
 def status(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_json: AsJson = False) -> None:
-    """Say what version the tables have, how many messages are where, and which relays are at work."""
+    """Show the tables' version, the messages by status, and the active relays."""
     from remuda.cli import output
     from remuda.outbox.admin import describe
     from remuda.outbox.sessions import dialect_of
@@ -78,7 +78,7 @@ def status(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_", as_j
 
 @app.command("sql")
 def sql(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_") -> None:
-    """Print the SQL that makes the tables, for those who run it themselves."""
+    """Print the SQL that creates the tables."""
     from remuda.outbox.sessions import dialect_of
     from remuda.outbox.statements import LATEST, migration
 
@@ -91,7 +91,7 @@ def sql(url: Url, schema: Schema = "public", prefix: Prefix = "remuda_") -> None
 def messages(
     url: Url,
     status: Annotated[str, typer.Option(help="scheduled, succeeded, delayed or failed.")] = "failed",
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Most messages to list.")] = 20,
     schema: Schema = "public",
     prefix: Prefix = "remuda_",
     as_json: AsJson = False,
@@ -119,12 +119,12 @@ def messages(
 @app.command("retry")
 def retry(
     url: Url,
-    ids: Annotated[list[str] | None, typer.Argument(help="The messages; all that failed without it.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="The messages' ids; all failed messages by default.")] = None,
     schema: Schema = "public",
     prefix: Prefix = "remuda_",
     as_json: AsJson = False,
 ) -> None:
-    """Have failed messages sent again, with a fresh count of attempts."""
+    """Send failed messages again, with a fresh count of attempts."""
     from remuda.cli import output
     from remuda.model.errors import NotFound
 

@@ -1,4 +1,4 @@
-"""Everything that a log tells of one message."""
+"""Everything the log says about one message."""
 
 from __future__ import annotations
 

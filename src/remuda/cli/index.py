@@ -1,4 +1,4 @@
-"""`remuda index`: build, follow, look at and drop the search index of a directory."""
+"""`remuda index`: build, follow, inspect and drop a directory's search index."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory
 Place = Annotated[
     str | None,
     typer.Option(
-        "--index", metavar="PATH|URL", help="Where the index is: a folder, or opensearch://host:port/name; DIR/index."
+        "--index", metavar="PATH|URL", help="The index: a folder, or opensearch://host:port/name; DIR/index by default."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-app = typer.Typer(
-    help="The search index: a projection of the log, which can be built anew at any time.", no_args_is_help=True
-)
+app = typer.Typer(help="Build, follow and drop the search index, a projection of the log.", no_args_is_help=True)
 
 
 @contextlib.contextmanager
 def opened(directory: str, place: str | None) -> Iterator[tuple[SearchIndex, LogSource, Follower]]:
-    """The index of a directory, its log, and what brings the one to the other."""
+    """A directory's index, its log, and the follower that connects them."""
     from remuda.cli.target import directory_of
     from remuda.index import Follower, LogSource, open_index
     from remuda.index.opening import default_place
@@ -50,10 +48,10 @@ def build(
     directory: Directory,
     place: Place = None,
     start: Annotated[int, typer.Option("--from", min=0, help="Begin at this offset; 0 is the oldest.")] = 0,
-    since: Annotated[str | None, typer.Option(help="Begin at this time, or 10m ago.")] = None,
+    since: Annotated[str | None, typer.Option(help="Begin at this time; 10m means ten minutes ago.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Build the index anew from the log. The old one answers until the new one is complete."""
+    """Rebuild the index from the log. The old one answers until the new one is complete."""
     from remuda.cli import output
     from remuda.cli.times import point
     from remuda.index import rebuild
@@ -73,7 +71,7 @@ def build(
 
 @app.command()
 def follow(directory: Directory, place: Place = None, as_json: Json = False) -> None:
-    """Keep the index up with the log until stopped. One process for each index is enough."""
+    """Keep the index up to date with the log until stopped. One process per index is enough."""
     from remuda.cli import output
 
     stop = threading.Event()
@@ -102,7 +100,7 @@ def follow(directory: Directory, place: Place = None, as_json: Json = False) -> 
 
 @app.command()
 def status(directory: Directory, place: Place = None, as_json: Json = False) -> None:
-    """How far the index has come, how far it is behind, and what it holds by queue and state."""
+    """Show how far the index is, how far behind, and what it holds by queue and state."""
     from remuda.cli import output
     from remuda.model.errors import NotFound
 
@@ -131,10 +129,10 @@ def status(directory: Directory, place: Place = None, as_json: Json = False) -> 
 def drop(
     directory: Directory,
     place: Place = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the index. The log keeps everything; the index can be built anew from it."""
+    """Remove the index. It can be rebuilt from the log at any time."""
     from remuda.cli import output
 
     with opened(directory, place) as (index, _, _follower):

@@ -1,4 +1,4 @@
-"""`remuda log tail`: the event log as it grows. Only reads, beside whoever writes."""
+"""`remuda log tail`: the event log as it grows. Read-only, beside a running broker."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ def tail(
         typer.Argument(metavar="DIR|URL|APP", help="The directory, the amqp:// URL of a log, or the app that uses it."),
     ],
     start: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this offset; 0 is the oldest.")] = None,
-    since: Annotated[str | None, typer.Option(help="Begin at this time, or 10m ago.")] = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Without a beginning: the last so many.")] = 10,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
-    events: Annotated[bool, typer.Option("--events", help="What happened to messages, in place of messages.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per line.")] = False,
+    since: Annotated[str | None, typer.Option(help="Begin at this time; 10m means ten minutes ago.")] = None,
+    lines: Annotated[
+        int,
+        typer.Option("--lines", "-n", min=0, help="How many of the last entries to print, without --from or --since."),
+    ] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing as the log grows.")] = False,
+    events: Annotated[bool, typer.Option("--events", help="Print events instead of messages.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = False,
 ) -> None:
     """Print the event log, oldest first."""
     from remuda.cli import output

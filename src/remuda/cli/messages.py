@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
 LOG = "The directory, the amqp:// URL of a log, or the app that uses it."
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def messages(
     directory: Directory,
     queue: Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)],
     state: Annotated[
-        str | None, typer.Option(help="waiting, delayed, in-flight, dead, invalid or not-interested; all without it.")
+        str | None, typer.Option(help="waiting, delayed, in-flight, dead, invalid or not-interested; all by default.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Most messages to list.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List what a queue holds: all that waits, is being handled, or ended without success. Changes nothing."""
+    """List a queue's messages. Shows those waiting, in flight, or ended without success; changes nothing."""
     from remuda.cli import output
     from remuda.cli.directory_view import DirectoryView, check_kind
     from remuda.cli.target import directory_of
@@ -47,7 +47,7 @@ def message(
     offset: Annotated[bool, typer.Option("--offset", help="ID is an offset in the log.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Tell one message's whole life, from publish to its end in every queue. Changes nothing."""
+    """Show one message's whole life. From publish to its end in every queue; changes nothing."""
     from remuda.cli import output
     from remuda.cli.history import message_history
     from remuda.cli.target import log_of

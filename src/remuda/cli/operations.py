@@ -1,5 +1,5 @@
-"""What an operator does to a queue: reprocess, clear, forget, cancel, move, pause, resume. All of it is logged with
-who did it."""
+"""An operator's commands on a queue: reprocess, clear, forget, cancel, move, pause, resume. The log records who did
+what."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
 Queue = Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)]
-Who = Annotated[str | None, typer.Option(help="Who does it; your login name without it.")]
-Reason = Annotated[str | None, typer.Option(help="Only those whose reason holds this text.")]
-Since = Annotated[str | None, typer.Option(help="Only those that ended at or after this time, or 10m ago.")]
-Until = Annotated[str | None, typer.Option(help="Only those that ended before this time.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Who = Annotated[str | None, typer.Option(help="Who is acting; your login name by default.")]
+Reason = Annotated[str | None, typer.Option(help="Only messages whose reason contains this text.")]
+Since = Annotated[
+    str | None, typer.Option(help="Only messages that ended at or after this time; 10m means ten minutes ago.")
+]
+Until = Annotated[str | None, typer.Option(help="Only messages that ended before this time.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def reprocess(
@@ -31,12 +33,12 @@ def reprocess(
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
-    dead_only: Annotated[bool, typer.Option("--dead-only", help="Leave alone what waits for a retry.")] = False,
+    dead_only: Annotated[bool, typer.Option("--dead-only", help="Leave messages alone that wait for a retry.")] = False,
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages that failed back to their queue, with a fresh count of attempts: dead, invalid and unwanted ones,
-    and those that wait for a retry."""
+    """Send failed messages back to their queue. Dead, invalid and unwanted messages, and those that wait for a retry,
+    start again with a fresh count of attempts."""
     from remuda.cli import output
 
     with _bus(directory) as bus:
@@ -54,15 +56,17 @@ def reprocess(
 def clear(
     directory: Directory,
     queue: Queue,
-    topic: Annotated[str | None, typer.Option(help="Only those with this topic.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Only those whose last failure holds this text.")] = None,
-    since: Annotated[str | None, typer.Option(help="Only those published at or after this time, or 10m ago.")] = None,
-    until: Annotated[str | None, typer.Option(help="Only those published before this time.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only messages with this topic.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only messages whose last failure contains this text.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only messages published at or after this time; 10m means ten minutes ago.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only messages published before this time.")] = None,
     yes: Yes = False,
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
-    """End everything that waits in a queue, or what fits the filters. It counts as dead and can be reprocessed."""
+    """End all waiting messages of a queue, or those that match. They become dead letters and can be reprocessed."""
     from remuda.cli import output
 
     with _bus(directory) as bus:
@@ -92,7 +96,7 @@ def forget(
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let dead letters go for good: they cannot be reprocessed any more."""
+    """Delete dead letters for good. They can no longer be reprocessed."""
     from remuda.cli import output
 
     with _bus(directory) as bus:
@@ -111,7 +115,7 @@ def cancel(
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a message that waits, for its turn, its time or a retry."""
+    """Cancel a waiting message. It may wait for its turn, its time or a retry."""
     from remuda.cli import output
 
     with _bus(directory) as bus:
@@ -128,11 +132,13 @@ def move(
     source: Annotated[
         str, typer.Argument(metavar="FROM", help="The queue that holds the messages.", autocompletion=queue_names)
     ],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The queue that gets them.", autocompletion=queue_names)],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="The queue that receives them.", autocompletion=queue_names)
+    ],
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move what waits in one queue to another, for example after a handler was renamed."""
+    """Move waiting messages to another queue. Useful after renaming a handler."""
     from remuda.bus.broker_api import move_waiting
     from remuda.cli import output
     from remuda.model.errors import InvalidOption
@@ -152,14 +158,14 @@ def move(
 def pause(
     directory: Directory,
     queue: Queue,
-    refuse: Annotated[bool, typer.Option("--refuse", help="Take in nothing either: publishers are refused.")] = False,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Also refuse publishers.")] = False,
     only_publishers: Annotated[
-        bool, typer.Option("--only-publishers", help="Refuse publishers, and let handlers go on.")
+        bool, typer.Option("--only-publishers", help="Refuse publishers, but keep delivering.")
     ] = False,
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop delivering messages of a queue until it is resumed. It still takes messages in, unless told to refuse."""
+    """Stop delivering a queue's messages until it is resumed. It still accepts messages, unless --refuse."""
     from remuda.cli import output
     from remuda.model.errors import InvalidOption
 
@@ -178,7 +184,7 @@ def pause(
 
 
 def resume(directory: Directory, queue: Queue, who: Who = None, as_json: AsJson = False) -> None:
-    """Let a paused queue go on."""
+    """Resume a paused queue."""
     from remuda.cli import output
 
     with _bus(directory) as bus:
@@ -188,7 +194,7 @@ def resume(directory: Directory, queue: Queue, who: Who = None, as_json: AsJson 
 
 @contextmanager
 def _bus(target: str) -> Iterator[Bus]:
-    """A bus without handlers on the target's directory, so that nothing is declared or changed but what is asked."""
+    """A bus without handlers on the target's directory, so that only what was asked for is declared or changed."""
     from remuda.bus.broker_api import open_broker
     from remuda.bus.bus import Bus
     from remuda.bus.settings.settings import Settings

@@ -136,7 +136,7 @@ def done(text: str, as_json: bool, **values: Any) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is lost. Whoever does not agree leaves with exit code 1, and nothing was changed."""
+    """Ask before something is lost. Without consent, exit with code 1 and change nothing."""
     if yes:
         return
     print(f"{safe(question)} [y/N]: ", end="", file=sys.stderr, flush=True)

@@ -12,23 +12,25 @@ if TYPE_CHECKING:
 
 
 def publish(
-    target: Annotated[str, typer.Argument(metavar="DIR|URL|APP", help="Where to: a directory, a URL, or an app.")],
-    topic: Annotated[str, typer.Argument(help="The topic, like order.placed.")],
-    body: Annotated[str, typer.Argument(help="JSON, else a text; - reads standard input as it is.")] = "null",
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be given several times.")] = None,
-    callback: Annotated[str | None, typer.Option(help="The topic that the handler's answer goes to.")] = None,
-    delay: Annotated[str | None, typer.Option(help="How long to wait first, like 30s or 4h.")] = None,
-    expires: Annotated[str | None, typer.Option(help="How long the message is worth handling.")] = None,
-    id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
-    object: Annotated[str | None, typer.Option(help="What kind of thing it is about.")] = None,
-    key: Annotated[str | None, typer.Option(help="Which one of them.")] = None,
-    priority: Annotated[str | None, typer.Option(help="0 to 31, normal (0) or high (10); higher goes first.")] = None,
-    high: Annotated[bool, typer.Option("--high", help="Goes before messages of normal priority.")] = False,
-    user: Annotated[str | None, typer.Option(help="Who causes it.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the directory if it is not there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    target: Annotated[str, typer.Argument(metavar="DIR|URL|APP", help="A directory, a URL, or an app.")],
+    topic: Annotated[str, typer.Argument(help="The topic, such as order.placed.")],
+    body: Annotated[str, typer.Argument(help="JSON, or else plain text; - reads standard input unchanged.")] = "null",
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header. May be repeated.")] = None,
+    callback: Annotated[str | None, typer.Option(help="The topic to publish the handler's return value to.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Delay before delivery, such as 30s or 4h.")] = None,
+    expires: Annotated[str | None, typer.Option(help="Time after which the message expires.")] = None,
+    id: Annotated[str | None, typer.Option(help="Your own message id.")] = None,
+    object: Annotated[str | None, typer.Option(help="The kind of object the message is about.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key of that object.")] = None,
+    priority: Annotated[
+        str | None, typer.Option(help="0 to 31, normal (0) or high (10); higher priorities go first.")
+    ] = None,
+    high: Annotated[bool, typer.Option("--high", help="The same as --priority high.")] = False,
+    user: Annotated[str | None, typer.Option(help="The user who causes the message.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the directory if it does not exist.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Publish one message and print its id once it is kept."""
+    """Publish one message and print its id once it is stored."""
     from remuda.cli import output
     from remuda.model.errors import InvalidOption
 

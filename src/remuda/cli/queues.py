@@ -1,4 +1,4 @@
-"""`remuda queues`: what lies where."""
+"""`remuda queues`: all queues with their numbers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("queue", "waiting", "running", "delayed", "dead", "invalid", "unwanted", "done", "status")
 STATUS = {"only-publish": "paused", "paused": "refusing", "only-consume": "no intake"}
-"""Statuses as people see them: a queue that only takes in is paused."""
+"""Statuses as shown: a queue that only accepts messages is paused."""
 _RARE = ("invalid", "unwanted")
-"""Shown only where there are any."""
+"""Shown only if there are any."""
 
 
 def queues(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     remove: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Remove this queue with its messages and subscriptions.")
+        str | None, typer.Option(metavar="QUEUE", help="Remove this queue, its messages and its subscriptions.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """List the queues. Works beside the process that has the directory open; changes nothing unless told to."""
+    """List the queues. Works beside a running process; changes nothing without --remove."""
     if remove is not None:
         _remove(directory, remove, yes, as_json)
         return

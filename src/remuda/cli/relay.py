@@ -1,4 +1,4 @@
-"""`remuda relay`: send what was committed to an outbox, in a process of its own."""
+"""`remuda relay`: send what was committed to an outbox, in its own process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 
 def relay(
     app: Annotated[str, typer.Argument(metavar="APP", help="module:variable; its bus must have an Outbox.")],
-    drain: Annotated[bool, typer.Option("--drain", help="Send what there is now, and end.")] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, one object per line.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="Send everything committed so far, then exit.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object per line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Relay an app's outbox to its broker until Ctrl-C or SIGTERM. Any number of relays share the work."""
+    """Send an app's outbox to its broker. Runs until Ctrl-C or SIGTERM; any number of relays share the work."""
     import signal
     import threading
 

@@ -1,4 +1,4 @@
-"""`remuda run --reload`: the app in a process of its own, started anew whenever a file changes."""
+"""`remuda run --reload`: the app in a child process, restarted whenever a file changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_reloading(arguments: Sequence[str]) -> None:
 
 
 def snapshot(root: Path) -> Snapshot:
-    """When each file was last changed whose change means a new start."""
+    """The modification time of each file whose change means a restart."""
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in _sources(root) if path.exists()}
 
 

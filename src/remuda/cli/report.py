@@ -19,21 +19,25 @@ def report(
         str | None,
         typer.Argument(metavar="[DIR|URL|APP]", help="The directory, its amqp:// URL, or the app that uses it."),
     ] = None,
-    output: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with charts there too.")] = None,
-    lake: Annotated[str | None, typer.Option(help="Read the lives in this lake in place of a log.")] = None,
-    since: Annotated[str | None, typer.Option(help="Messages published at this time or later, or 10m ago.")] = None,
-    until: Annotated[str | None, typer.Option(help="Messages published before this time.")] = None,
-    queue: Annotated[list[str] | None, typer.Option(help="Of this queue alone. May be repeated.")] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Also write a page with charts to this file.")
+    ] = None,
+    lake: Annotated[str | None, typer.Option(help="Read the lives in this lake instead of a log.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only messages published at or after this time; 10m means ten minutes ago.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only messages published before this time.")] = None,
+    queue: Annotated[list[str] | None, typer.Option(help="Only this queue. May be repeated.")] = None,
     window: Annotated[str, typer.Option(help="How time is divided: '1 minute', 30s, or auto.")] = "auto",
-    top: Annotated[int, typer.Option(min=0, max=100, help="How many queues are told in detail.")] = 12,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    top: Annotated[int, typer.Option(min=0, max=100, help="How many queues to show in detail.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     engine: Annotated[
-        str, typer.Option(help="Who counts: here (this process), spark, or auto, which leaves small logs here.")
+        str, typer.Option(help="Where to count: here (this process), spark, or auto (here for small logs).")
     ] = "auto",
-    master: Annotated[str | None, typer.Option(help="A Spark master; local[*] unless told.")] = None,
+    master: Annotated[str | None, typer.Option(help="A Spark master; local[*] by default.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
 ) -> None:
-    """Report on what queues did: throughput, waiting and processing times, retries, dead letters."""
+    """Report on what queues did. Covers throughput, waiting and processing times, retries, dead letters."""
     from rich.console import Console
 
     from remuda.cli import output as printer

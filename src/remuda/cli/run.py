@@ -1,4 +1,4 @@
-"""`remuda run`: handle messages until told to stop."""
+"""`remuda run`: handle messages until stopped."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ if TYPE_CHECKING:
 
 
 def run(
-    app: Annotated[str, typer.Argument(metavar="APP", help="module:variable, like app:bus for bus in app.py.")],
-    workers: Annotated[int, typer.Option(metavar="N", help="Processes that share the work.")] = 1,
-    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file changes; for development.")] = False,
-    grace: Annotated[str, typer.Option(help="How long running handlers may take to end when asked to stop.")] = "10s",
+    app: Annotated[str, typer.Argument(metavar="APP", help="module:variable, such as app:bus for bus in app.py.")],
+    workers: Annotated[int, typer.Option(metavar="N", help="Number of processes that share the work.")] = 1,
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a file changes; for development.")] = False,
+    grace: Annotated[str, typer.Option(help="How long running handlers may take to finish when stopping.")] = "10s",
     threads: Annotated[
         list[str] | None,
-        typer.Option(metavar="[QUEUE=]N", help="Messages handled at once per queue, or in one queue. May be repeated."),
+        typer.Option(
+            metavar="[QUEUE=]N", help="Messages handled at once in each queue, or in one queue. May be repeated."
+        ),
     ] = None,
-    until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when nothing is left to be handled now.")
-    ] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, one object per line.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when nothing is left to handle now.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object per line.")] = False,
     metrics: Annotated[
         int | None,
-        typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port of this machine."),
+        typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this loopback port."),
     ] = None,
     dashboard: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where the dashboard listens; 127.0.0.1:8321, or a free port."),
+        typer.Option(
+            metavar="HOST:PORT", help="Where the dashboard listens; 127.0.0.1:8321 or a free port by default."
+        ),
     ] = None,
     users: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Who may log in to the dashboard; see dashboard-user.")
+        str | None, typer.Option(metavar="FILE", help="Users who may log in to the dashboard; see dashboard-user.")
     ] = None,
-    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Serve none.")] = False,
+    no_dashboard: Annotated[bool, typer.Option("--no-dashboard", help="Do not serve the dashboard.")] = False,
 ) -> None:
-    """Run the handlers of an app, and its dashboard. The first Ctrl-C or SIGTERM stops in order, the second at once."""
+    """Run an app's handlers and its dashboard. The first Ctrl-C or SIGTERM stops gracefully, the second at once."""
     from remuda.model.errors import InvalidOption
     from remuda.model.options import read_duration
 
@@ -102,7 +104,7 @@ def _check_queue(bus: Bus, queue: str) -> None:
 
 @contextmanager
 def _served(bus: Bus, server: Server | None) -> Iterator[None]:
-    """The dashboard of a bus, where there is one, until the bus is closed."""
+    """A bus's dashboard, if there is one, until the bus is closed."""
     try:
         if server is not None:
             server.start()
@@ -115,7 +117,7 @@ def _served(bus: Bus, server: Server | None) -> Iterator[None]:
 
 
 def _dashboard(bus: Bus, listen: str | None, users: str | None) -> Server | None:
-    """The dashboard of a bus on its socket; None where it was not asked for and cannot be had."""
+    """A bus's dashboard on its socket; None if it was not asked for and is not available."""
     from remuda.model.errors import RemudaError
     from remuda.model.extras import MissingExtra
     from remuda.server.http.mounting import dashboard

@@ -1,4 +1,4 @@
-"""`remuda schedules`: what runs when."""
+"""`remuda schedules`: periodic messages and their runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def schedules(
     target: Annotated[
         str, typer.Argument(metavar="DIR|URL|APP", help="The directory, its amqp:// URL, or the app that uses it.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List periodic messages with their last and next run. Changes nothing; remuda pause DIR SCHEDULE stops one."""
     from remuda.cli import output
@@ -50,7 +50,7 @@ def _in_directory(directory: str) -> list[dict[str, Any]]:
 
 
 def _on_rabbitmq(url: str) -> list[dict[str, Any]]:
-    """The definitions tell when each is due, its message in the event log the rest."""
+    """The definitions say when each is due, its message in the event log the rest."""
     from remuda.broker.opening import open_broker
     from remuda.bus.scheduling.runs import run_ledger
     from remuda.bus.scheduling.schedule import run_id

@@ -22,15 +22,15 @@ def search(
             help="Words of the body, and queue:NAME topic:fruit.* state:dead since:2h until:TIME object:NAME key:VALUE."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many at most.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="Go on behind the page that gave this.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="Most messages to list.")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="Continue after the page that returned this cursor.")] = None,
     place: Place = None,
     stale: Annotated[
         bool, typer.Option("--stale", help="Search the index as it is, without catching up first.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find messages, newest first. The index catches up with the log first, and is built where there is none."""
+    """Find messages, newest first. The index first catches up with the log, and is built if missing."""
     from remuda.cli import output
     from remuda.cli.index import opened
     from remuda.cli.times import point

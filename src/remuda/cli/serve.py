@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 
 class ServeCommand(TyperCommand):
-    """Lets `--dashboard` stand without an address, which options of typer cannot."""
+    """Allows `--dashboard` without an address, which typer's options do not."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--dashboard" in args:
@@ -19,43 +19,49 @@ class ServeCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-users = typer.Typer(help="Who may log in to `remuda serve`, and what each may do.", no_args_is_help=True)
+users = typer.Typer(help="Users of `remuda serve`, and what each may do.", no_args_is_help=True)
 
 
 def serve(
-    data: Annotated[str, typer.Option(metavar="DIR", help="The directory of the broker; it is made if missing.")],
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to speak AMQP 0-9-1.")] = "127.0.0.1:5672",
+    data: Annotated[str, typer.Option(metavar="DIR", help="The broker's directory; created if missing.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen for AMQP 0-9-1.")
+    ] = "127.0.0.1:5672",
     wire: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where remuda:// connects; port 5680 beside AMQP unless told, or none."),
+        typer.Option(
+            metavar="HOST:PORT", help="Where to listen for remuda://; port 5680 on AMQP's host by default, or none."
+        ),
     ] = None,
     users: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Who may log in; needed to listen beyond this machine.")
+        str | None, typer.Option(metavar="FILE", help="Users who may log in; required to listen beyond this machine.")
     ] = None,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="A TLS certificate, for amqps.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="TLS certificate, for amqps.")] = None,
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
     vhost: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A virtual host beside '/'. May be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="A virtual host besides '/'. May be repeated.")
     ] = None,
     dashboard: Annotated[
         str | None,
         typer.Option(
             metavar="[HOST:PORT]",
-            help="Serve the dashboard too: at 127.0.0.1:8321 or a free port, unless told where.",
+            help="Also serve the dashboard, at 127.0.0.1:8321 or a free port by default.",
         ),
     ] = None,
     dashboard_users: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Who may log in to the dashboard; see dashboard-user.")
+        str | None, typer.Option(metavar="FILE", help="Users who may log in to the dashboard; see dashboard-user.")
     ] = None,
     sync: Annotated[
-        str, typer.Option(help="When to force messages to disk: always (before a confirm), interval, or os.")
+        str, typer.Option(help="When to sync messages to disk: always (before a confirm), interval, or os.")
     ] = "always",
-    max_connections: Annotated[int, typer.Option(min=1, help="Connections at a time.")] = 10_000,
-    max_channels: Annotated[int, typer.Option(min=1, max=65535, help="Channels of one connection.")] = 2047,
-    max_message: Annotated[int, typer.Option(min=1, metavar="BYTES", help="The largest message.")] = 128 << 20,
-    heartbeat: Annotated[int, typer.Option(min=0, max=65535, metavar="SECONDS", help="0 wants none.")] = 60,
+    max_connections: Annotated[int, typer.Option(min=1, help="Most connections at once.")] = 10_000,
+    max_channels: Annotated[int, typer.Option(min=1, max=65535, help="Most channels per connection.")] = 2047,
+    max_message: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Size of the largest message.")] = 128 << 20,
+    heartbeat: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="SECONDS", help="Heartbeat interval; 0 turns heartbeats off.")
+    ] = 60,
 ) -> None:
-    """Serve a directory's queues to clients of RabbitMQ, and to buses elsewhere, until Ctrl-C or SIGTERM."""
+    """Serve a directory to RabbitMQ clients and remote buses. Runs until Ctrl-C or SIGTERM."""
     from remuda.broker.opening import open_broker
     from remuda.broker.shared.remote import PORT
     from remuda.bus.observing.logs import configure
@@ -109,20 +115,20 @@ def serve(
 
 @users.command("add")
 def add(
-    file: Annotated[str, typer.Argument(help="The file of users; it is made if it is not there.")],
+    file: Annotated[str, typer.Argument(help="The users file; created if missing.")],
     name: Annotated[str, typer.Argument(help="The user's name.")],
-    vhost: Annotated[str, typer.Option(help="The virtual host that the user may enter.")] = "/",
-    configure: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may declare and delete.")] = ".*",
-    write: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may publish to.")] = ".*",
-    read: Annotated[str, typer.Option(metavar="PATTERN", help="Names it may consume from.")] = ".*",
+    vhost: Annotated[str, typer.Option(help="The virtual host the user may enter.")] = "/",
+    configure: Annotated[str, typer.Option(metavar="PATTERN", help="Names the user may declare and delete.")] = ".*",
+    write: Annotated[str, typer.Option(metavar="PATTERN", help="Names the user may publish to.")] = ".*",
+    read: Annotated[str, typer.Option(metavar="PATTERN", help="Names the user may consume from.")] = ".*",
     password: Annotated[
         str, typer.Option(prompt="Password", confirmation_prompt=True, hide_input=True, show_default=False,
                           envvar="REMUDA_PASSWORD",
-                          help="Asked for unless given.")
+                          help="The password; asked for if not given.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Let a user log in, or change a password and what it may do."""
+    """Add a user, or change a password and permissions."""
     from remuda.cli import output
     from remuda.server.users import add_user
 
@@ -133,10 +139,10 @@ def add(
 
 @users.command("list")
 def show(
-    file: Annotated[str, typer.Argument(help="The file of users.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    file: Annotated[str, typer.Argument(help="The users file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show who may log in, and what each may do."""
+    """List the users and what each may do."""
     from remuda.cli import output
     from remuda.server.users import list_users
 
@@ -150,11 +156,11 @@ def show(
 
 @users.command("remove")
 def remove(
-    file: Annotated[str, typer.Argument(help="The file of users.")],
+    file: Annotated[str, typer.Argument(help="The users file.")],
     name: Annotated[str, typer.Argument(help="The user's name.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a user out of the file. Connections that are open stay so."""
+    """Remove a user from the file. Open connections stay open."""
     from remuda.cli import output
     from remuda.server.users import remove_user
 

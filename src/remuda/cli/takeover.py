@@ -1,4 +1,4 @@
-"""`remuda takeover`: end a process that has a directory and does not answer, so that another can go on."""
+"""`remuda takeover`: end a host that does not answer, so that another process can take over."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import typer
 
 def takeover(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also if the process answers.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="End the process even if it answers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """End the process that has a directory, if it is frozen. Another one that uses it takes over at once.
+    """End the process that hosts a directory, if it is frozen. Another process takes over at once.
 
-    Nothing that was confirmed is lost: the lock is the system's, and falls when the process is really gone."""
+    Nothing confirmed is lost: the operating system releases the lock only when the process is really gone."""
     from remuda.broker.shared.inspect import answers, holder_of, wait_for_change
     from remuda.cli import output
     from remuda.cli.target import directory_of

@@ -1,4 +1,4 @@
-"""What a command is about: a directory, a URL, or the bus of an application."""
+"""A command's target: a directory, a URL, or an application's bus."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load_object(app: str, noun: str) -> object:
 
 
 def directory_of(target: str) -> Path:
-    """The directory that a target keeps its messages in; it must exist."""
+    """The directory that holds a target's messages; it must exist."""
     url = parse_url(load_bus(target).url if is_app(target) else target)
     if not url.is_directory:
         raise InvalidOption(f"{url} is not a directory; this command reads the directory of an embedded broker")
@@ -63,7 +63,7 @@ def directory_of(target: str) -> Path:
 
 
 def check_exists(target: str, otherwise: str) -> None:
-    """Raise for a directory that would have to be made: its name may be a slip. `otherwise` says what was not done."""
+    """Raise if the directory does not exist: its name may be a typo. `otherwise` says what was not done."""
     if is_app(target):
         return
     url = parse_url(target)

@@ -1,4 +1,4 @@
-"""`remuda top`: the queues of a directory as they are now, again and again."""
+"""`remuda top`: a live view of a directory's queues."""
 
 from __future__ import annotations
 
@@ -47,13 +47,15 @@ class Line(NamedTuple):
 
 def top(
     directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
-    every: Annotated[str, typer.Option(help="How often to look.")] = "1s",
-    sort: Annotated[str, typer.Option(help="busy, waiting, dead or name.")] = "busy",
-    samples: Annotated[int, typer.Option("--samples", "-n", min=0, help="End after so many; 0 goes on.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per sample.")] = False,
+    every: Annotated[str, typer.Option(help="Refresh interval.")] = "1s",
+    sort: Annotated[str, typer.Option(help="Sort by busy, waiting, dead or name.")] = "busy",
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", min=0, help="Exit after this many samples; 0 never exits.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per sample.")] = False,
 ) -> None:
-    """Watch the queues: what waits, runs and died, and messages per second. Works beside the process that has the
-    directory open, and changes nothing. Keys: q ends it; b, w, d, n sort by busy, waiting, dead, name."""
+    """Watch the queues live. Shows waiting, running and dead messages, and rates. Works beside a running process and
+    changes nothing. Keys: q quits; b, w, d, n sort by busy, waiting, dead, name."""
     from remuda.cli.target import directory_of
     from remuda.model.durations import SECOND
     from remuda.model.errors import InvalidOption
@@ -264,7 +266,7 @@ def _rate(number: float | None) -> str:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Waits for a key: gives it, or None when the time is over."""
+    """Waits for a key and returns it, or None when the time is over."""
     if not sys.stdin.isatty():
 
         def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""`remuda worker`: take tasks from a queue of RabbitMQ until told to stop."""
+"""`remuda worker`: run tasks from a RabbitMQ queue until stopped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 def worker(
     app: Annotated[
         str,
-        typer.Argument(metavar="APP", help="module:variable: a Worker, or a function of a task or a WorkerFactory."),
+        typer.Argument(
+            metavar="APP", help="module:variable: a Worker, a function that takes a task, or a WorkerFactory."
+        ),
     ],
     config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Settings of a function or factory; worker.toml by default.")
+        str | None, typer.Option(metavar="FILE", help="Settings for a function or factory; worker.toml by default.")
     ] = None,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Logs as JSON, one object per line.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON, one object per line.")] = False,
 ) -> None:
     """Run a task worker. The first Ctrl-C or SIGTERM finishes the tasks in hand, the second ends at once."""
     import logging

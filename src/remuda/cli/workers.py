@@ -1,4 +1,4 @@
-"""`remuda run --workers N`: several processes that share the work, started anew when they end by themselves."""
+"""`remuda run --workers N`: several processes that share the work, restarted when they die."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _AT_ONCE: Final = 3
 
 
 def end_with_supervisor() -> None:
-    """In a worker: stop in order when the process that looks after it is gone without a word, as after kill -9 or when
-    its terminal was closed. Else nobody would ever stop it, and its successors would come on top of it."""
+    """In a worker: stop gracefully when its supervisor is gone without notice, as after kill -9 or when its terminal
+    was closed. Otherwise nothing would ever stop it, and its successors would run beside it."""
     supervisor = os.environ.pop(_SUPERVISOR, None)
     if supervisor is not None:
         threading.Thread(target=_watch, args=(int(supervisor),), name="remuda-supervisor", daemon=True).start()
@@ -94,7 +94,7 @@ class _Worker:
 
 
 def run_workers(arguments: Sequence[str], count: int) -> None:
-    """Run `remuda` with these arguments in several processes, until a signal comes or all have ended well."""
+    """Run `remuda` with these arguments in several processes, until a signal arrives or all have exited cleanly."""
     asked: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:

@@ -1,6 +1,6 @@
 """The search index (T4): a projection of the log that finds messages by queue, topic, state, time, key and words.
 
-It holds nothing that the log does not: it can be dropped and filled again at any time.
+It holds nothing that the log does not: it can be dropped and rebuilt at any time.
 """
 
 from __future__ import annotations

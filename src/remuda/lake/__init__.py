@@ -1,6 +1,6 @@
-"""The log as tables for every engine: an Arrow stream of all of it, and tables of its sealed files with no byte copied.
+"""The log as tables for every engine: an Arrow stream of all of it, and tables of its sealed files, without copying.
 
-Importing this needs nothing but Remuda; what needs an extra says how to install it.
+Importing this needs only Remuda; functions that need an extra say how to install it.
 """
 
 from __future__ import annotations

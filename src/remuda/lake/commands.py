@@ -23,11 +23,13 @@ def lake() -> None:
 @app.command()
 def publish(
     url: Annotated[str, typer.Argument(help="The directory of the log.")],
-    formats: Annotated[list[str] | None, typer.Option("--format", help="delta or iceberg; both unless told.")] = None,
-    every: Annotated[float | None, typer.Option(min=0.1, help="Go on, looking every so many seconds.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    formats: Annotated[list[str] | None, typer.Option("--format", help="delta or iceberg; both by default.")] = None,
+    every: Annotated[
+        float | None, typer.Option(min=0.1, help="Keep running, and update every so many seconds.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Bring the tables under DIR/tables up to the files that are sealed by now."""
+    """Update the tables under DIR/tables to the files sealed so far."""
     try:
         while True:
             for one in publish_tables(url, formats=formats or ("delta", "iceberg")):

@@ -1,1 +1,1 @@
-"""What the bus remembers: a live tail of checksummed frames, sealed Parquet files, checkpoints and readers."""
+"""The event log: a live tail of checksummed frames, sealed Parquet files, checkpoints and readers."""

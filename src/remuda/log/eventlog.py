@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Ends(NamedTuple):
-    """Nothing before the first is there any more; what comes next gets the next."""
+    """Nothing before the first numbers exists any more; the next row gets the next number."""
 
     first_offset: int
     next_offset: int
@@ -30,19 +30,19 @@ class Ends(NamedTuple):
 
 
 class Statistics(Protocol):
-    """What is known of blocks of rows without reading them."""
+    """Statistics of blocks of rows, known without reading them."""
 
     def statistics(self, group: int, column: str) -> tuple[Any, Any] | None:
-        """The least and the greatest value of a column in a block, where they are known."""
+        """The smallest and largest value of a column in a block, if known."""
         ...
 
 
 Wanted: TypeAlias = Callable[[Statistics, int], bool]
-"""Asked with a block of rows whether it can hold one that is looked for; where not, it need not be read."""
+"""Decides whether a block can contain a wanted row; if not, it need not be read."""
 
 
 class EventLog(Protocol):
-    """A log of messages and of what happened to them, in order. Each call sees what is there now."""
+    """A log of messages and events, in order. Each call sees the log as it is now."""
 
     def ends(self) -> Ends: ...
 
@@ -59,19 +59,19 @@ class EventLog(Protocol):
         ...
 
     def offset_of_last(self, rows: int) -> int:
-        """The offset from which on there are so many messages, or all where there are fewer."""
+        """The offset at which the last `rows` messages begin; the first offset if there are fewer."""
         ...
 
     def position_of_last(self, rows: int) -> int:
-        """The position from which on there are so many events, or all where there are fewer."""
+        """The position at which the last `rows` events begin; the first position if there are fewer."""
         ...
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
-        """A message and the queues it was routed to; None when it is not there any more."""
+        """A message and the queues it was routed to; None if it is gone."""
         ...
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in order."""
+        """All events of a message, each with its time, in order."""
         ...
 
     def message_batches(
@@ -121,17 +121,17 @@ class EventLog(Protocol):
 
     @property
     def gaps(self) -> tuple[range, ...]:
-        """Offsets that reading came across and that are not there: collected, or lost by damage."""
+        """Offsets found missing while reading: collected, or lost to damage."""
         ...
 
     @property
     def event_gaps(self) -> tuple[range, ...]:
-        """Positions that reading came across and that are not there."""
+        """Positions found missing while reading."""
         ...
 
 
 def open_event_log(url: str | PathLike | Url) -> EventLog:
-    """The log at a URL, to be read beside whoever writes it. Nothing is created, locked or changed."""
+    """Open the log at a URL for reading, beside its writer. Creates, locks and changes nothing."""
     place = parse_url(url)
     if place.scheme in (AMQP, AMQPS):
         from remuda.log.streams.log import StreamLog

@@ -1,1 +1,1 @@
-"""What messages, states, topics, options and records are: frozen values with no behaviour beyond their own rules."""
+"""Messages, states, topics, options and records: frozen values with no behaviour beyond their own rules."""

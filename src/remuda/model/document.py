@@ -1,4 +1,4 @@
-"""A whole message as one document (M7), told from its record and its events."""
+"""A whole message as one document (M7), built from its record and its events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remuda.model.state import LIVE, PARKED, State
 _REFUSALS: Final = frozenset({State.RETRY, State.INVALID, State.NOT_INTERESTED, State.DEAD})
 _SUCCEEDED: Final = frozenset({State.SUCCESS, State.KICKED, State.COMPLETED})
 CONSUMER_LOST: Final = "consumer lost"
-"""The reason that stands where a consumer's answer would."""
+"""The reason recorded instead of a consumer's answer."""
 
 
 def is_answer(event: Event) -> bool:
@@ -25,7 +25,7 @@ def is_answer(event: Event) -> bool:
 
 
 class Consumption(msgspec.Struct, frozen=True, rename="camel"):
-    """One consumer's dealing with the message."""
+    """One consumer's attempt at the message."""
 
     consumer: str
     fetched: int

@@ -1,10 +1,10 @@
-"""Every error Remuda raises on purpose. Each text says what happened, what was kept, and what to do."""
+"""Remuda's own errors. Each text says what happened, what was kept, and what to do."""
 
 from __future__ import annotations
 
 
 class RemudaError(Exception):
-    """The root of all errors raised by Remuda."""
+    """The base class of all errors raised by Remuda."""
 
 
 class InvalidOption(RemudaError, ValueError):
@@ -16,7 +16,7 @@ class InvalidMessage(RemudaError, ValueError):
 
 
 class Unsupported(RemudaError):
-    """This broker cannot do what was asked. Nothing was changed. `feature` names what it cannot do."""
+    """This broker does not support the operation. Nothing was changed. `feature` names what is missing."""
 
     def __init__(self, text: str, feature: str = "") -> None:
         super().__init__(text)
@@ -24,7 +24,7 @@ class Unsupported(RemudaError):
 
 
 class IllegalMove(RemudaError):
-    """A message was asked to change to a state it cannot reach from the one it is in."""
+    """A message cannot change from its current state to the requested one."""
 
 
 class NotFound(RemudaError, LookupError):
@@ -32,18 +32,18 @@ class NotFound(RemudaError, LookupError):
 
 
 class Conflict(RemudaError):
-    """What was asked contradicts what exists."""
+    """The request contradicts what exists."""
 
 
 class Refused(RemudaError):
-    """A queue did not take a message. The message was not stored and nothing was evicted for it."""
+    """A queue refused a message. The message was not stored, and nothing was evicted for it."""
 
     queue: str | None = None
-    """The queue that refused it, where one did."""
+    """The queue that refused it, if one did."""
 
 
 class PartlyRefused(Refused):
-    """Some messages of a batch were not taken; the others are stored. `receipt` says which."""
+    """Some messages of a batch were refused; the others are stored. `receipt` says which."""
 
     def __init__(self, text: str, receipt: object) -> None:
         super().__init__(text)
@@ -71,7 +71,7 @@ class ConsumersFull(Refused):
 
 
 class DeliveryFailed(RemudaError):
-    """The message was taken in but ended without success; the reason is in the text and on `reason`."""
+    """The message was stored but ended without success; the reason is in the text and in `reason`."""
 
     def __init__(self, text: str, reason: str = "") -> None:
         super().__init__(text)
@@ -79,11 +79,11 @@ class DeliveryFailed(RemudaError):
 
 
 class CommitTimeout(RemudaError, TimeoutError):
-    """The wait for a commit ended first. The message is kept and will still be delivered."""
+    """The wait for the commit timed out. The message is kept and will still be delivered."""
 
 
 class BrokerClosed(RemudaError):
-    """The broker was closed; open it again to go on. Everything accepted before is kept."""
+    """The broker is closed; open it again to continue. Everything accepted before is kept."""
 
 
 class NotAllowed(RemudaError):
@@ -91,14 +91,14 @@ class NotAllowed(RemudaError):
 
 
 class HostNotResponding(RemudaError, TimeoutError):
-    """The process that has the directory, or the server, does not answer. What was asked may or may not be done."""
+    """The process that hosts the directory, or the server, does not answer. The request may or may not be done."""
 
 
 class StorageError(RemudaError):
     """The log could not be read or written."""
 
     passing = False
-    """Whether it can pass by itself, so that the same call may succeed later."""
+    """Whether it may go away by itself, so that the same call can succeed later."""
 
 
 class DiskFull(StorageError):
@@ -108,7 +108,7 @@ class DiskFull(StorageError):
 
 
 class TooManyFiles(StorageError):
-    """The process or the machine has no file handle left. Nothing was stored; what was accepted before is kept."""
+    """The process or the machine has no file handles left. Nothing was stored; everything accepted before is kept."""
 
     passing = True
 
@@ -126,4 +126,4 @@ class DirectoryNotWritable(StorageError):
 
 
 class UnsupportedFormat(StorageError):
-    """The directory was written by a newer Remuda."""
+    """The directory was written by a newer version of Remuda."""

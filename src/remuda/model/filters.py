@@ -1,4 +1,4 @@
-"""Choosing messages of a queue: by state, reason, time or offset."""
+"""Filters for messages of a queue: by state, reason, time or offset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remuda.model.state import PARKED, State
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of one queue by how, why and when they came into their state, or by offset."""
+    """Selects messages of one queue by state, by the reason and time of that state, or by offset."""
 
     states: frozenset[State] = PARKED
     reason: str | None = None

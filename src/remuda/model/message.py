@@ -1,4 +1,4 @@
-"""A message (M2): what was said, about what, to whom. The body is the user's bytes, never changed."""
+"""A message (M2): headers and a body. The body is the user's bytes, never changed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from remuda.model.texts import shown
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
 CORRELATION: Final = "cap-corr-id"
-"""The header that names the message this one was made from."""
+"""The header with the id of the message this one came from."""
 MAX_PRIORITY: Final = 31
 
 
 class Priority(IntEnum):
-    """The two priorities that have names; any number from 0 to 31 will do."""
+    """The two named priorities; any number from 0 to 31 works too."""
 
     NORMAL = 0
     HIGH = 10
@@ -41,7 +41,7 @@ class Message(msgspec.Struct, frozen=True):
     expires: int | None = None
     due: int | None = None
     wire: bytes | None = None
-    """Properties and headers exactly as a foreign protocol brought them, for when the message leaves by it again."""
+    """Properties and headers exactly as another protocol delivered them, for when the message leaves that way again."""
 
 
 def read_priority(value: Any) -> int:

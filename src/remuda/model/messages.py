@@ -1,7 +1,7 @@
 """A batch of messages as columns.
 
 A column is a `list` with one value per message, or one value that all messages share. A thousand messages
-under one name then cost one name, and the work per message is the body alone.
+under one name then cost one name, and the work per message is only the body.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fold(values: list[T]) -> Column[T]:
 
 
 class Messages(msgspec.Struct, frozen=True, gc=False):
-    """Messages side by side. `ids` is a `range` of snowflakes or the callers' own texts; None until assigned."""
+    """A batch of messages. `ids` is a `range` of snowflakes or the callers' own ids; None until assigned."""
 
     bodies: list[bytes]
     name: Column[str]
@@ -132,7 +132,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False):
         return Message(cell(name, row), bodies[row], self.id(row), *values)
 
     def rows(self) -> Iterator[Message]:
-        """As iterating, but what all share is looked at once."""
+        """The same as iterating, but shared values are read once."""
         bodies, name, ids, *values = astuple(self)
         long = [(at, column) for at, column in enumerate(values) if type(column) is list]
         names = name if type(name) is list else None
@@ -156,7 +156,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False):
         return Messages(bodies=[self.bodies[row] for row in rows], ids=ids, **columns)
 
     def slice(self, start: int, stop: int) -> Messages:
-        """Neighbouring messages."""
+        """Adjacent messages."""
         bodies, name, ids, *rest = astuple(self)
         if start == 0 and stop >= len(bodies):
             return self
@@ -168,7 +168,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False):
         return Messages(bodies[start:stop], name, ids, *rest)
 
     def checked(self) -> Messages:
-        """The same messages with every value of its proper type, or `InvalidMessage` that names the column and row."""
+        """The same messages with every value checked and converted; `InvalidMessage` names the column and row."""
         values = astuple(self)
         if tuple(map(type, values)) == _PLAIN_BATCH:
             bodies, name, _, topics, _, _, _, mime_type, headers, priority, *_ = values

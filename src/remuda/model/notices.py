@@ -1,4 +1,4 @@
-"""What happens in queues, for handlers that want to hear of it (Q19)."""
+"""Notices of what happens in queues, for handlers that subscribe to them (Q19)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NoticeKind(StrEnum):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something happened in a queue; for messages, to `count` neighbours from offset `first`."""
+    """Something happened in a queue; for messages, to `count` adjacent ones from offset `first`."""
 
     kind: NoticeKind
     queue: str

@@ -1,4 +1,4 @@
-"""What a queue can be told (Q1-Q17, M8): one frozen value, checked when it is made. Durations are microseconds."""
+"""Queue options (Q1-Q17, M8): one frozen value, checked when it is created. Durations are microseconds."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class Status(StrEnum):
 
 
 PER_TOPIC: Final = 0
-"""As `confirmations`: one for each topic of the message."""
+"""Value of `confirmations`: one for each topic of the message."""
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The rules of one queue. `QueueOptions.parse` takes them as people write them."""
+    """The options of one queue. `QueueOptions.parse` accepts them as people write them."""
 
     type: QueueType = QueueType.ROUND_ROBIN
     acknowledge: Acknowledge = Acknowledge.WAIT
@@ -84,7 +84,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     message_limit: int = 0
     limit_exceeded: LimitExceeded = LimitExceeded.REJECT_NEW
     byte_limit: int = 0
-    """The same for the bodies of everything not settled, together."""
+    """Limit for the total size of the bodies of all unsettled messages."""
     message_size_limit: int = 0
     client_limit: int = 0
     delay_between_messages: int = 0
@@ -96,29 +96,29 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     confirmations: int = 1
     queue_size: int = 500
     topics: tuple[str, ...] = ()
-    """Prefixes: messages under these topics come here, beside the queue of their root."""
+    """Prefixes: messages under these topics come here as well as to the queue of their root."""
     patterns: tuple[str, ...] = ()
-    """The same by pattern: `*` is one word, `#` zero or more."""
+    """Patterns: `*` matches one word, `#` zero or more."""
     delivery_limit: int = 0
-    """How often a message may come back before it ends; 0 = as often as it likes."""
+    """How often a message may come back before it ends; 0 means no limit."""
     dead_letter_queue: str | None = None
-    """Where messages go on that expired, were evicted, or ended by a consumer's answer; None parks them here."""
+    """The queue for messages that expired, were evicted, or were ended by an answer; None parks them here."""
     max_priority: int = MAX_PRIORITY
-    """Messages of a higher priority count as of this one; 0 keeps all in one line."""
+    """Higher priorities are capped to this one; 0 keeps all messages in one line."""
     single_active_consumer: bool = False
-    """Whether only the consumer that came first is served, and the next one when it leaves."""
+    """Whether only the first consumer is served, and the next one when it leaves."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None = None, /, **more: Any) -> QueueOptions:
-        """Options from texts, numbers, timedeltas and enum members; an unknown name or impossible value is refused."""
+        """Options from strings, numbers, timedeltas and enum members; refuses unknown names and impossible values."""
         return cls().changed({**(options or {}), **more})
 
     def changed(self, options: Mapping[str, Any]) -> QueueOptions:
-        """These options with some of them set anew."""
+        """A copy of these options with some changed."""
         return self.with_values(read_options(options) or {})
 
     def with_values(self, values: Mapping[str, Any]) -> QueueOptions:
-        """These options with some values, as `read_options` gives them, set anew."""
+        """A copy of these options with some values changed, given as `read_options` returns them."""
         result = msgspec.structs.replace(self, **values) if values else self
         result.check()
         return result
@@ -139,7 +139,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def is_channel(self) -> bool:
-        """Whether the queue is fed by topics beside its own root, as a subscriber's channel is (T2)."""
+        """Whether the queue receives topics besides its own root, as a subscriber's channel does (T2)."""
         return bool(self.topics or self.patterns)
 
 
@@ -152,7 +152,7 @@ E_ = TypeVar("E_", bound=Enum)
 
 
 def read_options(options: QueueOptions | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The options that are named, each checked and of its proper type; None where none are given."""
+    """The given options, each checked and converted to its type; None if none are given."""
     if options is None:
         return None
     if isinstance(options, QueueOptions):
@@ -199,7 +199,7 @@ def read_enum(name: str, value: Any, wanted: type[E_]) -> E_:
 
 
 def read_duration(name: str, value: Any, unit: int = SECOND) -> int:
-    """A duration, of which a bare number counts in `unit`, or an error that names the option."""
+    """A duration (a bare number counts in `unit`), or an error that names the option."""
     try:
         return micros(value, unit)
     except InvalidOption as error:

@@ -1,4 +1,4 @@
-"""What those who ask a broker are told."""
+"""The results of a broker's methods."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from remuda.model.options import QueueOptions, Status
 from remuda.model.state import State
 
 Differences: TypeAlias = dict[str, tuple[Any, Any]]
-"""Options asked for that a queue does not have: as asked, and as they stand (Q13)."""
+"""Requested options that a queue does not have: the requested values, and the actual ones (Q13)."""
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How a broker is."""
+    """A broker's health."""
 
     live: bool
-    """Whether it can go on without being opened again."""
+    """Whether it can continue without being opened again."""
     ready: bool
-    """Whether it takes whatever it is given now."""
+    """Whether it accepts messages now."""
     problems: dict[str, str] = {}
-    """What does not work, by part, with the reason. Upkeep may have problems while the broker is ready."""
+    """The parts that do not work, with the reason. Upkeep may have problems while the broker is ready."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What became of a published batch: the ids of all its rows, and which were refused, unchanged or unroutable."""
+    """The result of a publish: the ids of all rows, and which were refused, unchanged or unroutable."""
 
     first: int
-    """The offset of the first message taken in; the others follow."""
+    """The offset of the first stored message; the others follow."""
     given: range | list[str]
     refusals: dict[int, Refused]
     unchanged: tuple[int, ...] = ()
-    """Of the messages taken in, by number, those that repeat the last body of their object and key."""
+    """Indexes of stored messages that repeat the last body of their object and key."""
     watch: int | None = None
-    """Where a queue commits later than on receipt: what to wait for."""
+    """If a queue commits later than on receipt: what to wait for."""
     differs: dict[str, Differences] = {}
-    """By queue, where the options given with the batch are not those that stand."""
+    """For each queue, the options given with the batch that differ from the queue's."""
     unroutable: tuple[int, ...] = ()
-    """Of the messages taken in, by number, those that no binding took: they are in the log and in no queue."""
+    """Indexes of stored messages that no binding took: they are in the log but in no queue."""
     partly_refused: dict[int, Refused] = {}
     """Rows that some bindings of a router took and others refused, with the first refusal."""
     repeated: int | None = None
-    """Of a batch that its producer sent again: how many of its messages had been taken in the first time."""
+    """For a batch that its producer sent again: how many of its messages were stored the first time."""
 
     def __len__(self) -> int:
         return len(self.given)
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all messages of the batch, those refused included."""
+        """The ids of all messages of the batch, including refused ones."""
         return [str(one) for one in self.given]
 
     @property
     def id(self) -> str:
-        """The id of the first message, which is often the only one."""
+        """The id of the first, often the only, message."""
         return str(self.given[0])
 
     @property
@@ -64,7 +64,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """Whether a queue was created, and else where its options differ: asked, and as they stand."""
+    """Whether a queue was created; if not, which options differ: the requested values, and the actual ones."""
 
     created: bool
     differs: Differences
@@ -86,11 +86,11 @@ class QueueInfo(msgspec.Struct, frozen=True):
     not_interested: int
     consumers: tuple[str, ...]
     counts: dict[State, int]
-    """How many messages ever entered each state here."""
+    """How many messages ever entered each state in this queue."""
     pulls: int = 0
-    """Pull requests that wait for a message."""
+    """Pulls that wait for a message."""
     late_answers: int = 0
-    """Answers since the start that came too late or for the second time, and were ignored."""
+    """Answers ignored since the start because they came too late or twice."""
 
     @property
     def waiting(self) -> int:

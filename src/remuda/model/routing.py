@@ -15,7 +15,7 @@ class ExchangeKind(StrEnum):
     DISTRIBUTE = "distribute"
     """All bindings."""
     ROUND_ROBIN = "round-robin"
-    """One binding after the other, skipping those that refuse."""
+    """Each binding in turn, skipping those that refuse."""
     FIRST = "first"
     """The first binding that accepts."""
     DIRECT = "direct"
@@ -23,20 +23,19 @@ class ExchangeKind(StrEnum):
     FANOUT = "fanout"
     """All bindings, whatever the message's name."""
     TOPIC = "topic"
-    """Bindings whose pattern fits the message's name: `*` is one word, `#` zero or more."""
+    """Bindings whose pattern matches the message's name: `*` is one word, `#` zero or more."""
     HEADERS = "headers"
-    """Bindings whose arguments fit the message's headers."""
+    """Bindings whose arguments match the message's headers."""
 
 
 ALTERNATE: Final = "x-remuda-alternate-exchange"
-"""Among the arguments of a binding: the exchange that gets what no binding of this one takes."""
+"""An argument of a binding: the exchange that gets messages no binding of this one takes."""
 ROUTERS: Final = frozenset({ExchangeKind.DISTRIBUTE, ExchangeKind.ROUND_ROBIN, ExchangeKind.FIRST})
-"""Kinds that ask each binding in turn; the others route by key or headers, as AMQP's do."""
+"""Kinds that ask each binding in turn; the others route by key or headers, as in AMQP."""
 
 
 class Binding(msgspec.Struct, frozen=True, array_like=True):
-    """Where an exchange may send a message: a queue, a topic, or another exchange. Of routers, the highest priority is
-    tried first."""
+    """A target of an exchange: a queue, a topic, or another exchange. Routers try the highest priority first."""
 
     queue: str | None = None
     topic: str | None = None

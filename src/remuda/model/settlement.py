@@ -1,4 +1,4 @@
-"""What a consumer says of the messages it was given (B12, Q9)."""
+"""A consumer's answers to its deliveries (B12, Q9)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import msgspec
 
 
 class Outcome(StrEnum):
-    """How a delivery ended, in its consumer's words."""
+    """How a delivery ended, according to its consumer."""
 
     ACK = "acknowledge"
     NACK = "negative"
     """Failed: the queue's `put_back` decides."""
     RETRY = "retry"
-    """Failed: again, after a delay of the consumer's choice."""
+    """Failed: retry, after a delay of the consumer's choice."""
     RELEASE = "release"
     """Not now: back to the queue, the attempt does not count."""
     INVALID = "invalid"
     NOT_INTERESTED = "not-interested"
     DEAD = "dead"
-    """Give up; optionally on to another queue."""
+    """Give up; optionally move to another queue."""
 
     __hash__ = str.__hash__  # As for states.
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """An outcome with all that goes with it."""
+    """An outcome with its details."""
 
     outcome: Outcome
     reason: str | None = None
@@ -37,7 +37,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     detail: str | None = None
     """More than the reason says, such as a traceback; kept in the log only."""
     to: str | None = None
-    """With DEAD: the queue in which the message goes on."""
+    """With DEAD: the queue the message moves to."""
     front: bool | None = None
     """Back before all others of its priority, or behind them; None leaves it to the queue."""
     counted: bool | None = None

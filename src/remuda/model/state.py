@@ -9,7 +9,7 @@ from remuda.model.errors import IllegalMove
 
 
 class State(StrEnum):
-    """One letter each, as it stands in the log."""
+    """One letter each, as written in the log."""
 
     LOGGED = "L"
     UNCHANGED = "U"

@@ -1,6 +1,6 @@
-"""What is there in C as well, where it could be built: what is done for every message that comes alone.
+"""C versions of the hot path for single messages, used where they could be built.
 
-Everything works without it, at a higher price. `REMUDA_PURE=1` in the environment does without it.
+Everything works without them, more slowly. `REMUDA_PURE=1` in the environment turns them off.
 """
 
 from __future__ import annotations

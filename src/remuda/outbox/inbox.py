@@ -1,7 +1,7 @@
 """The inbox (O3): a message id is handled once per group, however often it is delivered.
 
-A handler that asks for a connection or session by type gets one whose transaction also holds the note that the message
-was handled: either both are committed or neither. For other handlers the note is written right after they end.
+A handler that asks for a connection or session by type gets one whose transaction also records that the message was
+handled: both commit, or neither does. For other handlers the record is written right after they end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONTEXT: Final = "remuda_context"
 
 
 class Inbox:
-    """Remembers in the database at `url` what was handled. `provide` says how connections or sessions are made that
+    """Records handled messages in the database at `url`. `provide` says how to create the connections or sessions that
     handlers ask for by type: `{psycopg.Connection: pool.connection}`, `{Session: sessionmaker(engine)}`."""
 
     def __init__(
@@ -60,12 +60,12 @@ class Inbox:
         self._collected = time.monotonic()
 
     def create_tables(self) -> list[int]:
-        """Make the tables, or bring them up to date; they are the outbox's too."""
+        """Create or upgrade the tables, which the outbox shares."""
         with Administration.open(self.url, self.names) as administration:
             return administration.upgrade()
 
     def once(self, function: F) -> F:
-        """Mark a handler; stands below `@bus.subscribe(...)`."""
+        """Mark a handler; goes below `@bus.subscribe(...)`."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidOption(f"{function.__qualname__} is a generator: calling it would run nothing of its body")
         try:
@@ -89,7 +89,7 @@ class Inbox:
         return wrapper  # type: ignore[return-value]
 
     def collect(self) -> int:
-        """Forget what was handled longer ago than `keep`; done by itself every hour."""
+        """Forget messages handled longer ago than `keep`; happens every hour by itself."""
         with Administration.open(self.url, self.names) as administration:
             return administration._delete("collect_inbox", self._keep)
 

@@ -1,4 +1,4 @@
-"""The outbox of a bus: publishing in the caller's transaction, and the relay that sends what was committed."""
+"""A bus's outbox: publishing in the caller's transaction, and the relay that sends what was committed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Outbox:
     # For the bus
 
     def connection(self, given: Any) -> Any:
-        """The connection to write through: the one given, or that of `with bus.transaction(...)` around."""
+        """The connection to write through: the given one, or that of the enclosing `with bus.transaction(...)`."""
         return given if given is not None else transaction.current.get()
 
     def write(self, messages: Messages, connection: Any) -> list[str]:
@@ -100,7 +100,7 @@ class Outbox:
         return transaction.Transaction(connection, self.relay.wake)
 
     def deliver(self, messages: Messages, send: Callable[[Messages], list[str]]) -> list[str]:
-        """Send outside of a transaction, with a net below: journal, broker, table."""
+        """Send outside a transaction, with a safety net: journal, broker, table."""
         return self._net.deliver(messages, send)
 
     def close(self) -> None:
@@ -110,12 +110,12 @@ class Outbox:
     # For operators
 
     def create_tables(self) -> list[int]:
-        """Make the tables, or bring them up to date; gives the versions that were put in."""
+        """Create or upgrade the tables; returns the versions that were installed."""
         with Administration.open(self.url, self.names) as administration:
             return administration.upgrade()
 
     def status(self, message: str) -> Stored | None:
-        """What became of a message; None if the outbox does not know it, or no longer."""
+        """A message's status; None if the outbox does not know it, or no longer does."""
         with Administration.open(self.url, self.names) as administration:
             return administration.status(message)
 
@@ -131,24 +131,24 @@ class Outbox:
             return administration.messages(wanted, limit)
 
     def counts(self) -> dict[Status, int]:
-        """How many messages of each status there are."""
+        """The number of messages in each status."""
         with Administration.open(self.url, self.names) as administration:
             return administration.counts()
 
     def retry(self, ids: Sequence[str] | None = None) -> int:
-        """Have failed messages sent again, all or these, with a fresh count of attempts."""
+        """Send failed messages again, all or these, with a fresh count of attempts."""
         with Administration.open(self.url, self.names) as administration:
             number = administration.retry(ids)
         self.relay.retry_soon()
         return number
 
     def collect(self) -> Collected:
-        """Remove what is past its time now; the relay does so every hour by itself."""
+        """Remove expired rows now; the relay does so every hour."""
         return self.relay.collect()
 
     @property
     def lost(self) -> int:
-        """Messages that neither the broker nor the database took, while there was no journal."""
+        """Messages that neither the broker nor the database accepted, without a journal."""
         return self._net.lost
 
     def _persist(self, messages: Messages) -> None:

@@ -1,1 +1,1 @@
-"""A broker for others: HTTP for programs, the dashboard for people."""
+"""Servers: HTTP for programs, the dashboard for people, AMQP and the wire for other processes."""

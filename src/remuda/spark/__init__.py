@@ -1,6 +1,6 @@
-"""Spark reads the trail: a data source and a sink named `remuda`, and pipelines over them.
+"""Spark on the log: a data source and a sink named `remuda`, and pipelines on top of them.
 
-Importing this needs nothing but Remuda; the first call that needs PySpark says how to install it.
+Importing this needs only Remuda; the first call that needs PySpark says how to install it.
 """
 
 from __future__ import annotations

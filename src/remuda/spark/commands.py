@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 app = typer.Typer(name="pipeline", help="Spark pipelines over the log.", no_args_is_help=True)
 
 Url = Annotated[str, typer.Argument(help="The directory of the log, or its amqp:// URL.")]
-Lake = Annotated[str, typer.Option(help="The folder of the lake's tables.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Lake = Annotated[str, typer.Option(help="The lake's folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
 _OURS: Final = re.compile(r"^remuda\.[\w.]+: (.+)$", re.MULTILINE)
@@ -39,7 +39,7 @@ _OURS: Final = re.compile(r"^remuda\.[\w.]+: (.+)$", re.MULTILINE)
 
 @app.command("list")
 def list_pipelines(as_json: AsJson = False) -> None:
-    """What can be run."""
+    """List the pipelines."""
     need_pyspark()
     from remuda.spark.pipelines.jobs import JOBS
 
@@ -59,16 +59,23 @@ def run(
     url: Url,
     lake: Lake = "lake",
     lake_format: Annotated[
-        str | None, typer.Option(help="parquet or delta, for a lake to be begun; parquet unless told.")
+        str | None, typer.Option(help="Format of a new lake: parquet (the default) or delta.")
     ] = None,
-    master: Annotated[str | None, typer.Option(help="A Spark master; local[*] unless told.")] = None,
+    master: Annotated[str | None, typer.Option(help="A Spark master; local[*] by default.")] = None,
     remote: Annotated[str | None, typer.Option(help="A Spark Connect server, sc://host:port.")] = None,
-    continuous: Annotated[bool, typer.Option("--continuous/--once", help="Go on until stopped.")] = False,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An option.")] = None,
-    conf: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark.")] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous/--once", help="Run until stopped, or process what is new and exit.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An option of the pipeline. May be repeated."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A Spark setting. May be repeated.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline, with progress."""
+    """Run a pipeline and show its progress."""
     started = time.monotonic()
     with _in_one_line():
         need_pyspark()
@@ -117,7 +124,7 @@ def run(
 
 @app.command()
 def status(url: Url, lake: Lake = "lake", as_json: AsJson = False) -> None:
-    """How far each pipeline that follows the log has come, and how far behind it is."""
+    """Show how far each pipeline has come, and how far behind the log it is."""
     from remuda.spark.progress import progress
 
     with _in_one_line():

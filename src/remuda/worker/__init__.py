@@ -1,4 +1,4 @@
-"""The task worker: takes tasks from a queue of RabbitMQ, and acknowledges them once their results are safe."""
+"""The task worker: runs tasks from a RabbitMQ queue, and acknowledges them once their results are confirmed."""
 
 from remuda.worker.config import QueueType, WorkerConfig
 from remuda.worker.factory import InvalidTask, NotNow, WorkerFactory

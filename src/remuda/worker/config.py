@@ -1,4 +1,4 @@
-"""A worker's settings: from a TOML file, from code and from the environment, of which the later wins (W1)."""
+"""A worker's settings: from a TOML file, from code and from the environment; later ones win (W1)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class QueueType(StrEnum):
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker needs to know. Times are seconds, and may be written like `250ms` or `5m`."""
+    """The settings of a worker. Times are seconds, and may be written like `250ms` or `5m`."""
 
     input_queue: str
     url: str = "amqp://guest:guest@localhost/"

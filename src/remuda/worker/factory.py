@@ -10,17 +10,17 @@ from remuda.model.errors import InvalidOption, RemudaError
 from remuda.worker.tasks import Result, Task
 
 Answer = Result | bytes | str | None | Iterable[Result]
-"""What work gives back: results, the data of one successful result, or nothing to send."""
+"""The result of work: results, the data of one successful result, or nothing to send."""
 
 Work = Callable[[], Answer]
 
 
 class NotNow(RemudaError):
-    """The worker cannot take this task at the moment: it goes back to the input queue, and this does not count."""
+    """The worker cannot take this task now: it goes back to the input queue, and this does not count as a retry."""
 
 
 class InvalidTask(RemudaError):
-    """The task makes no sense: an INVALID_TASK response with this text goes to the output."""
+    """The task is invalid: an INVALID_TASK response with this text goes to the output."""
 
 
 @runtime_checkable

@@ -81,12 +81,12 @@ class TaskAborted(RemudaError):
 
 
 class Task:
-    """A task as a plug-in sees it. A long one should look at `aborted` now and then, or call `check()`."""
+    """A task as a plug-in sees it. A long task should check `aborted` now and then, or call `check()`."""
 
     def __init__(self, message: TaskMessage, *, retries: int, headers: dict[str, Any]) -> None:
         self.message = message
         self.retries = retries
-        """How many times the broker gave this task out before."""
+        """How often the broker delivered this task before."""
         self.headers = headers
         """The message's AMQP headers."""
         self._abort = threading.Event()
@@ -113,11 +113,11 @@ class Task:
 
     @property
     def aborted(self) -> bool:
-        """Whether the broker has taken the task back, so that going on is of no use."""
+        """Whether the broker has taken the task back, so that continuing is pointless."""
         return self._abort.is_set()
 
     def check(self) -> None:
-        """Raise `TaskAborted` if going on is of no use."""
+        """Raise `TaskAborted` if continuing is pointless."""
         if self._abort.is_set():
             raise TaskAborted(f"task {self.id} went back to the broker")
 
@@ -166,7 +166,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @classmethod
     def failure(cls, data: bytes | str, **more: Any) -> Result:
-        """The task was done, and what it should do did not succeed."""
+        """A result that says the task ran but did not succeed."""
         return cls(data if isinstance(data, bytes) else data.encode(), TaskStatus.RESULT_FAILURE, **more)
 
     def message(self, task: TaskMessage, source: SourceInfo) -> TaskMessage:

@@ -1,4 +1,4 @@
-"""The worker: intake, threads that work, and a publisher, each looked after by name."""
+"""The worker: intake, worker threads and a publisher, each monitored by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _OUTCOMES: Final = {
 
 
 class Worker:
-    """Takes tasks from RabbitMQ and answers them.
+    """Runs tasks from RabbitMQ and sends their results.
 
         worker = Worker(WorkerConfig(input_queue="tasks", output_queue="results"), handle)
         worker.run()
@@ -93,7 +93,7 @@ class Worker:
     # Life.
 
     def start(self) -> None:
-        """Connect, declare the queues and begin. Raises one clear line if that cannot be (W1)."""
+        """Connect, declare the queues and start. Raises an error of one clear line if that fails (W1)."""
         if self._started:
             raise Conflict("this worker was started before; make another one")
         self._started = True
@@ -131,7 +131,7 @@ class Worker:
             raise self.failure
 
     def stop(self, grace: Duration | None = None) -> None:
-        """Take nothing more in, finish what was accepted, and end (W7).
+        """Stop taking tasks, finish those accepted, and end (W7).
 
         After `grace` tasks that were not begun go back to the input queue, which does not count as a retry; tasks still
         running are told to abort, and the broker gives them out again. A task may stop its own worker: it is not waited

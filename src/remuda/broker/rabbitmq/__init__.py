@@ -1,1 +1,1 @@
-"""The broker on a RabbitMQ cluster: the same port, with RabbitMQ's own queues, confirms and dead letters behind it."""
+"""The broker on a RabbitMQ cluster: the same port on top of RabbitMQ's own queues, confirms and dead letters."""

@@ -1,1 +1,1 @@
-"""Many processes on one directory: one hosts, the others are its guests, and when it ends one of them takes over."""
+"""Many processes on one directory: one hosts, the others are guests, and when the host ends a guest takes over."""

@@ -1,1 +1,1 @@
-"""Handlers: how a function becomes one, what it may ask for, raise and answer, and one call of it."""
+"""Handlers: registering functions, injecting what they ask for, and calling them."""

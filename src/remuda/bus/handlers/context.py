@@ -1,4 +1,4 @@
-"""What a handler may ask for by type, beside the body."""
+"""The values a handler may ask for by type, besides the body."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Attempt(int):
 
 
 class StopToken:
-    """Says that the bus is asked to stop, so that a long handler can end early: save its state and raise `NotNow`."""
+    """Tells a long handler that the bus is stopping, so that it can end early: save its state and raise `NotNow`."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -31,7 +31,7 @@ class StopToken:
         return self._event.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the bus is asked to stop, or for so long; whether it is."""
+        """Wait until the bus is stopping, or for this long; returns whether it is."""
         return self._event.wait(seconds)
 
     def set(self) -> None:
@@ -49,7 +49,7 @@ _NEVER_STOPS = StopToken()
 
 
 class Response:
-    """What will be sent to the callback: a handler may add headers, send it elsewhere, or not at all (B9)."""
+    """The reply to the callback: a handler may add headers, redirect it, or remove it (B9)."""
 
     def __init__(self, callback: str | None) -> None:
         self.callback = callback
@@ -67,7 +67,7 @@ class Response:
 
 
 class Context(msgspec.Struct, eq=False):
-    """One message in one handler's hands. What few handlers ask for is made when it is asked for."""
+    """One call of a handler with one message. Rarely used values are created when asked for."""
 
     message: Message
     queue: str
@@ -99,19 +99,19 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def wants_reply(self) -> bool:
-        """Whether what the handler returns is sent to somebody."""
+        """Whether the handler's result is sent as a reply."""
         if self._response is None:
             return names.CALLBACK in self.message.headers
         return self._response.callback is not None
 
     @property
     def keeps_result(self) -> bool:
-        """Whether the publisher asked that the result be kept, to be found by the message's id."""
+        """Whether the publisher asked to keep the result, to be found by the message's id."""
         return names.KEEP_RESULT in self.message.headers
 
     @property
     def wants_result(self) -> bool:
-        """Whether anybody wants what the handler returns."""
+        """Whether anybody wants the handler's result."""
         headers = self.message.headers
         if self._response is None:
             return bool(headers) and (names.CALLBACK in headers or names.KEEP_RESULT in headers)
@@ -119,14 +119,14 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def values(self) -> dict[object, object]:
-        """Whatever middleware wants to pass on; values are given to handlers by type."""
+        """Values that middleware passes on; handlers get them by type."""
         if self._values is None:
             self._values = {}
         return self._values
 
     @property
     def user(self) -> str | None:
-        """Who caused this message, however many handlers lie between."""
+        """The user who caused this message, however many handlers are in between."""
         return self.headers.get(names.USER)
 
     @property

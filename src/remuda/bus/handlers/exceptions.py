@@ -1,4 +1,4 @@
-"""What a handler can decide by raising (B12), besides returning or failing."""
+"""Exceptions by which a handler decides about its message (B12), besides returning or failing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class HandlerDecision(Exception):
 
 
 class Retry(HandlerDecision):
-    """Try again: now, or after a while. Counts as an attempt."""
+    """Retry, now or after a while. Counts as an attempt."""
 
     def __init__(self, reason: str = "asked for a retry", *, after: Duration = 0) -> None:
         super().__init__(reason)
@@ -33,7 +33,7 @@ class NotInterested(HandlerDecision):
 
 
 class NotNow(HandlerDecision):
-    """Back to the queue; the attempt does not count. It comes again after a moment, not at once."""
+    """Return the message to the queue; the attempt does not count. It comes again after a moment, not at once."""
 
     def __init__(self, reason: str = "not now", *, after: Duration = "1s") -> None:
         super().__init__(reason)
@@ -41,8 +41,8 @@ class NotNow(HandlerDecision):
 
 
 class Dead(HandlerDecision):
-    """The message cannot be handled; it is kept with the reason, and comes back when it is reprocessed."""
+    """The message cannot be handled; it is kept with the reason, and can be reprocessed."""
 
 
 class HandlerTimeout(BaseException):
-    """Raised inside a handler that runs longer than its timeout. Like a cancellation, it passes `except Exception`."""
+    """Raised in a handler that exceeds its timeout. Like a cancellation, it is not caught by `except Exception`."""

@@ -1,6 +1,6 @@
-"""Around publishing and handling (B11): ordered layers, each with a before, an after and an error hook.
+"""Middleware around publishing and handling (B11): ordered layers, each with before, after and error hooks.
 
-A hook may be a coroutine function: it is awaited, on the application's loop where the bus runs there.
+A hook may be a coroutine function; it is awaited, on the application's loop if the bus runs there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Steps = Generator[Any, Any, Any]
 
 
 class Handled:
-    """What an error hook returns to mark the error as handled: the handler then counts as having returned `result`."""
+    """Returned by an error hook to mark the error as handled, as if the handler had returned `result`."""
 
     def __init__(self, result: Any = None) -> None:
         self.result = result
@@ -28,7 +28,7 @@ class Handled:
 class Middleware:
     """Override what you need. Before-hooks run in order, after- and error-hooks in reverse.
 
-    `provides` names the types of which `before_handle` puts a value into `context.values`, for handlers to ask for.
+    `provides` lists the types for which `before_handle` puts a value into `context.values`; handlers can ask for them.
     """
 
     provides: ClassVar[tuple[Any, ...]] = ()
@@ -38,10 +38,10 @@ class Middleware:
         return message
 
     def after_publish(self, message: Message) -> Any:
-        """The message is kept."""
+        """Called when the message is stored."""
 
     def publish_error(self, message: Message, error: Exception) -> Any:
-        """The message was not taken."""
+        """Called when the message was refused."""
 
     def before_handle(self, context: Context) -> Any:
         """May put values into the context; raising counts as the handler's failure."""
@@ -51,12 +51,12 @@ class Middleware:
         return result
 
     def handle_error(self, context: Context, error: BaseException) -> Any:
-        """May return `Handled` to mark the error as handled, with a result in place of it."""
+        """May return `Handled` to mark the error as handled, with a result instead."""
         return None
 
 
 class MiddlewareStack:
-    """The layers of one bus, outermost first. Each method gives steps, for a thread or a coroutine to take."""
+    """The layers of one bus, outermost first. Each method returns steps, for a thread or a coroutine to take."""
 
     def __init__(self, layers: Sequence[Middleware] = ()) -> None:
         self.layers = list(layers)

@@ -1,4 +1,4 @@
-"""All handlers of a bus, checked as they come in."""
+"""All handlers of a bus, checked when they are registered."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SubscribeKwargs(RuleKwargs, total=False):
 
 
 class HandlerRegistry:
-    """Handlers by the order in which they came."""
+    """Handlers in order of registration."""
 
     def __init__(self) -> None:
         self.handlers: list[Handler] = []
@@ -87,7 +87,7 @@ class HandlerRegistry:
         return list(chosen.values())
 
     def _replace_redefined(self, handler: Handler) -> None:
-        """A cell of a notebook that is run again defines its handler again: the new one takes the old one's place."""
+        """Running a notebook cell again defines its handler again: the new one replaces the old one."""
         function = handler.function
         if not is_interactive(getattr(function, "__module__", "")):
             return
@@ -168,7 +168,7 @@ def marked_methods(instance: object) -> Iterator[tuple[Callable[..., Any], tuple
 
 
 def handles(*topics: str, **options: Unpack[SubscribeKwargs]) -> Callable[[F], F]:
-    """Mark a method as a handler; `bus.subscribe_class(instance)` registers all that are marked."""
+    """Mark a method as a handler; `bus.subscribe_class(instance)` registers all marked methods."""
     check_known(options, SubscribeKwargs, "handles")
     check_topics(topics, "@handles")
     read_options(options)

@@ -1,1 +1,1 @@
-"""Logs, metrics and traces of what passes through a bus."""
+"""Logs, metrics and traces of a bus."""

@@ -56,13 +56,11 @@ class Metrics(Middleware):
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, buckets: Sequence[float] = SECONDS) -> None:
         self.registry = registry
         self.published = Counter("remuda_published", "Messages published", ["topic"], registry=registry)
-        self.unpublished = Counter("remuda_publish_errors", "Messages not taken", ["topic", "error"], registry=registry)
-        self.handled = Counter(
-            "remuda_handled", "Calls of handlers by outcome", ["queue", "outcome"], registry=registry
-        )
+        self.unpublished = Counter("remuda_publish_errors", "Messages refused", ["topic", "error"], registry=registry)
+        self.handled = Counter("remuda_handled", "Handler calls by outcome", ["queue", "outcome"], registry=registry)
         self.failures = Counter("remuda_failures", "Calls that failed, by error", ["queue", "error"], registry=registry)
         self.retries = Counter("remuda_retries", "Calls after the first attempt", ["queue"], registry=registry)
-        self.running = Gauge("remuda_handlers_running", "Calls in tracker", ["queue"], registry=registry)
+        self.running = Gauge("remuda_handlers_running", "Calls in progress", ["queue"], registry=registry)
         self.seconds = Histogram(
             "remuda_handler_seconds", "How long calls take", ["queue"], registry=registry, buckets=tuple(buckets)
         )

@@ -1,1 +1,1 @@
-"""Publishing: values as bodies, options of a message, replies, and messages of other systems."""
+"""Publishing: encoding bodies, message options, replies, and messages from other systems."""

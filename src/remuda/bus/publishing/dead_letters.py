@@ -16,7 +16,7 @@ from remuda.model.state import State
 
 
 class FilterKwargs(TypedDict, total=False):
-    """Filters: `reason` is part of its text, `since` and `until` say when they ended, `states` are letters."""
+    """Filters: `reason` is a part of it, `since` and `until` say when they ended, `states` are letters."""
 
     reason: str | None
     since: Moment | None
@@ -37,7 +37,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     body: bytes
     message: Message
     history: QueueView
-    """All that became of it in this queue, with a traceback in `detail` and each attempt in `consumed_by`."""
+    """What happened to it in this queue, with the traceback in `detail` and each attempt in `consumed_by`."""
 
 
 def dead_letter(queue: str, parked: Parked, document: Document) -> DeadLetter:
@@ -63,7 +63,7 @@ def message_filter(
     until: Moment | None = None,
     states: str | frozenset[State] | None = None,
 ) -> MessageFilter:
-    """A choice of dead letters; `states` may be given as letters: E dead, I invalid, N not interested."""
+    """A filter for dead letters; `states` may be given as letters: E dead, I invalid, N not interested."""
     if reason is not None and not isinstance(reason, str):
         raise InvalidOption(f"reason must be a text, not {reason!r}")
     chosen = MessageFilter(reason=reason, since=0 if since is None else moment("since", since))
@@ -80,7 +80,7 @@ def message_filter(
 def waiting_filter(
     queue: str, topic: str | None, reason: str | None, published: MessageFilter
 ) -> Callable[[Document], bool]:
-    """A choice of messages that wait in a queue: by topic, by the reason of a failure, by when they were published."""
+    """A filter for waiting messages: by topic, by the reason of the last failure, by time of publishing."""
 
     def wanted(document: Document) -> bool:
         reasons = [view.reason or "" for view in document.queues if view.queue == queue]

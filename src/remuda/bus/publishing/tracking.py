@@ -1,4 +1,4 @@
-"""What became of a message, by its id (B20): its status, its result or its error, and its end before it is handled."""
+"""Following up on a message by its id (B20): its status, its result or error, and cancelling it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS: Final = {
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """How a message stands in one queue."""
+    """A message's state in one queue."""
 
     queue: str
     state: State
@@ -39,7 +39,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
 
 
 class MessageStatus(msgspec.Struct, frozen=True):
-    """How a message stands, in all queues that got it."""
+    """A message's state in all its queues."""
 
     id: str
     topic: str
@@ -48,7 +48,7 @@ class MessageStatus(msgspec.Struct, frozen=True):
 
     @property
     def done(self) -> bool:
-        """Whether every queue has handled it with success."""
+        """Whether every queue has handled it successfully."""
         words = {view.word for view in self.queues.values()} - {"moved"}
         return words == {"done"}
 
@@ -59,7 +59,7 @@ class MessageStatus(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Whether nothing more will happen to it without an operator."""
         return not any(view.state in LIVE for view in self.queues.values())
 
     @property
@@ -88,7 +88,7 @@ def _word(view: QueueView) -> str:
 
 
 def cancel(broker: Broker, message_id: str, who: str | None) -> bool:
-    """End a message wherever it still waits; whether it did somewhere. What is being handled goes on."""
+    """Cancel a message wherever it still waits; returns whether it did anywhere. Running handlers continue."""
     document = broker.message(message_id)
     waiting = [view.queue for view in document.queues if view.state in (State.QUEUED, State.RETRY)]
     ended = [end_message(broker, queue, document.offset, "cancelled", who) for queue in waiting]
@@ -96,7 +96,7 @@ def cancel(broker: Broker, message_id: str, who: str | None) -> bool:
 
 
 def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, timeout: float) -> Any:
-    """The result of a message that was handled; raises the error of one that failed for good."""
+    """The result of a handled message; raises the error if it failed for good."""
     deadline = time.monotonic() + timeout
     while True:
         document = broker.message(message_id)

@@ -1,1 +1,1 @@
-"""Periodic messages (B19): cron texts, intervals, and the chain of runs that each schedule is."""
+"""Periodic messages (B19): cron expressions, intervals, and each schedule's chain of runs."""

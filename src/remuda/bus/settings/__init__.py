@@ -1,1 +1,1 @@
-"""Settings and retry policies: where they come from, and which of them holds for a queue."""
+"""Settings and retry policies: where they come from, and which apply to a queue."""

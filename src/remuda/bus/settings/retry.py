@@ -1,4 +1,4 @@
-"""When to try again (B4, B5): PaperTrail's schedule by default, CAP's by name, or one's own."""
+"""Retry policies (B4, B5): PaperTrail's schedule by default, CAP's by name, or your own."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def error_types(name: str, types: object) -> tuple[type[BaseException], ...] | N
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often, and after how long. Durations are microseconds."""
+    """How often to retry, and after how long. Durations are microseconds."""
 
     max_retries: int = 5
     intervals: tuple[int, ...] = (MINUTE, HOUR, 4 * HOUR, _DAY, _DAY)
-    """Before retry n waits entry n; the last entry repeats."""
+    """The wait before each retry; the last entry repeats."""
     min_interval: int = 0
     jitter: float = 0.0
-    """Stretches each interval by a random part of itself up to this."""
+    """Lengthens each wait by a random fraction, up to this."""
     threshold: int | None = None
     """After this many attempts the threshold callback fires, once."""
     retry_on: tuple[type[BaseException], ...] = ()
-    """Only these errors are tried again; all of them where none is named."""
+    """Only these errors are retried; all errors if empty."""
     give_up_on: tuple[type[BaseException], ...] = ()
-    """These errors are never tried again."""
+    """These errors are never retried."""
 
     def __post_init__(self) -> None:
         read_count("max_retries of a retry policy", self.max_retries)
@@ -64,7 +64,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def cap(cls, failed_retry_count: int = 50) -> RetryPolicy:
-        """CAP's: three attempts at once, then from the fourth minute one each minute, 50 in all."""
+        """CAP's policy: three attempts at once, then one a minute from the fourth minute on, 50 in all."""
         read_count("failed_retry_count", failed_retry_count, 1)
         return cls(
             max_retries=failed_retry_count - 1, intervals=(0, 0, 4 * MINUTE, MINUTE), threshold=failed_retry_count
@@ -80,7 +80,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         retries: int = 10,
         jitter: float = 0.1,
     ) -> RetryPolicy:
-        """Each wait `factor` times the one before, up to `longest`, spread by `jitter`."""
+        """Each wait is `factor` times the one before, up to `longest`, spread by `jitter`."""
         wait, limit = float(read_duration("first", first)), read_duration("longest", longest)
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < inf:
             raise InvalidOption(f"factor must be at least 1, not {shown(factor)}")
@@ -98,7 +98,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return not self.retry_on or isinstance(error, self.retry_on)
 
     def after(self, attempt: int) -> int | None:
-        """The wait after the failure of attempt n, which counts from 1; None when it was the last."""
+        """The wait after attempt n failed, counting from 1; None if it was the last."""
         if attempt > self.max_retries:
             return None
         interval = self.intervals[min(attempt, len(self.intervals)) - 1] if self.intervals else 0
@@ -108,7 +108,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT: Final = RetryPolicy(min_interval=10 * SECOND)
-"""PaperTrail's: five retries after 1 minute, 1 hour, 4 hours and two days, never sooner than 10 seconds."""
+"""PaperTrail's policy: five retries after 1 minute, 1 hour, 4 hours and two days, never sooner than 10 seconds."""
 
 NEVER: Final = RetryPolicy(max_retries=0, intervals=())
 

@@ -1,1 +1,1 @@
-"""The search index on an OpenSearch or Elasticsearch server: an index for each queue, aliases over the newest build."""
+"""The search index on an OpenSearch or Elasticsearch server: one index per queue, and aliases for the newest build."""

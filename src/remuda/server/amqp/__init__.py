@@ -1,1 +1,1 @@
-"""An AMQP 0-9-1 server on any broker: clients of RabbitMQ and buses in Python share its queues (S1-S4)."""
+"""An AMQP 0-9-1 server on any broker: RabbitMQ clients and Python buses share its queues (S1-S4)."""

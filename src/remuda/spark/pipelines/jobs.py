@@ -75,7 +75,7 @@ Job = Callable[[SparkSession, Place], list[StreamingQuery]]
 
 
 def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
-    """log → lake, parted by date and queue"""
+    """log → lake, partitioned by date and queue"""
 
     def begin(table: str, shape: Callable[[DataFrame], DataFrame], target: LakeTable) -> StreamingQuery:
         if not is_begun(checkpoint_of(place.lake, "archive", table)) and target.manifest().version and not is_remote():
@@ -159,8 +159,8 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """files → compacter → distributor → queues (options source, format, schema, order, repeats, app, batch)
 
-    The broker judges by the same rules when it takes the rows in, and logs what is unchanged as such. With
-    `repeats=drop` repetitions are held back here, which spares a broker that shall not log them.
+    The broker applies the same rules when it takes the rows in, and logs unchanged messages as such. With
+    `repeats=drop`, repetitions are dropped here, so that the broker does not log them.
     """
     source, order = _needed(place, "ingest", "source"), _needed(place, "ingest", "order")
     kind, drop = place.options.get("format", "parquet"), _choice(place, "repeats", "keep", "drop") == "drop"
@@ -197,7 +197,7 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
 
 def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
-    """lake: what succeeded goes after a day, what ended without success after 15 (options success, dead)"""
+    """lake: removes succeeded messages after a day, dead ones after 15 (options success, dead)"""
     _once_only(place, "retention")
     success = micros(place.options["success"]) if "success" in place.options else DAY
     dead = micros(place.options["dead"]) if "dead" in place.options else 15 * DAY
@@ -228,7 +228,7 @@ def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
 
 
 def index(spark: SparkSession, place: Place) -> list[StreamingQuery]:
-    """log → search index, built anew at once (option index: a folder, or opensearch://host:port/name)"""
+    """log → search index, rebuilt in bulk (option index: a folder, or opensearch://host:port/name)"""
     where = place.options.get("index")
     build_index(spark, place.url, where)
     if not place.continuous:

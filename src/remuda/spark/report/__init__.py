@@ -1,6 +1,6 @@
-"""A report on what queues did: figures gathered by Spark, as tables on a terminal and as one page with charts.
+"""A report on what queues did, as tables on a terminal and as one page with charts.
 
-Importing this needs no PySpark; making a report of a log that holds messages does.
+Small logs are counted in this process, large ones by Spark. Importing this needs no PySpark.
 """
 
 from remuda.spark.report.figures import Report

@@ -1,1 +1,1 @@
-"""Workers that run handlers in processes of their own, so that a crash costs one attempt of one message."""
+"""Workers that run handlers in separate processes, so that a crash costs one message one attempt."""
