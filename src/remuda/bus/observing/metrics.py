@@ -62,7 +62,7 @@ class Metrics(Middleware):
         )
         self.failures = Counter("remuda_failures", "Calls that failed, by error", ["queue", "error"], registry=registry)
         self.retries = Counter("remuda_retries", "Calls after the first attempt", ["queue"], registry=registry)
-        self.running = Gauge("remuda_handlers_running", "Calls in tracker", ["queue"], registry=registry)
+        self.running = Gauge("remuda_handlers_running", "Calls in progress", ["queue"], registry=registry)
         self.seconds = Histogram(
             "remuda_handler_seconds", "How long calls take", ["queue"], registry=registry, buckets=tuple(buckets)
         )
@@ -72,7 +72,7 @@ class Metrics(Middleware):
         self.registry.register(QueueCollector(bus))
 
     def serve(self, port: int, address: str = "127.0.0.1") -> None:
-        """Outcome Prometheus on a port, in the background."""
+        """Answer Prometheus on a port, in the background."""
         start_http_server(port, addr=address, registry=self.registry)
 
     def after_publish(self, message: Message) -> None:
@@ -126,7 +126,7 @@ class QueueCollector(Collector):
         messages, entered, problems = _families()
         for part in self._bus.health().get("problems", {}):
             problems.add_metric([part], 1)
-        for info in self._bus.broker.queues():
+        for info in () if self._bus.closed else self._bus.broker.queues():
             for place, number in _places(info).items():
                 messages.add_metric([info.name, place], number)
             for state, number in info.counts.items():
