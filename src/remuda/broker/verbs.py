@@ -29,6 +29,11 @@ class Verbs(ABC):
     """For threads."""
 
     _backend: Answers
+    place = ""
+    """The URL it was opened at, without a password."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.place or '(unnamed)'}>"
 
     @abstractmethod
     def _do(self, command: Command) -> Any:
@@ -127,6 +132,11 @@ class AsyncVerbs(ABC):
     """For coroutines."""
 
     _backend: Answers
+    place = ""
+    """The URL it was opened at, without a password."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.place or '(unnamed)'}>"
 
     @abstractmethod
     async def _do(self, command: Command) -> Any:

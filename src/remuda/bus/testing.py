@@ -53,6 +53,9 @@ class ManualClock:
     def __call__(self) -> int:
         return self.now
 
+    def __repr__(self) -> str:
+        return f"ManualClock({self.now})"
+
     def advance(self, duration: Duration) -> None:
         self.now += read_duration("duration", duration)
 
@@ -75,6 +78,9 @@ class TestBus:
         self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener, bus._closed)
         bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener = url, self.clock, {}, None, None
         bus._calls.test = self
+
+    def __repr__(self) -> str:
+        return f"<TestBus of {self.bus!r}>"
 
     def close(self) -> None:
         bus = self.bus

@@ -72,7 +72,7 @@ PER_TOPIC: Final = 0
 """As `confirmations`: one for each topic of the message."""
 
 
-class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
     """The rules of one queue. `QueueOptions.parse` takes them as people write them."""
 
     type: QueueType = QueueType.ROUND_ROBIN

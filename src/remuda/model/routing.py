@@ -34,7 +34,7 @@ ROUTERS: Final = frozenset({ExchangeKind.DISTRIBUTE, ExchangeKind.ROUND_ROBIN, E
 """Kinds that ask each binding in turn; the others route by key or headers, as AMQP's do."""
 
 
-class Binding(msgspec.Struct, frozen=True, array_like=True):
+class Binding(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=True):
     """Where an exchange may send a message: a queue, a topic, or another exchange. Of routers, the highest priority is
     tried first."""
 
