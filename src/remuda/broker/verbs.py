@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from remuda.broker import checks
 from remuda.broker.backend import Answers
@@ -14,7 +14,7 @@ from remuda.broker.spectator import Spectator
 from remuda.model.document import Document
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
-from remuda.model.options import QueueOptions, Status
+from remuda.model.options import QueueKwargs, QueueOptions, Status
 from remuda.model.results import Declared, Health, ParkedMessage, QueueInfo
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.texts import read_count, read_name
@@ -41,11 +41,11 @@ class Verbs(ABC):
 
     # Administering
 
-    def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
+    def create_queue(self, name: str, options: Options = None, /, **more: Unpack[QueueKwargs]) -> Declared:
         declared: Declared = self._do(checks.declare_queue(name, options, more))
         return declared
 
-    def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
+    def configure_queue(self, name: str, *, who: str | None = None, **changes: Unpack[QueueKwargs]) -> QueueOptions:
         options: QueueOptions = self._do(checks.configure_queue(name, changes, who))
         return options
 
@@ -148,11 +148,13 @@ class AsyncVerbs(ABC):
 
     # Administering
 
-    async def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
+    async def create_queue(self, name: str, options: Options = None, /, **more: Unpack[QueueKwargs]) -> Declared:
         declared: Declared = await self._do(checks.declare_queue(name, options, more))
         return declared
 
-    async def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
+    async def configure_queue(
+        self, name: str, *, who: str | None = None, **changes: Unpack[QueueKwargs]
+    ) -> QueueOptions:
         options: QueueOptions = await self._do(checks.configure_queue(name, changes, who))
         return options
 

@@ -65,10 +65,10 @@ def handler_id(function: Callable[..., Any]) -> str:
     if not hasattr(function, "__qualname__") or not hasattr(function, "__module__"):
         raise InvalidOption(f"a handler must be a function or a method, not {function!r}; put it into one")
     if isinstance(function, type):
-        kind = function.__name__
+        name = function.__name__
         raise InvalidOption(
-            f"a handler must be a function or a method, not the class {kind}; mark its methods with @handles, and "
-            f"register an instance: bus.subscribe_class({kind}())"
+            f"a handler must be a function or a method, not the class {name}; mark its methods with @handles, and "
+            f"register an instance: bus.subscribe_class({name}())"
         )
     owner = getattr(function, "__self__", None)
     if inspect.ismethod(function) and owner is not None:
