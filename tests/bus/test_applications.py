@@ -102,6 +102,87 @@ class TestOnTheApplicationsLoop:
 
         assert asyncio.run(main()) == "a"
 
+    def test_a_call_that_would_block_its_own_handler_is_refused(self) -> None:
+        """B1: at once, not after its timeout, in which nothing else on the loop could run."""
+        shop = Shop()
+        shop.bus.subscribe("plain", queue="threads")(lambda body: body)
+
+        async def application() -> None:
+            async with shop.bus as bus:
+                with pytest.raises(RemudaError, match=r"runs on this loop.*await bus\.call_async.*Nothing was stored"):
+                    bus.call("order", "one", timeout="1h")
+                assert bus.call("plain", 5, timeout="60s") == 5
+                assert await bus.call_async("order", "two", timeout="60s") == "two"
+
+        asyncio.run(application())
+        assert shop.seen == ["two"]
+
+    def test_what_fails_to_start_is_cleaned_up(self) -> None:
+        """B16: shutdown hooks follow the startup hooks, and a later start does not reach for the old loop."""
+        shop = Shop()
+        shop.bus.settings.put("message.executor.q", "threads", "test")
+
+        async def application() -> None:
+            async with shop.bus:
+                raise AssertionError("it must not start")
+
+        with pytest.raises(InvalidOption, match="coroutine"):
+            asyncio.run(application())
+        assert shop.pool is not None
+        assert shop.pool.closed
+        with pytest.raises(InvalidOption, match="coroutine"):
+            shop.bus.start()
+        assert shop.pool.closed
+        assert not shop.bus.running
+        shop.bus.close()
+
+    def test_a_start_without_a_loop_after_one_that_failed_on_it(self, bus: Bus) -> None:
+        """B8"""
+        seen: list[int] = []
+        failures = iter([ValueError("no database")])
+
+        @bus.on_startup
+        def connect() -> None:
+            for failure in failures:
+                raise failure
+
+        @bus.subscribe("x", queue="q")
+        async def handle(body: int) -> None:
+            seen.append(body)
+
+        async def application() -> None:
+            async with bus:
+                raise AssertionError("it must not start")
+
+        with pytest.raises(ValueError, match="no database"):
+            asyncio.run(application())
+        with bus:
+            bus.publish("x", 1)
+            bus.run(until_idle=True, timeout="60s")
+        assert seen == [1]
+
+    def test_a_start_that_is_cancelled_leaves_nothing_running(self, bus: Bus) -> None:
+        """B16"""
+
+        @bus.subscribe("x", queue="q")
+        async def handle(body: int) -> None: ...
+
+        async def lifespan() -> None:
+            async with bus:
+                await asyncio.sleep(3600)
+
+        async def application() -> None:
+            for seconds in (0.0, 0.001, 0.01):
+                task = asyncio.ensure_future(lifespan())
+                await asyncio.sleep(seconds)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert not bus.running
+
+        asyncio.run(application())
+        bus.close()
+
     def test_a_loop_per_queue_stays_an_option(self, bus: Bus) -> None:
         """B8"""
         loops: set[int] = set()

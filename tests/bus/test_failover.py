@@ -9,6 +9,7 @@ import pytest
 
 from remuda import Attempt, Bus, Message
 from remuda.model.errors import InvalidOption
+from remuda.model.state import State
 from tests.bus.kit import state
 
 
@@ -167,4 +168,19 @@ def test_is_a_move(bus: Bus) -> None:
         test.run()
         status = bus.status(message)
         assert (status.done, status.failed, status.queues["q"].word) == (True, False, "moved")
+        document = test.message(message)
+        assert document.state is State.COMPLETED
+        assert [view.moved_to for view in document.queues] == ["spare", None]
+        assert State.DEAD not in test.queue("q").counts
     assert seen == [5]
+
+
+def test_a_move_tells_whence_and_why(bus: Bus) -> None:
+    """B7, M7: in the queue that it comes to."""
+    bus.subscribe("x", queue="q", retry="never", failover="by-hand")(fail)
+    with bus.testing() as test:
+        message = test.publish("x", 5)
+        test.run()
+        there = test.message(message).queues[1]
+        assert (there.queue, there.state, there.reason) == ("by-hand", State.QUEUED, "moved from q: ValueError: no")
+        assert test.message(message).state is State.QUEUED

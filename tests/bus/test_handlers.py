@@ -473,3 +473,27 @@ class TestRefusedWhereWritten:
         """B2"""
         with running(bus), pytest.raises(RemudaError, match="before it starts"):
             bus.subscribe("x")(at_module_level)
+
+
+def test_parameters_that_a_decorator_hides_are_refused(bus: Bus) -> None:
+    """B2: it would be called with nothing, and fail or, worse, succeed."""
+
+    def hiding(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return call
+
+    for hidden in (hiding(at_module_level), print, lambda **_: None):
+        with pytest.raises(InvalidOption, match=r"names no parameter for the body.*functools\.wraps"):
+            bus.subscribe("x", queue="q")(hidden)
+    bus.subscribe("x", queue="q")(functools.wraps(at_module_level)(hiding(at_module_level)))
+    bus.subscribe("y", queue="more")(lambda body, *_, **__: body)
+    bus.subscribe("z", queue="all")(lambda *_, body: body)
+    assert (bus.send("x", 1), bus.send("y", 2), bus.send("z", 3)) == ([None], [2], [3])
+
+
+def test_a_class_is_not_taken_for_a_handler(bus: Bus) -> None:
+    """B2: to make an object of each message would handle none."""
+    with pytest.raises(InvalidOption, match=r"not the class Orders; .* bus\.subscribe_class\(Orders\(\)\)"):
+        bus.subscribe("x")(Orders)

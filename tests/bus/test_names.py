@@ -48,6 +48,24 @@ class TestMain:
         assert python(tmp_path, "-m", "app").strip() == "['app.ship']"
         assert python(tmp_path, "-m", "remuda", "run", "app:bus", "--until-idle").split() == ["shipped", "1"] * 2
 
+    def test_a_package_has_its_own_name_also_when_its_folder_is_started(self, tmp_path: Path) -> None:
+        """B2"""
+        (tmp_path / "shop").mkdir()
+        (tmp_path / "shop" / "__main__.py").write_text(APP)
+        assert python(tmp_path, "-m", "shop").strip() == "['shop.ship']"
+        assert python(tmp_path, "shop").strip() == "['shop.ship']"
+
+    def test_what_is_typed_into_the_console_of_an_editor_replaces_its_handler(self, tmp_path: Path) -> None:
+        """B2: its prompt runs in a program that has a file."""
+        (tmp_path / "console.py").write_text(
+            "from remuda import Bus\nbus = Bus()\n"
+            "for text in 'ab':\n"
+            "    typed = f\"@bus.subscribe('x')\\ndef handle(body: int) -> str: return '{text}'\"\n"
+            "    exec(compile(typed, '<stdin>', 'exec'), globals())\n"
+            "print(bus.send('x', 1), len(bus.handlers))"
+        )
+        assert python(tmp_path, "console.py").strip() == "['b'] 1"
+
     def test_a_cell_that_is_run_again_replaces_its_handler(self) -> None:
         """B2"""
         program = (

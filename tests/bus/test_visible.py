@@ -132,6 +132,12 @@ def test_results_have_the_type_that_was_asked_for(bus: Bus) -> None:
     with running(bus):
         assert_type(bus.call("x", 1, result=int), int)
         assert_type(bus.result(bus.publish("x", 1, keep_result=True), int, timeout="60s"), int)
+    with bus.testing() as test:
+        assert_type(test.call("x", 1, result=int), int)
+    with pytest.raises(InvalidOption, match="did you mean 'message_limit'"), bus:
+        bus.broker.create_queue("y", mesage_limit=5)  # type: ignore[call-arg]
+    with pytest.raises(InvalidOption, match="did you mean 'message_limit'"), bus:
+        bus.broker.configure_queue("x", mesage_limit=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="delays"):
         bus.publish_many("x", [], delays="1s")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="timeuot"):

@@ -96,3 +96,27 @@ def test_bodies_that_are_no_text_are_shown_by_their_size(remuda: Remuda, folder:
         bus.publish("picture", b"\xff\xd8\xff")
     assert "3 bytes" in remuda("messages", "data", "remuda.unrouted").out
     assert remuda("log", "tail", "data", "--json").value["body"] == {"base64": "/9j/"}
+
+
+def test_a_message_that_failed_over_is_not_called_dead(remuda: Remuda, folder: Path) -> None:
+    """B7: it moved, and its state is that of the queue which has it."""
+    bus = Bus("data")
+
+    @bus.subscribe("x", queue="first", retry="never", failover="second")
+    def first(body: int) -> None:
+        raise ValueError("no")
+
+    @bus.subscribe("unused", queue="second")
+    def second(body: int) -> None: ...
+
+    with bus:
+        message = bus.publish("x", 1)
+        bus.run(until_idle=True)
+    told = remuda("message", "data", message).out
+    assert "moved to second: ValueError: no" in told
+    assert "moved from first: ValueError: no" in told
+    assert "dead" not in told
+    assert remuda("message", "data", message, "--json").value["state"] == "completed"
+    assert "dead" not in remuda("log", "tail", "data", "--events").out
+    found = remuda("search", "data", "queue:first").out
+    assert ("moved" in found, "dead" in found) == (True, False)

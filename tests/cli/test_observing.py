@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
 import remuda
 from remuda import Bus, Headers, Middleware, NotNow, Reject, Retry
@@ -103,6 +103,17 @@ def test_metrics_count_outcomes_and_depths() -> None:
         assert read("remuda_queue_messages", queue="ship", state="dead") == 1
         assert read("remuda_queue_messages", queue="ship", state="delayed") == 2
         assert read("remuda_queue_entered_total", queue="ship", state="invalid") == 2
+
+
+def test_metrics_of_a_closed_bus_do_not_open_its_directory_again(tmp_path: Path) -> None:
+    """B16"""
+    registry = CollectorRegistry()
+    with Bus(tmp_path / "data") as bus:
+        Metrics(registry).watch(bus)
+        bus.publish("x", 1)
+        assert "remuda_queue_messages{" in generate_latest(registry).decode()
+    assert "remuda_queue_messages{" not in generate_latest(registry).decode()
+    assert bus.closed
 
 
 def test_metrics_are_served_on_this_machine() -> None:

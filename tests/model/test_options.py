@@ -11,7 +11,7 @@ import pytest
 from remuda.broker.options import BrokerOptions
 from remuda.model.durations import DAY, HOUR, SECOND
 from remuda.model.errors import InvalidOption
-from remuda.model.options import PER_TOPIC, QueueOptions, QueueType
+from remuda.model.options import PER_TOPIC, QueueKwargs, QueueOptions, QueueType
 
 
 @pytest.mark.parametrize(
@@ -135,3 +135,8 @@ def test_impossible_broker_options_are_refused_by_name(options: dict[str, Any], 
 def test_m4_an_impossible_worker_is_refused(worker: Any) -> None:
     with pytest.raises(InvalidOption, match="worker"):
         BrokerOptions.parse(worker=worker)
+
+
+def test_the_options_that_a_type_checker_knows_are_those_there_are() -> None:
+    """Q13"""
+    assert set(QueueKwargs.__annotations__) == set(QueueOptions.__struct_fields__)

@@ -588,3 +588,32 @@ def test_http_client_errors_do_not_disturb_others(site: Site) -> None:
     time.sleep(1.5)
     site.publish("order.placed", 1)
     assert len(until(lambda: site.pull("orders")["messages"])) == 1
+
+
+def test_a_message_that_failed_over_is_not_called_dead() -> None:
+    """B7, U1: neither in its numbers nor on its page, which offers no retry where it is no longer."""
+    bus = Bus()
+
+    @bus.subscribe("x", queue="first", retry="never", failover="second")
+    def first(body: int) -> None:
+        raise ValueError("no")
+
+    @bus.subscribe("unused", queue="second")
+    def second(body: int) -> None: ...
+
+    with bus, serving(bus) as site:
+        message = bus.publish("x", 1)
+        bus.run(until_idle=True)
+        assert site.queue("first")["dead"] == 0
+        life = site.client.get(f"/api/v1/messages/{message}").json()
+        assert life["document"]["state"] == "X"
+        assert [view.get("movedTo") for view in life["document"]["queues"]] == ["second", None]
+        said = [(entry["queue"], entry["what"]) for entry in life["timeline"]]
+        assert ("first", "Moved on") in said
+        assert ("second", "Moved here") in said
+        page = site.client.get(f"/messages/{message}").text
+        assert 'value="reprocess"' not in page
+        listed = site.client.get("/messages?queue=first").text
+        assert ("moved</span>" in listed, "dead</span>" in listed) == (True, False)
+        numbers = site.client.get("/metrics").text
+        assert 'remuda_queue_entered_total{queue="first",state="dead"}' not in numbers

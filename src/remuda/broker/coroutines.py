@@ -201,6 +201,9 @@ class AsyncEmbeddedSubscription:
         self._inbox = inbox
         self._tag = tag
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
+
     async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)

@@ -60,6 +60,10 @@ class BaseDelivery(Handed, Generic[R]):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        count = len(self)
+        return f"<{type(self).__name__} of {count} message{'' if count == 1 else 's'} from {self.queue}>"
+
     def __len__(self) -> int:
         return len(self.messages.bodies)
 

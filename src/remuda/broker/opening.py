@@ -46,7 +46,9 @@ def open_broker(
     made: list[Backend] = []
     try:
         _make(made, url, BrokerOptions.parse(**options), extensions, clock)
-        return EmbeddedBroker(made[0])
+        broker = EmbeddedBroker(made[0])
+        broker.place = str(parse_url(url))
+        return broker
     except BaseException:
         _let_go(made)
         raise
@@ -70,7 +72,9 @@ async def open_async_broker(
     made: list[Backend] = []
     try:
         _make(made, url, BrokerOptions.parse(**options), extensions, clock)
-        return AsyncEmbeddedBroker(made[0])
+        broker = AsyncEmbeddedBroker(made[0])
+        broker.place = str(parse_url(url))
+        return broker
     except BaseException:
         _let_go(made)
         raise

@@ -54,6 +54,7 @@ class EmbeddedBroker(Verbs):
             from remuda.broker.coroutines import AsyncEmbeddedBroker
 
             self._aio = AsyncEmbeddedBroker(self._backend)
+            self._aio.place = self.place
         return self._aio
 
     # Publishing
@@ -223,6 +224,9 @@ class EmbeddedSubscription:
         self.differs = differs
         self._inbox = inbox
         self._tag = tag
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
 
     def receive(self, timeout: Duration | None = None) -> Delivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""

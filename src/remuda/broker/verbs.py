@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from remuda.broker import checks
 from remuda.broker.backend import Answers
@@ -14,7 +14,7 @@ from remuda.broker.spectator import Spectator
 from remuda.model.document import Document
 from remuda.model.filters import MessageFilter
 from remuda.model.notices import Notice
-from remuda.model.options import QueueOptions, Status
+from remuda.model.options import QueueKwargs, QueueOptions, Status
 from remuda.model.results import Declared, Health, ParkedMessage, QueueInfo
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.model.texts import read_count, read_name
@@ -29,6 +29,11 @@ class Verbs(ABC):
     """For threads."""
 
     _backend: Answers
+    place = ""
+    """The URL it was opened at, without a password."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.place or '(unnamed)'}>"
 
     @abstractmethod
     def _do(self, command: Command) -> Any:
@@ -36,11 +41,11 @@ class Verbs(ABC):
 
     # Administering
 
-    def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
+    def create_queue(self, name: str, options: Options = None, /, **more: Unpack[QueueKwargs]) -> Declared:
         declared: Declared = self._do(checks.declare_queue(name, options, more))
         return declared
 
-    def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
+    def configure_queue(self, name: str, *, who: str | None = None, **changes: Unpack[QueueKwargs]) -> QueueOptions:
         options: QueueOptions = self._do(checks.configure_queue(name, changes, who))
         return options
 
@@ -127,6 +132,11 @@ class AsyncVerbs(ABC):
     """For coroutines."""
 
     _backend: Answers
+    place = ""
+    """The URL it was opened at, without a password."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.place or '(unnamed)'}>"
 
     @abstractmethod
     async def _do(self, command: Command) -> Any:
@@ -138,11 +148,13 @@ class AsyncVerbs(ABC):
 
     # Administering
 
-    async def create_queue(self, name: str, options: Options = None, /, **more: Any) -> Declared:
+    async def create_queue(self, name: str, options: Options = None, /, **more: Unpack[QueueKwargs]) -> Declared:
         declared: Declared = await self._do(checks.declare_queue(name, options, more))
         return declared
 
-    async def configure_queue(self, name: str, *, who: str | None = None, **changes: Any) -> QueueOptions:
+    async def configure_queue(
+        self, name: str, *, who: str | None = None, **changes: Unpack[QueueKwargs]
+    ) -> QueueOptions:
         options: QueueOptions = await self._do(checks.configure_queue(name, changes, who))
         return options
 

@@ -75,6 +75,7 @@ from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
 from remuda.model.options import read_duration, read_enum
 from remuda.model.texts import read_optional_text
+from remuda.model.urls import parse_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Bus:
         self._registry = HandlerRegistry()
         self._providers = Providers()
         self._publisher = Publisher(self)
-        self._calls = Calls(self, self._publisher)
+        self._calls = Calls(self, self._publisher, self._registry)
         self._sending = Sending(self, self._publisher, self._registry, self._environment)
         self.schedules = Schedules(self)
         # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
@@ -130,6 +131,11 @@ class Bus:
         """Parts that run as long as the bus does, such as relays."""
         self._processors = Processors(self, self._environment)
         self._running = Running(self._processors.runner, self.loop_holder, self.companions)
+
+    def __repr__(self) -> str:
+        count = len(self.handlers)
+        handlers = f"{count or 'no'} handler{'' if count == 1 else 's'}"
+        return f"<Bus at {parse_url(self.url)}, {handlers}{', running' if self.running else ''}>"
 
     @property
     def handlers(self) -> list[Handler]:
@@ -438,9 +444,18 @@ class Bus:
             return self._broker
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed and not used since."""
+        return self._closed
+
+    @property
     def running(self) -> bool:
         """Whether this process runs handlers."""
         return self._running.running
+
+    def runs_on_this_loop(self) -> bool:
+        """Whether coroutines of its handlers run on the loop from which this is called."""
+        return self._running.runs_on_this_loop
 
     def run(self, *, until_idle: bool = False, grace: Duration = "10s", timeout: Duration | None = None) -> None:
         """Handle messages until `stop` is called, or with `until_idle` until none is left to handle now.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
 from remuda.bus.broker_api import EmbeddedBroker, Outcome, QueueInfo, next_wake
 from remuda.bus.errors import HandlerFailed
@@ -37,6 +37,7 @@ from remuda.model.topics import matches
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
+T = TypeVar("T")
 _PLENTY: Final = 10_000
 _SOON: Final = 5.0
 _MOMENT: Final = 0.05
@@ -52,6 +53,9 @@ class ManualClock:
 
     def __call__(self) -> int:
         return self.now
+
+    def __repr__(self) -> str:
+        return f"ManualClock({self.now})"
 
     def advance(self, duration: Duration) -> None:
         self.now += read_duration("duration", duration)
@@ -75,6 +79,9 @@ class TestBus:
         self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener, bus._closed)
         bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener = url, self.clock, {}, None, None
         bus._calls.test = self
+
+    def __repr__(self) -> str:
+        return f"<TestBus of {self.bus!r}>"
 
     def close(self) -> None:
         bus = self.bus
@@ -112,6 +119,10 @@ class TestBus:
     def send(self, topic: str, body: Any = None, **options: Unpack[SendKwargs]) -> list[Any]:
         return self.bus.send(topic, body, **options)
 
+    @overload
+    def call(self, topic: str, body: Any = None, *, result: type[T], **options: Unpack[CallKwargs]) -> T: ...
+    @overload
+    def call(self, topic: str, body: Any = None, *, result: Any = Any, **options: Unpack[CallKwargs]) -> Any: ...
     def call(self, topic: str, body: Any = None, *, result: Any = Any, **options: Unpack[CallKwargs]) -> Any:
         """Publish, run, and return the reply, or raise the handler's error."""
         bodies.read_wanted("result", result)

@@ -98,10 +98,11 @@ def _print(entry: dict[str, Any]) -> None:
     if "position" in entry:
         last = entry["offset"] + entry["count"] - 1
         which = f"#{entry['offset']}" if entry["count"] == 1 else f"#{entry['offset']}-{last}"
-        words = f"{entry['position']:>6}  {clock}  {entry['queue']}  {which}  {output.STATES[State(entry['state'])]}"
+        words = f"{entry['position']:>6}  {clock}  {entry['queue']}  {which}  "
+        words += output.told(State(entry["state"]), entry.get("reason"))
         if entry["state"] == State.FETCHED.value:
             words += f", attempt {entry['attempt']}, by {entry['consumer']}"
-        for label, name in ((": ", "reason"), ("; next at ", "due"), (" by ", "who")):
+        for label, name in (("; next at ", "due"), (" by ", "who")):
             if name in entry:
                 words += f"{label}{entry[name]}"
         typer.echo(output.safe(words))

@@ -151,11 +151,9 @@ def _timeline(history: MessageHistory) -> Iterator[tuple[int, str, str, str]]:
         due = history.document.message.due
         yield created, queue, State.QUEUED.value, "queued" if due is None else f"queued until {output.moment(due)}"
     for time, event in history.events:
-        words = output.STATES[event.state]
+        words = output.told(event.state, event.reason)
         if event.state is State.FETCHED:
             words = f"attempt {event.attempt} begins, by {event.consumer}"
-        if event.reason:
-            words += f": {event.reason}"
         if event.due is not None:
             words += f"; next at {output.moment(event.due)}"
         if event.who:

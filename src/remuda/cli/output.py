@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from remuda.model.durations import MILLISECOND, SECOND
+from remuda.model.records import is_moved
 from remuda.model.state import State
 
 _WIDE: Final = 200
@@ -35,6 +36,13 @@ STATES: Final = {
     State.COMPLETED: "completed",
 }
 """States in words."""
+
+
+def told(state: State, reason: str | None) -> str:
+    """A state with its reason. A message that was sent on to another queue is not dead, and its reason says all."""
+    if not reason:
+        return STATES[state]
+    return reason if is_moved(state, reason) else f"{STATES[state]}: {reason}"
 
 
 _UNSAFE: Final = re.compile(

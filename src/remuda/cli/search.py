@@ -68,10 +68,12 @@ def search(
 def _lines(hit: Hit, body: bytes | None) -> Iterator[str]:
     """One hit, as wide as the terminal: where it is, why it ended there, and how its body begins."""
     from remuda.cli import output
+    from remuda.model.records import is_moved
 
     width = get_terminal_size((80, 24)).columns
     about = f" {hit.object or ''}:{hit.key or ''}" if hit.object or hit.key else ""
-    what = f"{output.clock(hit.created)}  {output.STATES[hit.state]}  {hit.queue or '(no queue)'}  {hit.name}{about}"
+    state = "moved" if is_moved(hit.state, hit.reason) else output.STATES[hit.state]
+    what = f"{output.clock(hit.created)}  {state}  {hit.queue or '(no queue)'}  {hit.name}{about}"
     lines = [f"#{hit.offset}  {what}"]
     if hit.reason:
         lines.append(f"    {hit.reason}")

@@ -178,7 +178,8 @@ class Queue(Leases):
         """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if
         they were taken out of the line already."""
         first, count, state = event.first, event.count, event.state
-        self._count(state, count)
+        if event.to is None:  # what moves on has not ended
+            self._count(state, count)
         match state:
             case State.FETCHED:
                 for run in self._lift(first, count) if lifted is None else lifted:

@@ -30,7 +30,7 @@ from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, Re
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.notices import NoticeKind
 from remuda.model.options import AutoDestroy, QueueOptions, Status
-from remuda.model.records import CONFIGURED, CREATED, MOVED, REMOVED, STATUS, Event, QueueChange
+from remuda.model.records import CONFIGURED, CREATED, MOVED, REMOVED, STATUS, Event, QueueChange, arrival_reason
 from remuda.model.results import Declared, Differences, QueueInfo
 from remuda.model.state import PARKED, State
 from remuda.model.texts import no_queue, read_name
@@ -250,9 +250,8 @@ class Registry:
         )  # fmt: skip
         self.recorder.event(queue, source, event, lifted=lifted)
         if to is not None:
-            arrived = Event(
-                to, State.QUEUED, first, count, reason=f"{reason} in {queue.name}", priority=priority, who=who
-            )
+            why = arrival_reason(reason, to, queue.name)
+            arrived = Event(to, State.QUEUED, first, count, reason=why, priority=priority, who=who)
             self.enter(self.queues[to], arrived)
 
     def taken_by(self, name: str, first: int, count: int) -> list[tuple[int, int, bool]]:

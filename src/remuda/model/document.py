@@ -54,6 +54,8 @@ class QueueView(msgspec.Struct, frozen=True, rename="camel"):
     detail: str | None = None
     duration: int | None = None
     """From the fetch to the first answer: what an earlier fetch without an answer took does not count."""
+    moved_to: str | None = None
+    """The queue in which it goes on: it failed over, was moved, or was sent on as a dead letter."""
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -67,8 +69,10 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def state(self) -> State:
-        """The state of the only copy; of several, the one furthest from its end; unchanged where there is none."""
-        states = [view.state for view in self.queues]
+        """The state of the only copy; of several, the one furthest from its end; unchanged where there is none. A copy
+        that moved on to another queue speaks only where none else is left."""
+        states = [view.state for view in self.queues if view.moved_to is None]
+        states = states or [view.state for view in self.queues]
         live = [state for state in states if state in LIVE]
         return (live or states or [State.UNCHANGED])[0]
 
@@ -89,9 +93,10 @@ class _Tale:
         self.kicked = False
         self.reason: str | None = None
         self.detail: str | None = None
+        self.moved_to: str | None = None
 
     def tell(self, event: Event, time: int) -> None:
-        self.state, self.modified = event.state, time
+        self.state, self.modified, self.moved_to = event.state, time, event.to
         anew = event.state is State.QUEUED or event.state in _SUCCEEDED
         self.reason = event.reason or (None if anew else self.reason)
         self.detail = event.detail or (None if anew else self.detail)
@@ -136,6 +141,7 @@ class _Tale:
             reason=self.reason,
             detail=self.detail,
             duration=self.duration,
+            moved_to=self.moved_to,
         )
 
     def _once(self, moment: str, time: int) -> None:

@@ -15,6 +15,8 @@ NO_HEADERS: Final[Mapping[str, str]] = {}
 CORRELATION: Final = "cap-corr-id"
 """The header with the id of the message this one came from."""
 MAX_PRIORITY: Final = 31
+_SHOWN: Final = 100
+"""Bytes of a body that are printed."""
 
 
 class Priority(IntEnum):
@@ -42,6 +44,22 @@ class Message(msgspec.Struct, frozen=True):
     due: int | None = None
     wire: bytes | None = None
     """Properties and headers exactly as another protocol delivered them, for when the message leaves that way again."""
+
+    def __repr__(self) -> str:
+        """What it has beside the defaults; of a long body, which may be megabytes, the beginning."""
+        body = f"{self.body[:_SHOWN]!r}… ({len(self.body)} bytes)" if _is_long(self.body) else repr(self.body)
+        said = [f"name={self.name!r}", f"body={body}"]
+        for name in self.__struct_fields__[2:]:
+            if (value := getattr(self, name)) != getattr(_EMPTY, name):
+                said.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(said)})"
+
+
+_EMPTY: Final = Message("", b"")
+
+
+def _is_long(body: object) -> bool:
+    return isinstance(body, bytes | bytearray) and len(body) > _SHOWN + 20
 
 
 def read_priority(value: Any) -> int:

@@ -45,7 +45,7 @@ def fold(values: list[T]) -> Column[T]:
         return values
 
 
-class Messages(msgspec.Struct, frozen=True, gc=False):
+class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """A batch of messages. `ids` is a `range` of snowflakes or the callers' own ids; None until assigned."""
 
     bodies: list[bytes]

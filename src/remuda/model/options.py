@@ -6,11 +6,11 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Any, Final, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
-from remuda.model.durations import MICROSECOND, SECOND, micros
+from remuda.model.durations import MICROSECOND, SECOND, Duration, micros
 from remuda.model.errors import InvalidOption
 from remuda.model.message import MAX_PRIORITY
 from remuda.model.texts import read_name, shown
@@ -72,7 +72,37 @@ PER_TOPIC: Final = 0
 """Value of `confirmations`: one for each topic of the message."""
 
 
-class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QueueKwargs(TypedDict, total=False):
+    """Options of a queue as people write them."""
+
+    type: QueueType | str
+    acknowledge: Acknowledge | str
+    acknowledge_timeout: Duration
+    commit_when: CommitWhen | str
+    message_timeout: Duration
+    expired_queue: str | None
+    message_limit: int
+    limit_exceeded: LimitExceeded | str
+    byte_limit: int
+    message_size_limit: int
+    client_limit: int
+    delay_between_messages: Duration
+    put_back: PutBack | str
+    put_back_delay: Duration
+    auto_destroy: AutoDestroy | str
+    unique_ids: bool
+    persistence: Persistence | str
+    confirmations: int | str
+    queue_size: int
+    topics: Iterable[str]
+    patterns: Iterable[str]
+    delivery_limit: int
+    dead_letter_queue: str | None
+    max_priority: int
+    single_active_consumer: bool
+
+
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, repr_omit_defaults=True):
     """The options of one queue. `QueueOptions.parse` accepts them as people write them."""
 
     type: QueueType = QueueType.ROUND_ROBIN

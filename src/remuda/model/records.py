@@ -108,6 +108,8 @@ class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
 
 MOVED: Final = "moved to "
 """How the reason begins where a message was sent on to another queue: it is not dead, it lives on there."""
+MOVED_FROM: Final = "moved from "
+"""How the reason begins where such a message arrives."""
 NEVER_DELIVERED: Final = -1
 """As the attempt of a message that comes back to its queue before any consumer had it."""
 
@@ -120,3 +122,15 @@ BOUND: Final = "bound"
 UNBOUND: Final = "unbound"
 
 Record = Appended | Events | QueueChange | ExchangeChange | SpoolTaken
+
+
+def is_moved(state: State, reason: str | None) -> bool:
+    """Whether a message left a queue for another: its copy ended there, and it goes on."""
+    return state is State.DEAD and reason is not None and reason.startswith(MOVED)
+
+
+def arrival_reason(reason: str, to: str, source: str) -> str:
+    """Why a message came to a queue from another one, where it ended for a reason."""
+    if (sent := f"{MOVED}{to}") == reason or reason.startswith((f"{sent}:", f"{sent} ")):
+        return f"{MOVED_FROM}{source}{reason[len(sent) :]}"
+    return f"{reason} in {source}"

@@ -70,7 +70,7 @@ class Declared(msgspec.Struct, frozen=True):
     differs: Differences
 
 
-class QueueInfo(msgspec.Struct, frozen=True):
+class QueueInfo(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A queue's options, status and numbers at one moment."""
 
     name: str

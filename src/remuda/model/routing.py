@@ -34,7 +34,7 @@ ROUTERS: Final = frozenset({ExchangeKind.DISTRIBUTE, ExchangeKind.ROUND_ROBIN, E
 """Kinds that ask each binding in turn; the others route by key or headers, as in AMQP."""
 
 
-class Binding(msgspec.Struct, frozen=True, array_like=True):
+class Binding(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=True):
     """A target of an exchange: a queue, a topic, or another exchange. Routers try the highest priority first."""
 
     queue: str | None = None

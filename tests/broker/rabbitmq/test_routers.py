@@ -21,7 +21,7 @@ SOON = 30.0
 def broker(clean_url: str) -> Iterator[Broker]:
     with open_broker(clean_url + "?queue_type=classic", queue_defaults={"type": "pull"}) as broker:
         for name in ("one", "two", "three"):
-            broker.create_queue(name, **({"message_limit": 1} if name == "one" else {}))
+            broker.create_queue(name, message_limit=1 if name == "one" else 0)
         yield broker
 
 

@@ -38,6 +38,7 @@ class AsyncRabbitBroker(AsyncVerbs):
         self._threads = threads
         self._backend = threads.operating
         self.runtime = threads.runtime
+        self.place = threads.place
 
     # Publishing
 
@@ -208,6 +209,9 @@ class AsyncRabbitSubscription:
         self.queue = command.queue
         self.consumer = command.consumer
         self.differs = differs
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
 
     async def receive(self, timeout: Duration | None = None) -> AsyncDelivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""

@@ -9,10 +9,13 @@ from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq.records import RecordSink
 from remuda.broker.rabbitmq.runtime import Runtime
 from remuda.broker.rabbitmq.threads import RabbitBroker
+from remuda.model.urls import parse_url
 
 
 def open_rabbit_broker(
     url: str, *, clock: Clock | None = None, records: RecordSink | None = None, **options: Any
 ) -> RabbitBroker:
     """Open the broker at `amqp://user:password@host1,host2/vhost`."""
-    return RabbitBroker(Runtime(url, BrokerOptions.parse(**options), clock, records).open())
+    broker = RabbitBroker(Runtime(url, BrokerOptions.parse(**options), clock, records).open())
+    broker.place = str(parse_url(url))
+    return broker

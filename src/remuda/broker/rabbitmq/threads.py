@@ -293,6 +293,9 @@ class RabbitSubscription:
         self.consumer = command.consumer
         self.differs = differs
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.consumer} to {self.queue}>"
+
     def receive(self, timeout: Duration | None = None) -> Delivery | None:
         """The next delivery; None when the time is up or the subscription is closed."""
         wait = checks.wait_seconds(timeout)

@@ -38,7 +38,7 @@ class Runner:
     ) -> None:
         self._broker = broker
         self._processors = processors
-        self._loop = loop
+        self.loop = loop
         self._watchdog = Watchdog()
         self._pools = [self._pool(processor, publish) for processor in processors]
         self._stopped = threading.Event()
@@ -46,6 +46,10 @@ class Runner:
         self._guard = threading.Lock()
         self._clean = True
         self.running = False
+
+    def __repr__(self) -> str:
+        queues = ", ".join(processor.queue for processor in self._processors)
+        return f"<Runner of {queues}, {'running' if self.running else 'not running'}>"
 
     def start(self) -> None:
         self._watchdog.start()
@@ -120,8 +124,8 @@ class Runner:
             case ExecutorKind.ASYNCIO:
                 from remuda.bus.execution.coroutines import AsyncWorkerPool, SharedLoopPool
 
-                if self._loop is not None:
-                    return SharedLoopPool(processor, self._watchdog, self._loop)
+                if self.loop is not None:
+                    return SharedLoopPool(processor, self._watchdog, self.loop)
                 return AsyncWorkerPool(processor, self._watchdog)
             case ExecutorKind.PROCESSES:
                 from remuda.bus.execution.processes.pool import ProcessWorkerPool

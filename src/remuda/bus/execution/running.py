@@ -43,6 +43,14 @@ class Running:
     def running(self) -> bool:
         return (runner := self.runner) is not None and runner.running
 
+    @property
+    def runs_on_this_loop(self) -> bool:
+        if (runner := self.runner) is None or runner.loop is None or not loop_runs_here():
+            return False
+        import asyncio
+
+        return asyncio.get_running_loop() is runner.loop
+
     def run(self, until_idle: bool, grace: Duration, timeout: Duration | None) -> None:
         seconds = read_duration("grace", grace) / SECOND
         limit = None if timeout is None else read_duration("timeout", timeout) / SECOND
@@ -95,7 +103,12 @@ class Running:
             self._loop_holder.loop = self._loop_thread.loop
         try:
             self.lifecycle.start(self._loop_holder)
-            return self._start_runner(self._loop_holder.loop)
+            try:
+                return self._start_runner(self._loop_holder.loop)
+            except BaseException:
+                if self.runner is None:
+                    self.lifecycle.stop(self._loop_holder)
+                raise
         except BaseException:
             self._end_loop_thread()
             raise
@@ -105,9 +118,23 @@ class Running:
 
         self._check_not_running()
         self._loop_holder.loop = asyncio.get_running_loop()
-        await self.lifecycle.start_async()
-        loop = None if loop_per_queue else self._loop_holder.loop
-        return await asyncio.to_thread(self._start_runner, loop)
+        try:
+            await self.lifecycle.start_async()
+            loop = None if loop_per_queue else self._loop_holder.loop
+            starting = asyncio.ensure_future(asyncio.to_thread(self._start_runner, loop))
+            try:
+                return await asyncio.shield(starting)
+            except BaseException:
+                await asyncio.wait({starting})  # who is cancelled cannot stop the thread that starts them
+                if self.runner is None:
+                    await self.lifecycle.stop_async()
+                else:
+                    await self.stop_async(10)
+                raise
+        except BaseException:
+            # Or a later start without a loop would give its coroutines to this one, which may be gone by then.
+            self._loop_holder.loop = None
+            raise
 
     def ask_to_stop(self) -> None:
         if (runner := self.runner) is not None:
@@ -159,9 +186,14 @@ class Running:
 
     def _start_runner(self, loop: asyncio.AbstractEventLoop | None) -> Runner:
         runner = self.runner = self._make_runner(loop)
-        runner.start()
-        for companion in self._companions:
-            companion.start()
+        try:
+            runner.start()
+            for companion in self._companions:
+                companion.start()
+        except Exception:
+            self.runner = None
+            self._stop_runner(runner, 0)
+            raise
         return runner
 
     def _stop_runner(self, runner: Runner, grace: float) -> None:

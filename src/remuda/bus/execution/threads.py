@@ -149,7 +149,7 @@ class ThreadWorker:
             self._pool.replace(self)
 
     def _answer_for(self, running: CallResult) -> None:
-        """Outcome for the worker, which is in a call; its own answer will then come too late."""
+        """Answer for the worker, which is in a call; its own answer will then come too late."""
         active = self._active
         state = active.close() if active is not None else None
         if active is None or state is None:

@@ -40,6 +40,9 @@ class StopToken:
     def __bool__(self) -> bool:
         return self.requested
 
+    def __repr__(self) -> str:
+        return f"<StopToken, {'requested' if self.requested else 'not requested'}>"
+
     def __reduce__(self) -> tuple[type[StopToken], tuple[()]]:
         # Another process has its own, which its parent sets.
         return StopToken, ()
@@ -64,6 +67,9 @@ class Response:
     def remove(self) -> None:
         """Send no reply."""
         self.callback = None
+
+    def __repr__(self) -> str:
+        return f"<Response to {self.callback}, headers {self.headers}>" if self.callback else "<Response to nobody>"
 
 
 class Context(msgspec.Struct, eq=False):

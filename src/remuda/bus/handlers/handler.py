@@ -64,6 +64,12 @@ def handler_id(function: Callable[..., Any]) -> str:
     """`Class.method` for a method, by the class of its instance; else `module.function`."""
     if not hasattr(function, "__qualname__") or not hasattr(function, "__module__"):
         raise InvalidOption(f"a handler must be a function or a method, not {function!r}; put it into one")
+    if isinstance(function, type):
+        name = function.__name__
+        raise InvalidOption(
+            f"a handler must be a function or a method, not the class {name}; mark its methods with @handles, and "
+            f"register an instance: bus.subscribe_class({name}())"
+        )
     owner = getattr(function, "__self__", None)
     if inspect.ismethod(function) and owner is not None:
         kind = owner if isinstance(owner, type) else type(owner)
@@ -83,12 +89,21 @@ def module_name(module: str) -> str:
         return module
     main = sys.modules.get(module)
     spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name:
+    if spec is not None and spec.name and spec.name != "__main__":
         return str(spec.name).removesuffix(".__main__")
     file = getattr(main, "__file__", None)
-    return Path(file).stem if file else "main"
+    if not file:
+        return "main"
+    path = Path(file)
+    # A folder or an archive that was started: `python -m` would call it by its own name.
+    return path.absolute().parent.stem if path.stem == "__main__" else path.stem
 
 
-def is_interactive(module: str) -> bool:
-    """Whether the module is what a person types into a prompt or a notebook."""
-    return module == "__main__" and getattr(sys.modules.get(module), "__file__", None) is None
+def is_typed_in(function: Callable[..., Any]) -> bool:
+    """Whether a person typed this function into a prompt or a notebook."""
+    if getattr(function, "__module__", None) != "__main__":
+        return False
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    # The consoles of editors are programs with a file of their own; what is typed there has none.
+    return file is None or (code is not None and code.co_filename.startswith("<"))

@@ -24,6 +24,9 @@ class Handled:
     def __init__(self, result: Any = None) -> None:
         self.result = result
 
+    def __repr__(self) -> str:
+        return f"Handled({self.result!r})"
+
 
 class Middleware:
     """Override what you need. Before-hooks run in order, after- and error-hooks in reverse.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
-from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_interactive
+from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_typed_in
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.bus.settings.retry import RetrySpec, error_types, policy
 from remuda.model.durations import Duration
@@ -89,7 +89,7 @@ class HandlerRegistry:
     def _replace_redefined(self, handler: Handler) -> None:
         """Running a notebook cell again defines its handler again: the new one replaces the old one."""
         function = handler.function
-        if not is_interactive(getattr(function, "__module__", "")):
+        if not is_typed_in(function):
             return
         redefined = [
             other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -51,9 +51,12 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
     required: list[str] = []
     optional: list[str] = []
     by_type: dict[str, Any] = {}
+    spread: list[str] = []
     wanted_types = _parameter_types(function, name)
-    for parameter in inspect.signature(function).parameters.values():
+    parameters = inspect.signature(function).parameters
+    for parameter in parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            spread.append(str(parameter).partition(":")[0])
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidOption(f"handler {name} takes {parameter.name} by position only; handlers are called by name")
@@ -73,6 +76,11 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
             "of them; the others need a default, or a provider for their type that is registered before the handler"
         )
     body = next(iter(required or optional), None)
+    if spread and not required and not by_type and _is_by_name_only(parameters, body):
+        raise InvalidOption(
+            f"handler {name} takes {' and '.join(spread)} but names no parameter for the body, so it would be called "
+            "without it. Name one; if a decorator hides the handler's parameters, give that functools.wraps"
+        )
     body_type = Any if body is None else wanted_types[body]
     if batch:
         if body is None or (get_origin(body_type) or body_type) is not list:
@@ -98,6 +106,11 @@ def _parameter_types(function: Callable[..., Any], name: str) -> dict[str, Any]:
         wanted = hints.get(parameter, Any)
         found[parameter] = Any if wanted is object else wanted
     return found
+
+
+def _is_by_name_only(parameters: Mapping[str, inspect.Parameter], name: str | None) -> bool:
+    """As behind `*args`: `print` would take the body for its `sep`."""
+    return name is None or parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def _is_in(wanted: Any, types: Container[Any]) -> bool:

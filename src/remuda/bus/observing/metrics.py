@@ -70,7 +70,7 @@ class Metrics(Middleware):
         self.registry.register(QueueCollector(bus))
 
     def serve(self, port: int, address: str = "127.0.0.1") -> None:
-        """Outcome Prometheus on a port, in the background."""
+        """Answer Prometheus on a port, in the background."""
         start_http_server(port, addr=address, registry=self.registry)
 
     def after_publish(self, message: Message) -> None:
@@ -124,7 +124,7 @@ class QueueCollector(Collector):
         messages, entered, problems = _families()
         for part in self._bus.health().get("problems", {}):
             problems.add_metric([part], 1)
-        for info in self._bus.broker.queues():
+        for info in () if self._bus.closed else self._bus.broker.queues():
             for place, number in _places(info).items():
                 messages.add_metric([info.name, place], number)
             for state, number in info.counts.items():

@@ -21,6 +21,7 @@ from remuda.model.options import read_duration
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
+    from remuda.bus.handlers.registry import HandlerRegistry
     from remuda.bus.publishing.publisher import Publisher
     from remuda.bus.testing import TestBus
 
@@ -28,16 +29,18 @@ if TYPE_CHECKING:
 class Calls:
     """The calls of one bus, whose replies come to one listener."""
 
-    def __init__(self, bus: Bus, publisher: Publisher) -> None:
+    def __init__(self, bus: Bus, publisher: Publisher, registry: HandlerRegistry) -> None:
         self.listener: ReplyListener | None = None
         self.test: TestBus | None = None
         """The test that the bus is lent to: whoever waits lets it handle messages."""
         self._bus = bus
         self._publisher = publisher
+        self._registry = registry
         self._opening = threading.Lock()
 
     def call(self, topic: str, body: Any, timeout: Duration, result: Any, options: Mapping[str, Any]) -> Any:
         bodies.read_wanted("result", result)
+        self._refuse_to_block_its_handlers(topic)
         message, future = self.ask(topic, body, timeout, options)
         try:
             if (test := self.test) is not None:
@@ -91,6 +94,17 @@ class Calls:
             replies.forget(message.id)
             raise
         return message.id, future
+
+    def _refuse_to_block_its_handlers(self, topic: str) -> None:
+        bus = self._bus
+        if not isinstance(topic, str) or not bus.runs_on_this_loop():
+            return
+        handlers = self._registry.taking(bus.prefix + topic)
+        if any(handler.is_async for handler in handlers):
+            raise RemudaError(
+                f"the handler of {topic} runs on this loop, which would stand still until the reply comes; await "
+                "bus.call_async(…). Nothing was stored"
+            )
 
     def _no_reply(self, topic: str, timeout: Duration) -> TimeoutError:
         told = f"no reply from {topic} within {timeout}; the message is kept and may still be handled"

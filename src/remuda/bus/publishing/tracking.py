@@ -14,7 +14,7 @@ from remuda.bus.publishing.results import result_id
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption, NotFound
-from remuda.model.records import MOVED
+from remuda.model.records import is_moved
 from remuda.model.state import LIVE, PARKED, State
 
 _LOOK: Final = 0.02
@@ -83,8 +83,7 @@ def status_of(document: Document) -> MessageStatus:
 
 
 def _word(view: QueueView) -> str:
-    moved = view.state is State.DEAD and (view.reason or "").startswith(MOVED)
-    return "moved" if moved else _WORDS[view.state]
+    return "moved" if is_moved(view.state, view.reason) else _WORDS[view.state]
 
 
 def cancel(broker: Broker, message_id: str, who: str | None) -> bool:

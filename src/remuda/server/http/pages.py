@@ -130,7 +130,7 @@ class Pages(PageSet):
         return page(
             request, "message.html", life=life, document=document, message=document["message"], text=text, cut=cut,
             tree=tree, diagram=conversation_diagram(tree) if tree else None, notes=self.noted(request),
-            parked=[view["queue"] for view in document["queues"] if view["state"] in PARKED],
+            parked=[view["queue"] for view in document["queues"] if view["state"] in PARKED and not view["movedTo"]],
         )  # fmt: skip
 
     def _conversation(self, id: str, parent: str | None) -> list[tuple[int, MessageRow]]:

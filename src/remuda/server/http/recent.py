@@ -18,8 +18,8 @@ from remuda.broker.spectator import Spectator
 from remuda.model.durations import MILLISECOND, SECOND
 from remuda.model.message import CORRELATION, Message
 from remuda.model.messages import cell
-from remuda.model.records import Appended, Event
-from remuda.model.state import LIVE, State
+from remuda.model.records import Appended, Event, is_moved
+from remuda.model.state import LIVE, PARKED, State
 
 WINDOW: Final = 50_000
 EXCERPT: Final = 256
@@ -65,6 +65,11 @@ class Copy(msgspec.Struct, gc=False):
     attempts: int = 0
     reason: str | None = None
     place: str = ""
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it ended here without success; what was sent on to another queue goes on there."""
+        return self.state in PARKED and not is_moved(self.state, self.reason)
 
 
 class Recent:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from remuda.model.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND
+from remuda.model.records import is_moved
 from remuda.model.state import State
 from remuda.server.http.users import Role
 
@@ -119,12 +120,12 @@ def query(**words: Any) -> str:
     return f"?{urlencode(given, doseq=True)}" if given else ""
 
 
-def state_name(value: State | str) -> str:
-    return STATES[State(value)]
+def state_name(value: State | str, reason: str | None = None) -> str:
+    return "moved" if is_moved(State(value), reason) else STATES[State(value)]
 
 
-def tone(value: State | str) -> str:
-    return TONES.get(State(value), "calm")
+def tone(value: State | str, reason: str | None = None) -> str:
+    return "calm" if is_moved(State(value), reason) else TONES.get(State(value), "calm")
 
 
 _environment = Environment(

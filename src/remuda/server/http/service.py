@@ -346,7 +346,7 @@ class MessagingService:
         if brief is None:
             return None
         copies = [(queue, self.recent.copy(queue, offset)) for queue in sorted(brief.queues)]
-        worst = next((found for found in copies if found[1] is not None and found[1].state in PARKED), None)
+        worst = next((found for found in copies if found[1] is not None and found[1].is_parked), None)
         queue, copy = worst or (copies[0] if copies else ("", None))
         return row_of(brief, queue, copy)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from remuda.model.message import Message
-from remuda.model.records import Event
+from remuda.model.records import MOVED_FROM, Event, is_moved
 from remuda.model.state import State
 from remuda.server.http.values import TimelineEntry
 
@@ -54,6 +54,8 @@ def _words(state: State, event: Event) -> str:
         case State.FETCHED:
             return f"Attempt {event.attempt} began"
         case State.QUEUED:
+            if (event.reason or "").startswith(MOVED_FROM):
+                return "Moved here"
             return "Reprocessed" if event.reason == "reprocessed" else "Back in the queue"
         case State.SUCCESS:
             return "Confirmed"
@@ -62,7 +64,7 @@ def _words(state: State, event: Event) -> str:
         case State.RETRY:
             return f"Attempt {event.attempt or ''} failed".replace("  ", " ")
         case State.DEAD:
-            return "Dead"
+            return "Moved on" if is_moved(state, event.reason) else "Dead"
         case State.INVALID:
             return "Rejected as invalid"
         case State.NOT_INTERESTED:
