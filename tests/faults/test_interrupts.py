@@ -18,10 +18,14 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
+from remuda.broker.embedded import keeping
 from remuda.broker.embedded.commit import GroupCommit
+from remuda.broker.embedded.entrance import Entrance, PlainEntrance
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.threads import EmbeddedBroker
+from remuda.model.commands import Publish, RemoveQueue
 from remuda.model.errors import DirectoryInUse, NotFound, StorageError
+from remuda.model.messages import Messages
 from tests.faults.storms import Account, Blow, Interrupted, Sweep
 
 pytestmark = pytest.mark.faults
@@ -173,6 +177,80 @@ def test_two_interrupts_at_once_leave_no_leader_behind(after: bool) -> None:
             group.wait(1)
     wait_for(group, 5)
     assert not group.busy
+
+
+@pytest.mark.parametrize("struck", ["_mend", "_give_up", "log", "inbox"])
+@pytest.mark.parametrize("way", [Entrance, PlainEntrance], ids=["as built", "in Python"])
+def test_l2_a_second_interrupt_does_not_keep_a_broker_from_stopping(
+    tmp_path: Path, way: type[Entrance], struck: str
+) -> None:
+    """Its queues may be half changed: nothing more may come of them, and everyone who waits is told."""
+    told: list[BaseException] = []
+    broker = open_broker(tmp_path, sync="os", shared=False)
+    runtime = broker.runtime
+    for queue in ("jobs", "elsewhere"):
+        broker.create_queue(queue, type="pull")
+    broker.publish(Message("jobs", b"kept"))
+
+    def wait() -> None:
+        try:
+            broker.pull("elsewhere", timeout="60s")
+        except StorageError as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    while not runtime._recipients.inboxes:
+        time.sleep(0.001)
+    blows = 2
+    part, name = {
+        "_mend": (runtime, "_mend"),
+        "_give_up": (runtime, "_give_up"),
+        "log": (keeping._log, "error"),
+        "inbox": (Inbox, "close"),
+    }[struck]
+    does = getattr(part, name)
+
+    def strike(*args: Any) -> Any:
+        nonlocal blows
+        if blows and threading.current_thread() is threading.main_thread():
+            blows -= 1
+            raise KeyboardInterrupt
+        return does(*args)
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(part, name, strike)
+            patch.setitem(runtime._verbs, Publish, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                way.submit(runtime, Publish(Messages([b"half"], "jobs")))
+        assert blows == 0
+        waiting.join(30)
+        assert told, "it waits for what will never come"
+        with pytest.raises(StorageError, match="open the broker again"):
+            broker.publish(Message("jobs", b"refused"))
+    finally:
+        broker.close()
+
+
+def test_an_interrupt_that_lands_on_a_refusal_is_not_swallowed(tmp_path: Path) -> None:
+    with open_broker(tmp_path, sync="os", shared=False) as broker:
+        runtime = broker.runtime
+        does, blows = runtime._mend, [KeyboardInterrupt]
+
+        def strike(*args: Any) -> Any:
+            if blows:
+                raise blows.pop()
+            return does(*args)
+
+        for way in (Entrance, PlainEntrance):
+            blows = [KeyboardInterrupt]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(runtime, "_mend", strike)
+                with pytest.raises(KeyboardInterrupt):
+                    way.submit(runtime, RemoveQueue("nobody's"))
+        broker.create_queue("jobs", type="pull")
+        assert broker.publish(Message("jobs", b"taken")).accepted == 1
 
 
 @pytest.mark.parametrize("where", ["take", "let_out"])

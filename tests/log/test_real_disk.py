@@ -25,6 +25,7 @@ from tests.log.samples import appended, commit, events, open_log
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]  # thousands of states, on a machine that may be busy
 
+OPTIONS: Final = LogOptions(segment_bytes=900, reserve_bytes=512, spare_bytes=64)
 COLLECTED: Final = set(range(13))
 """Messages, and events that tell of them alone, which the log lets go in the course of its life."""
 
@@ -37,10 +38,9 @@ class Promise(NamedTuple):
     events: int
 
 
-def work(disk: Disk, recorder: Recorder) -> list[Promise]:
-    """A life of a log; gives what was confirmed, and when."""
-    confirmed: list[Promise] = []
-    log, _, _ = open_log(disk, LogOptions(segment_bytes=900, reserve_bytes=512, spare_bytes=64))
+def work(disk: Disk, recorder: Recorder, confirmed: list[Promise]) -> None:
+    """A life of a log, with what was confirmed, and when."""
+    log, _, _ = open_log(disk, OPTIONS)
     for number in range(24):
         commit(log, [appended(log, [b"%d " % number + b"x" * 40] * 3), events(log, 3 * number)])
         confirmed.append(Promise(len(recorder.calls), log.next_offset, log.next_position))
@@ -50,15 +50,16 @@ def work(disk: Disk, recorder: Recorder) -> list[Promise]:
         if number == 18:
             collect(log, lambda first, last: [(first, last - first + 1)] if last > 12 else [])
     log.close()
-    return confirmed
 
 
-def check_power_losses(calls: Recorder, confirmed: list[Promise], seeds: int = 2) -> int:
+def check_power_losses(calls: Recorder, confirmed: list[Promise], seeds: int = 2, since: int = 0) -> int:
     """After a power loss at any call all that was confirmed is there, and no file is damaged."""
     machine = Machine(calls.root)
     states = 0
     for at, call in enumerate(calls.calls, 1):
         machine.play(call)
+        if at <= since:
+            continue
         promised = [promise for promise in confirmed if promise.since <= at][-1:] or [Promise(0, 0, 0)]
         messages, events = set(range(promised[0].messages)), set(range(promised[0].events))
         for seed in range(seeds):
@@ -85,9 +86,9 @@ def _numbers(record: Any) -> range:
 def recorded(
     path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType = directory
 ) -> tuple[Recorder, list[Promise]]:
-    recorder = Recorder(path)
+    recorder, confirmed = Recorder(path), list[Promise]()
     with recorder.recording(monkeypatch):
-        confirmed = work(module.DirectoryDisk(path), recorder)
+        work(module.DirectoryDisk(path), recorder, confirmed)
     return recorder, confirmed
 
 
@@ -96,6 +97,53 @@ def test_l2_l5_a_power_loss_at_every_system_call_loses_nothing(tmp_path: Path, m
     kinds = {call.kind for call in calls.calls}
     assert {"create", "write", "sync", "sync folder", "rename", "unlink", "mkdir", "allocate", "truncate"} <= kinds
     assert check_power_losses(calls, confirmed) > 300
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed_at(path: Path, sync: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, list[Promise], int] | None:
+    """A life that ends just before a sync of a folder, given by its number, and a next one that builds on what it left;
+    also how many calls the first one made. None if it was over by then."""
+    recorder, confirmed, left = Recorder(path), list[Promise](), sync
+    sync_folder = directory.sync_folder
+
+    def dying(folder: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+        sync_folder(folder)
+
+    with recorder.recording(monkeypatch):
+        disk = directory.DirectoryDisk(path)
+        with monkeypatch.context() as patched:
+            patched.setattr(directory, "sync_folder", dying)
+            try:
+                work(disk, recorder, confirmed)
+            except Killed:
+                disk.unlock()
+            else:
+                return None
+        before = len(recorder.calls)
+        log, _, _ = open_log(directory.DirectoryDisk(path), OPTIONS)
+        seal(log)
+        commit(log, [appended(log, [b"after"]), events(log, 0)])
+        confirmed.append(Promise(len(recorder.calls), log.next_offset, log.next_position))
+        log.close()
+    return recorder, confirmed, before
+
+
+def test_l2_l5_what_a_killed_process_did_not_sync_is_synced_before_anything_builds_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a checkpoint that is seen, and for whose sake a segment is removed, could be gone after a power loss."""
+    sync = 0
+    while (lives := killed_at(tmp_path / str(sync := sync + 1), sync, monkeypatch)) is not None:
+        calls, confirmed, before = lives
+        check_power_losses(calls, confirmed, seeds=1, since=before)
+    assert sync > 30
 
 
 def planted(old: str, new: str) -> ModuleType:

@@ -242,6 +242,8 @@ class SimulatedDisk:
     def lock(self) -> None:
         assert not self._locked, "the log was opened twice"
         self._step()
+        for name in {*self._names, *self._kept_names}:
+            self._settle_name(name)
         self._locked = True
 
     def unlock(self) -> None:

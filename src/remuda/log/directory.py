@@ -186,8 +186,10 @@ class DirectoryDisk:
             self._inspect()
             self._check_owner()
             before = read_holder(os.pread(note, 256, 0))
-            # Or it was killed after it made a folder here and before it made that last.
-            sync_folder(self._root)
+            # Or it was killed after it made a folder or renamed a file, and before it made that last.
+            for folder in (self._root, *(self._root / name for name in _FOLDERS)):
+                if folder.is_dir():
+                    sync_folder(folder)
             if not before.epoch:
                 sync_folder(self._root.parent)  # whoever had a number had done so
             self.epoch = before.epoch + 1

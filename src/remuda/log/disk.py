@@ -56,7 +56,8 @@ class Disk(Protocol):
         """Where the operating system finds the file; None where it cannot."""
 
     def lock(self) -> None:
-        """Make this the one writer, or raise `DirectoryInUse`."""
+        """Make this the one writer, or raise `DirectoryInUse`. The names that are found then survive a power loss, also
+        those that a process before was killed over: what comes next builds on them."""
 
     def unlock(self) -> None: ...
 

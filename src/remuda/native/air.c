@@ -107,9 +107,59 @@ end:
     return runs;
 }
 
-static PyObject *air_land(Air *self, PyObject *const *args, Py_ssize_t given)
+/* Take one run of a delivery, or the one it has, out of the air. */
+static PyObject *landed(Air *self, PyObject *lease, PyObject *token, PyObject *consumer, PyObject *runs)
 {
     long long count, open;
+    PyObject *holders = field(lease, in_lease[CONSUMERS]), *pulled = field(lease, in_lease[PULLED]);
+    if (runs == Py_None)
+        runs = field(lease, in_lease[RUNS]);
+    if (holders == NULL || !PyTuple_CheckExact(holders) || PyTuple_GET_SIZE(holders) < 1 || pulled == NULL ||
+        runs == NULL || !PyList_CheckExact(runs) || !is_number(field(lease, in_lease[OPEN]), &open)) {
+        PyErr_SetString(PyExc_TypeError, "this is no lease of a delivery");
+        return NULL;
+    }
+    int is_pulled = pulled == Py_True;
+    if (PyList_GET_SIZE(runs) != 1)
+        Py_RETURN_NONE;
+    PyObject *run = PyList_GET_ITEM(runs, 0), *holder = PyTuple_GET_ITEM(holders, 0);
+    if (!PyTuple_CheckExact(run) || PyTuple_GET_SIZE(run) != 2 || !is_number(PyTuple_GET_ITEM(run, 1), &count)) {
+        PyErr_SetString(PyExc_TypeError, "a run is two numbers");
+        return NULL;
+    }
+    if (holder != consumer) {
+        int same = PyUnicode_Check(holder) ? PyUnicode_Compare(holder, consumer) == 0 : 0;
+        if (!same)
+            Py_RETURN_NONE;
+    }
+    Py_INCREF(run);
+    PyObject *asked[] = {self->flights, PyTuple_GET_ITEM(run, 0), PyTuple_GET_ITEM(run, 1), token};
+    PyObject *piece = PyObject_VectorcallMethod(name_take_whole, asked, 4, NULL);
+    Py_DECREF(run);
+    if (piece == NULL || piece == Py_None)
+        return piece;
+    int failed = 0;
+    if (!is_pulled) {
+        PyObject *told = PyObject_CallMethodOneArg((PyObject *)self, name_answered, lease);
+        failed = told == NULL;
+        Py_XDECREF(told);
+    }
+    if (!failed && open <= count) {
+        failed = PyDict_DelItem(self->leases, token) < 0;
+        open = count; /* none is left */
+    }
+    if (!failed) {
+        PyObject *left = PyLong_FromLongLong(open - count);
+        failed = left == NULL || PyObject_SetAttr(lease, name_open, left) < 0;
+        Py_XDECREF(left);
+    }
+    if (failed)
+        Py_CLEAR(piece);
+    return piece;
+}
+
+static PyObject *air_land(Air *self, PyObject *const *args, Py_ssize_t given)
+{
     if (given != 3) {
         PyErr_SetString(PyExc_TypeError, "land takes a lease, a consumer and runs");
         return NULL;
@@ -126,51 +176,10 @@ static PyObject *air_land(Air *self, PyObject *const *args, Py_ssize_t given)
         PyErr_SetString(PyExc_TypeError, "land takes a lease, a consumer and runs");
         return NULL;
     }
-    PyObject *holders = field(lease, in_lease[CONSUMERS]), *pulled = field(lease, in_lease[PULLED]);
-    if (runs == Py_None)
-        runs = field(lease, in_lease[RUNS]);
-    if (holders == NULL || !PyTuple_CheckExact(holders) || PyTuple_GET_SIZE(holders) < 1 || pulled == NULL ||
-        runs == NULL || !PyList_CheckExact(runs) || !is_number(field(lease, in_lease[OPEN]), &open)) {
-        PyErr_SetString(PyExc_TypeError, "this is no lease of a delivery");
-        return NULL;
-    }
-    if (PyList_GET_SIZE(runs) != 1)
-        Py_RETURN_NONE;
-    PyObject *run = PyList_GET_ITEM(runs, 0), *holder = PyTuple_GET_ITEM(holders, 0);
-    if (!PyTuple_CheckExact(run) || PyTuple_GET_SIZE(run) != 2 || !is_number(PyTuple_GET_ITEM(run, 1), &count)) {
-        PyErr_SetString(PyExc_TypeError, "a run is two numbers");
-        return NULL;
-    }
-    if (holder != consumer) {
-        int same = PyObject_RichCompareBool(holder, consumer, Py_EQ);
-        if (same < 0)
-            return NULL;
-        if (!same)
-            Py_RETURN_NONE;
-    }
-    PyObject *asked[] = {self->flights, PyTuple_GET_ITEM(run, 0), PyTuple_GET_ITEM(run, 1), token};
-    PyObject *piece = PyObject_VectorcallMethod(name_take_whole, asked, 4, NULL);
-    if (piece == NULL || piece == Py_None)
-        return piece;
+    /* Python may run from here on, and let go of what is not held. */
     Py_INCREF(lease);
-    int failed = 0;
-    if (pulled != Py_True) {
-        PyObject *told = PyObject_CallMethodOneArg((PyObject *)self, name_answered, lease);
-        failed = told == NULL;
-        Py_XDECREF(told);
-    }
-    if (!failed && open <= count) {
-        failed = PyDict_DelItem(self->leases, token) < 0;
-        open = count; /* none is left */
-    }
-    if (!failed) {
-        PyObject *left = PyLong_FromLongLong(open - count);
-        failed = left == NULL || PyObject_SetAttr(lease, name_open, left) < 0;
-        Py_XDECREF(left);
-    }
+    PyObject *piece = landed(self, lease, token, consumer, runs);
     Py_DECREF(lease);
-    if (failed)
-        Py_CLEAR(piece);
     return piece;
 }
 
@@ -219,26 +228,16 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_air", NULL, -1, methods};
-
-PyMODINIT_FUNC PyInit__air(void)
+static int fill(PyObject *made)
 {
-    PyObject *pulled = PyUnicode_InternFromString("pulled");
-    if (pulled == NULL || (names_pulled = PyTuple_Pack(1, pulled)) == NULL ||
-        (name_add = PyUnicode_InternFromString("add")) == NULL ||
-        (name_take_whole = PyUnicode_InternFromString("take_whole")) == NULL ||
-        (name_answered = PyUnicode_InternFromString("answered")) == NULL ||
-        (name_drop_stale_ends = PyUnicode_InternFromString("_drop_stale_ends")) == NULL ||
-        (name_open = PyUnicode_InternFromString("open")) == NULL || (none = PyLong_FromLong(0)) == NULL ||
-        (one = PyLong_FromLong(1)) == NULL)
-        return NULL;
-    Py_DECREF(pulled);
-    PyObject *made = PyModule_Create(&module), *type = made == NULL ? NULL : PyType_FromSpec(&air_spec);
-    if (type == NULL || PyModule_AddObjectRef(made, "Air", type) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(made);
-        return NULL;
-    }
-    Py_DECREF(type);
-    return made;
+    static PyObject *pulled;
+    const Name names[] = {{&pulled, "pulled"}, {&name_add, "add"}, {&name_take_whole, "take_whole"},
+                          {&name_answered, "answered"}, {&name_drop_stale_ends, "_drop_stale_ends"}, {&name_open, "open"}};
+    if (intern(names, sizeof names / sizeof *names) < 0 ||
+        (names_pulled == NULL && (names_pulled = PyTuple_Pack(1, pulled)) == NULL) ||
+        (none == NULL && (none = PyLong_FromLong(0)) == NULL) || (one == NULL && (one = PyLong_FromLong(1)) == NULL))
+        return -1;
+    return add_type(made, "Air", &air_spec);
 }
+
+REMUDA_MODULE(_air, methods, fill)

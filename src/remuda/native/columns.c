@@ -137,9 +137,11 @@ static PyObject *is_plain_pull(PyObject *module, PyObject *const *args, Py_ssize
 static PyObject *set_messages(PyObject *module, PyObject *args)
 {
     PyObject *message, *batch;
-    if (!PyArg_ParseTuple(args, "OO", &message, &batch) || places_of(message, MESSAGE, in_message, M_FIELDS) < 0 ||
+    Py_ssize_t places[M_FIELDS];
+    if (!PyArg_ParseTuple(args, "OO", &message, &batch) || places_of(message, MESSAGE, places, M_FIELDS) < 0 ||
         places_of(batch, BATCH, in_batch, B_FIELDS) < 0)
         return NULL;
+    memcpy(in_message, places, sizeof places);
     Py_XSETREF(message_type, (PyTypeObject *)Py_NewRef(message));
     Py_XSETREF(batch_type, (PyTypeObject *)Py_NewRef(batch));
     Py_RETURN_NONE;
@@ -166,9 +168,10 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_columns", NULL, -1, methods};
-
-PyMODINIT_FUNC PyInit__columns(void)
+static int fill(PyObject *made)
 {
-    return (usually = PyUnicode_InternFromString("none")) == NULL ? NULL : PyModule_Create(&module);
+    const Name names[] = {{&usually, "none"}};
+    return intern(names, 1);
 }
+
+REMUDA_MODULE(_columns, methods, fill)

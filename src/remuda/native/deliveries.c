@@ -111,16 +111,6 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_deliveries", NULL, -1, methods};
+static int fill(PyObject *made) { return add_type(made, "Handed", &handed_spec); }
 
-PyMODINIT_FUNC PyInit__deliveries(void)
-{
-    PyObject *made = PyModule_Create(&module), *type = made == NULL ? NULL : PyType_FromSpec(&handed_spec);
-    if (type == NULL || PyModule_AddObjectRef(made, "Handed", type) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(made);
-        return NULL;
-    }
-    Py_DECREF(type);
-    return made;
-}
+REMUDA_MODULE(_deliveries, methods, fill)

@@ -3,14 +3,14 @@
 
    Whatever is out of the ordinary is done by a method of the class in Python that is built on this. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "modules.h"
 
 #include <limits.h>
 #include <time.h>
 
 #define NEVER LLONG_MAX
+
+enum { STORM = 10 };
 
 static PyObject *name_acquire, *name_release, *name_locked, *name_failure, *name_busy, *name_reached, *name_wait,
     *name_lock, *name_places, *name_leader, *name_alone, *name_company, *name_leave;
@@ -93,6 +93,31 @@ static int is_whole(Entrance *self)
     return 0;
 }
 
+/* What `_mend` makes of the error that is set. What else is raised meanwhile, as by Ctrl-C once more, comes from outside:
+   it must not keep a broker from being stopped whose queues are half changed, and is told afterwards. */
+static PyObject *mended(Entrance *self, PyObject *command)
+{
+    PyObject *error = taken_error(), *struck = NULL, *pending = NULL;
+    for (int tries = 0; error != NULL && tries < STORM; tries++) {
+        pending = PyObject_CallMethodObjArgs((PyObject *)self, name_mend, command, error, NULL);
+        PyObject *raised = pending == NULL ? taken_error() : NULL;
+        if (raised == NULL || raised == error) {
+            Py_XDECREF(raised);
+            break;
+        }
+        Py_XSETREF(struck, raised);
+    }
+    if (struck != NULL)
+        Py_CLEAR(pending);
+    if (pending == NULL && error != NULL) {
+        PyObject *told = struck == NULL ? error : struck;
+        PyErr_SetObject((PyObject *)Py_TYPE(told), told);
+    }
+    Py_XDECREF(struck);
+    Py_XDECREF(error);
+    return pending;
+}
+
 /* Carry out a command under the lock. */
 static PyObject *carried_out(Entrance *self, PyObject *command, PyObject *inbox, PyObject *wait)
 {
@@ -106,13 +131,8 @@ static PyObject *carried_out(Entrance *self, PyObject *command, PyObject *inbox,
     }
     Py_XDECREF(verb);
     Py_XDECREF(now);
-    if (pending == NULL) {
-        PyObject *error = taken_error();
-        if (error != NULL) {
-            pending = PyObject_CallMethodObjArgs((PyObject *)self, name_mend, command, error, NULL);
-            Py_DECREF(error);
-        }
-    }
+    if (pending == NULL)
+        pending = mended(self, command);
     return pending;
 }
 
@@ -224,7 +244,7 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
         Py_XDECREF(passed);
         return passed == NULL ? NULL : PyLong_FromLongLong(ticket); /* whoever waits for it tries again */
     }
-    int done = size != NULL && PyLong_CheckExact(size) && PyLong_AsLong(size) > 0;
+    int done = size != NULL && PyLong_CheckExact(size) && PyObject_IsTrue(size) > 0;
     Py_XDECREF(size);
     if (!done)
         return PyObject_CallMethodObjArgs((PyObject *)self, name_keep_somehow, args[0], args[1], NULL);
@@ -433,31 +453,20 @@ static PyType_Spec entrance_spec = {
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, entrance_slots,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_entrance", NULL, -1, NULL};
-
-PyMODINIT_FUNC PyInit__entrance(void)
+static int fill(PyObject *made)
 {
-    struct {
-        PyObject **name;
-        const char *text;
-    } names[] = {{&name_acquire, "acquire"}, {&name_release, "release"}, {&name_failure, "failure"},
-                 {&name_busy, "busy"}, {&name_reached, "reached"}, {&name_wait, "wait"},
-                 {&name_check_caller, "_check_caller"}, {&name_refuse, "_refuse"}, {&name_change, "_change"},
-                 {&name_mend, "_mend"}, {&name_keep_somehow, "_keep_somehow"}, {&name_pass_or_fail, "_pass_or_fail"},
-                 {&name_defer, "_defer"}, {&name_locked, "locked"}, {&name_lock, "_lock"}, {&name_places, "_places"},
-                 {&name_leader, "_leader"}, {&name_alone, "_alone"}, {&name_company, "_company"},
-                 {&name_leave, "_leave"}, {&name_sync_failed, "_sync_failed"}};
-    for (size_t at = 0; at < sizeof names / sizeof *names; at++)
-        if ((*names[at].name = PyUnicode_InternFromString(names[at].text)) == NULL)
-            return NULL;
-    if ((nothing_yet = PyLong_FromLong(0)) == NULL)
-        return NULL;
-    PyObject *made = PyModule_Create(&module), *type = made == NULL ? NULL : PyType_FromSpec(&entrance_spec);
-    if (type == NULL || PyModule_AddObjectRef(made, "Entrance", type) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(made);
-        return NULL;
-    }
-    Py_DECREF(type);
-    return made;
+    const Name names[] = {{&name_acquire, "acquire"}, {&name_release, "release"}, {&name_failure, "failure"},
+                          {&name_busy, "busy"}, {&name_reached, "reached"}, {&name_wait, "wait"},
+                          {&name_check_caller, "_check_caller"}, {&name_refuse, "_refuse"}, {&name_change, "_change"},
+                          {&name_mend, "_mend"}, {&name_keep_somehow, "_keep_somehow"},
+                          {&name_pass_or_fail, "_pass_or_fail"}, {&name_defer, "_defer"}, {&name_locked, "locked"},
+                          {&name_lock, "_lock"}, {&name_places, "_places"}, {&name_leader, "_leader"},
+                          {&name_alone, "_alone"}, {&name_company, "_company"}, {&name_leave, "_leave"},
+                          {&name_sync_failed, "_sync_failed"}};
+    if (intern(names, sizeof names / sizeof *names) < 0 ||
+        (nothing_yet == NULL && (nothing_yet = PyLong_FromLong(0)) == NULL))
+        return -1;
+    return add_type(made, "Entrance", &entrance_spec);
 }
+
+REMUDA_MODULE(_entrance, NULL, fill)

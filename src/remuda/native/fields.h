@@ -5,9 +5,9 @@
 #ifndef REMUDA_FIELDS
 #define REMUDA_FIELDS
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "modules.h"
+
+#include <string.h>
 
 /* Where the instances of a class have a field, which must be one of `__slots__` or of a struct; -1 after an error. */
 static inline Py_ssize_t place_of(PyObject *type, const char *name)
@@ -26,15 +26,20 @@ static inline Py_ssize_t place_of(PyObject *type, const char *name)
     return place;
 }
 
+enum { MOST_FIELDS = 16 };
+
+/* The places of all fields, or none: those of another class would be read where there is something else. */
 static inline int places_of(PyObject *type, const char *const *names, Py_ssize_t *places, size_t count)
 {
-    if (!PyType_Check(type)) {
-        PyErr_Format(PyExc_TypeError, "%R is no class", type);
+    Py_ssize_t found[MOST_FIELDS];
+    if (!PyType_Check(type) || count > MOST_FIELDS) {
+        PyErr_Format(PyExc_TypeError, "%R is no class, or has too many fields", type);
         return -1;
     }
     for (size_t at = 0; at < count; at++)
-        if ((places[at] = place_of(type, names[at])) < 0)
+        if ((found[at] = place_of(type, names[at])) < 0)
             return -1;
+    memcpy(places, found, count * sizeof *found);
     return 0;
 }
 

@@ -4,9 +4,7 @@
    What is done for every message is done here; everything else is a method of the class in Python that is built on
    these, and called by its name. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
+#include "modules.h"
 
 #define NEVER LLONG_MAX
 
@@ -103,8 +101,11 @@ static PyObject *line_take_first(Line *self, PyObject *wanted)
         return NULL;
     if (count < 1 || !self->count || self->size != self->count)
         return PyObject_CallMethodOneArg((PyObject *)self, name_take_first, wanted);
-    take(self, count, run);
-    return Py_BuildValue("LLL", run[0], run[1], run[2]);
+    PyObject *taken =
+        Py_BuildValue("LLL", self->first, count < self->count ? count : self->count, self->deadline);
+    if (taken != NULL)
+        take(self, count, run);
+    return taken;
 }
 
 static PyMethodDef line_methods[] = {
@@ -259,17 +260,20 @@ static PyObject *lines_take_run(Lines *self, PyObject *const *args, Py_ssize_t g
                 return result;
             }
             /* Its first run is not its last. */
+            Py_INCREF(priority);
             PyObject *found = PyObject_CallMethod((PyObject *)self, "_take_run", "OL", line, count);
-            if (found == NULL || found == Py_None)
-                return found;
-            if (!PyTuple_CheckExact(found) || PyTuple_GET_SIZE(found) != 3) {
-                Py_DECREF(found);
+            if (found == NULL || found == Py_None) {
+                result = found;
+            } else if (!PyTuple_CheckExact(found) || PyTuple_GET_SIZE(found) != 3) {
                 PyErr_SetString(PyExc_TypeError, "a run is three numbers");
-                return NULL;
+                Py_DECREF(found);
+                result = NULL;
+            } else {
+                result = PyTuple_Pack(4, PyTuple_GET_ITEM(found, 0), PyTuple_GET_ITEM(found, 1),
+                                      PyTuple_GET_ITEM(found, 2), priority);
+                Py_DECREF(found);
             }
-            result = PyTuple_Pack(4, PyTuple_GET_ITEM(found, 0), PyTuple_GET_ITEM(found, 1), PyTuple_GET_ITEM(found, 2),
-                                  priority);
-            Py_DECREF(found);
+            Py_DECREF(priority);
             return result;
         }
     PyErr_SetString(PyExc_LookupError, "no message waits");
@@ -306,22 +310,14 @@ static PyType_Spec lines_spec = {
     lines_slots,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_lines", NULL, -1, NULL};
-
-PyMODINIT_FUNC PyInit__lines(void)
+static int fill(PyObject *made)
 {
-    if ((name_fold = PyUnicode_InternFromString("_fold")) == NULL ||
-        (name_take_first = PyUnicode_InternFromString("_take_first")) == NULL ||
-        (name_add = PyUnicode_InternFromString("_add")) == NULL)
-        return NULL;
-    PyObject *made = PyModule_Create(&module), *lines = NULL;
-    if (made != NULL && (line_type = (PyTypeObject *)PyType_FromSpec(&line_spec)) != NULL &&
-        (lines = PyType_FromSpec(&lines_spec)) != NULL && PyModule_AddObjectRef(made, "Line", (PyObject *)line_type) == 0 &&
-        PyModule_AddObjectRef(made, "Lines", lines) == 0) {
-        Py_DECREF(lines);
-        return made;
-    }
-    Py_XDECREF(lines);
-    Py_XDECREF(made);
-    return NULL;
+    const Name names[] = {{&name_fold, "_fold"}, {&name_take_first, "_take_first"}, {&name_add, "_add"}};
+    PyObject *line = intern(names, sizeof names / sizeof *names) < 0 ? NULL : PyType_FromSpec(&line_spec);
+    if (line == NULL)
+        return -1;
+    Py_XSETREF(line_type, (PyTypeObject *)line);
+    return PyModule_AddObjectRef(made, "Line", line) < 0 ? -1 : add_type(made, "Lines", &lines_spec);
 }
+
+REMUDA_MODULE(_lines, NULL, fill)

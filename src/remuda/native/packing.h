@@ -31,13 +31,15 @@ static const char *const COLUMNS[MESSAGES_FIELDS] = {"bodies", "name", "ids", "t
                                                      "mime_type", "headers", "priority", "created", "expires", "due",
                                                      "wire"};
 
-static struct {
+typedef struct {
     PyTypeObject *appended, *events, *event, *messages, *state;
     PyObject *mime_type;           /* which is not written */
     PyObject *start, *stop, *step; /* what the numbers of a range are called */
     Py_ssize_t in_appended[APPENDED_FIELDS], in_events[EVENTS_FIELDS], in_event[EVENT_FIELDS],
         in_messages[MESSAGES_FIELDS];
-} known;
+} Known;
+
+static Known known;
 
 typedef struct {
     unsigned char *at, *end;
@@ -222,26 +224,35 @@ static int put_events(Packed *out, PyObject *record, long long offset)
 static int know(PyObject *appended, PyObject *events, PyObject *event, PyObject *messages, PyObject *state,
                 PyObject *mime_type)
 {
-    if (places_of(appended, APPENDED, known.in_appended, APPENDED_FIELDS) < 0 ||
-        places_of(events, EVENTS_NAMES, known.in_events, EVENTS_FIELDS) < 0 ||
-        places_of(event, EVENT, known.in_event, EVENT_FIELDS) < 0 ||
-        places_of(messages, COLUMNS, known.in_messages, MESSAGES_FIELDS) < 0)
+    Known told = known;
+    if (places_of(appended, APPENDED, told.in_appended, APPENDED_FIELDS) < 0 ||
+        places_of(events, EVENTS_NAMES, told.in_events, EVENTS_FIELDS) < 0 ||
+        places_of(event, EVENT, told.in_event, EVENT_FIELDS) < 0 ||
+        places_of(messages, COLUMNS, told.in_messages, MESSAGES_FIELDS) < 0)
         return -1;
     if (!PyType_Check(state) || !PyType_IsSubtype((PyTypeObject *)state, &PyUnicode_Type) ||
         !PyUnicode_CheckExact(mime_type)) {
         PyErr_SetString(PyExc_TypeError, "states are texts, and so is a type of content");
         return -1;
     }
-    if ((known.start == NULL && (known.start = PyUnicode_InternFromString("start")) == NULL) ||
-        (known.stop == NULL && (known.stop = PyUnicode_InternFromString("stop")) == NULL) ||
-        (known.step == NULL && (known.step = PyUnicode_InternFromString("step")) == NULL))
+    const Name names[] = {{&known.start, "start"}, {&known.stop, "stop"}, {&known.step, "step"}};
+    if (intern(names, sizeof names / sizeof *names) < 0)
         return -1;
-    Py_XSETREF(known.appended, (PyTypeObject *)Py_NewRef(appended));
-    Py_XSETREF(known.events, (PyTypeObject *)Py_NewRef(events));
-    Py_XSETREF(known.event, (PyTypeObject *)Py_NewRef(event));
-    Py_XSETREF(known.messages, (PyTypeObject *)Py_NewRef(messages));
-    Py_XSETREF(known.state, (PyTypeObject *)Py_NewRef(state));
-    Py_XSETREF(known.mime_type, Py_NewRef(mime_type));
+    Known before = known;
+    told.start = known.start, told.stop = known.stop, told.step = known.step;
+    told.appended = (PyTypeObject *)Py_NewRef(appended);
+    told.events = (PyTypeObject *)Py_NewRef(events);
+    told.event = (PyTypeObject *)Py_NewRef(event);
+    told.messages = (PyTypeObject *)Py_NewRef(messages);
+    told.state = (PyTypeObject *)Py_NewRef(state);
+    told.mime_type = Py_NewRef(mime_type);
+    known = told;
+    Py_XDECREF(before.appended);
+    Py_XDECREF(before.events);
+    Py_XDECREF(before.event);
+    Py_XDECREF(before.messages);
+    Py_XDECREF(before.state);
+    Py_XDECREF(before.mime_type);
     return 0;
 }
 

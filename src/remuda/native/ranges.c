@@ -251,19 +251,10 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_ranges", NULL, -1, methods};
-
-PyMODINIT_FUNC PyInit__ranges(void)
+static int fill(PyObject *made)
 {
-    if ((name_put = PyUnicode_InternFromString("_put")) == NULL ||
-        (name_take_whole = PyUnicode_InternFromString("_take_whole")) == NULL)
-        return NULL;
-    PyObject *made = PyModule_Create(&module), *type = made == NULL ? NULL : PyType_FromSpec(&ranges_spec);
-    if (type == NULL || PyModule_AddObjectRef(made, "Ranges", type) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(made);
-        return NULL;
-    }
-    Py_DECREF(type);
-    return made;
+    const Name names[] = {{&name_put, "_put"}, {&name_take_whole, "_take_whole"}};
+    return intern(names, sizeof names / sizeof *names) < 0 ? -1 : add_type(made, "Ranges", &ranges_spec);
 }
+
+REMUDA_MODULE(_ranges, methods, fill)

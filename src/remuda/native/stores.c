@@ -186,7 +186,8 @@ static void newest_dealloc(Newest *self)
 /* Let the oldest batch go. */
 static int drop(Newest *self)
 {
-    PyObject *batch = self->head < PyList_GET_SIZE(self->batches) ? PyList_GET_ITEM(self->batches, self->head) : NULL;
+    int there = PyList_CheckExact(self->batches) && self->head >= 0 && self->head < PyList_GET_SIZE(self->batches);
+    PyObject *batch = there ? PyList_GET_ITEM(self->batches, self->head) : NULL;
     long long size;
     if (batch == NULL || !PyTuple_CheckExact(batch) || PyTuple_GET_SIZE(batch) != 2 ||
         !is_number(PyTuple_GET_ITEM(batch, 1), &size)) {
@@ -348,26 +349,14 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_stores", NULL, -1, methods};
-
-static int add_type(PyObject *made, const char *name, PyType_Spec *spec)
+static int fill(PyObject *made)
 {
-    PyObject *type = PyType_FromSpec(spec);
-    int failed = type == NULL || PyModule_AddObjectRef(made, name, type) < 0;
-    Py_XDECREF(type);
-    return failed ? -1 : 0;
+    const Name names[] = {{&name_append, "append"}, {&name_popleft, "popleft"}, {&name_take, "_take"},
+                          {&name_shorten, "_shorten"}};
+    return intern(names, sizeof names / sizeof *names) < 0 || add_type(made, "Batches", &batches_spec) < 0 ||
+                   add_type(made, "Newest", &newest_spec) < 0 || add_type(made, "Clock", &clock_spec) < 0
+               ? -1
+               : 0;
 }
 
-PyMODINIT_FUNC PyInit__stores(void)
-{
-    if ((name_append = PyUnicode_InternFromString("append")) == NULL ||
-        (name_popleft = PyUnicode_InternFromString("popleft")) == NULL ||
-        (name_take = PyUnicode_InternFromString("_take")) == NULL ||
-        (name_shorten = PyUnicode_InternFromString("_shorten")) == NULL)
-        return NULL;
-    PyObject *made = PyModule_Create(&module);
-    if (made != NULL && (add_type(made, "Batches", &batches_spec) < 0 || add_type(made, "Newest", &newest_spec) < 0 ||
-                         add_type(made, "Clock", &clock_spec) < 0))
-        Py_CLEAR(made);
-    return made;
-}
+REMUDA_MODULE(_stores, methods, fill)

@@ -241,7 +241,10 @@ static int is_noted(Tail *self, PyObject *record, unsigned char kind)
     }
     int noted = 0;
     PyObject *ids = field(field(record, known.in_appended[APPENDED_MESSAGES]), known.in_messages[IDS]);
-    if (ids != NULL && Py_TYPE(ids) == &PyRange_Type && PyObject_Length(ids) == 1) {
+    Py_ssize_t length = ids != NULL && Py_TYPE(ids) == &PyRange_Type ? PyObject_Length(ids) : 0;
+    if (length < 0) {
+        noted = -1;
+    } else if (length == 1) {
         if (get_number(ids, known.start, &number) < 0 || get_number(self->block, name_low, &low) < 0 ||
             get_number(self->block, name_high, &high) < 0)
             noted = -1;
@@ -264,9 +267,13 @@ static int note(Tail *self, PyObject *record, unsigned char kind, long long star
     PyObject *done = place == NULL ? NULL : PyObject_CallMethodObjArgs(index, name_note, record, place, NULL);
     if (done != NULL)
         nearby = PyObject_CallMethodNoArgs(index, name_nearby);
-    int told = nearby != NULL && PyArg_ParseTuple(nearby, "OLL", &block, &self->block_end, &self->group);
-    if (told)
+    long long block_end, group;
+    int told = nearby != NULL && PyArg_ParseTuple(nearby, "OLL", &block, &block_end, &group);
+    if (told) {
         Py_XSETREF(self->block, Py_NewRef(block));
+        self->block_end = block_end;
+        self->group = group;
+    }
     Py_XDECREF(nearby);
     Py_XDECREF(done);
     Py_XDECREF(place);
@@ -321,34 +328,45 @@ static Py_ssize_t make_frame(Tail *self, PyObject *record, unsigned char *frame,
 }
 
 /* The record in the buffer is part of the log. */
-static int go_on(Tail *self, PyObject *record, const Step *step)
+static void go_on(Tail *self, const Step *step)
 {
-    long long start = self->byte;
     self->next_offset += step->messages;
     self->next_position += step->events;
     self->number++;
     self->byte += step->size;
     self->room -= step->size;
-    return note(self, record, step->kind, start);
 }
 
 static PyObject *tail_write_single(Tail *self, PyObject *record)
 {
     Step step;
     long long before;
-    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->half)
+    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->half || self->held)
         return PyLong_FromLong(0);
-    PyObject *segment = Py_NewRef(self->segment), *file = Py_NewRef(self->file), *size = NULL;
+    PyObject *segment = Py_NewRef(self->segment), *file = Py_NewRef(self->file), *size = NULL, *end = NULL;
     if (get_number(segment, name_written, &before) < 0)
         goto end;
-    /* Where this fails, Python writes the same to the same place, and tells why it cannot. */
-    if (before != self->byte || make_frame(self, record, self->frame, &step) == 0 ||
-        written(self, (size_t)step.size) != step.size)
+    if (before != self->byte || make_frame(self, record, self->frame, &step) == 0) {
         size = PyLong_FromLong(0);
-    else if (set_number(segment, name_written, before + step.size) == 0 &&
-             set_number(file, name_position, before + step.size) == 0 && go_on(self, record, &step) == 0)
-        size = PyLong_FromSsize_t(step.size);
+        goto end;
+    }
+    /* All that can fail comes before the write: what is written counts, and nobody is told otherwise. A record that is
+       noted and not written is noted again, at the same place, when it is. */
+    if ((size = PyLong_FromSsize_t(step.size)) == NULL || (end = PyLong_FromLongLong(before + step.size)) == NULL ||
+        note(self, record, step.kind, self->byte) < 0) {
+        Py_CLEAR(size);
+        goto end;
+    }
+    /* Where this fails, Python writes the same to the same place, and tells why it cannot. */
+    if (self->handle < 0 || written(self, (size_t)step.size) != step.size) {
+        Py_SETREF(size, PyLong_FromLong(0));
+        goto end;
+    }
+    go_on(self, &step);
+    if (PyObject_SetAttr(segment, name_written, end) < 0 || PyObject_SetAttr(file, name_position, end) < 0)
+        Py_CLEAR(size);
 end:
+    Py_XDECREF(end);
     Py_DECREF(segment);
     Py_DECREF(file);
     return size;
@@ -380,24 +398,31 @@ static PyObject *tail_frame_single(Tail *self, PyObject *const *args, Py_ssize_t
         make_frame(self, args[1], self->frame, &step) == 0)
         Py_RETURN_NONE;
     PyObject *frame = PyBytes_FromStringAndSize((char *)self->frame, step.size);
-    if (frame != NULL && go_on(self, args[1], &step) < 0)
+    if (frame != NULL && note(self, args[1], step.kind, self->byte) < 0)
         Py_CLEAR(frame);
+    if (frame != NULL)
+        go_on(self, &step);
     return frame;
 }
 
 static PyObject *tail_hold_single(Tail *self, PyObject *record)
 {
     Step step;
-    if (!self->in_order || self->byte <= 0 || self->byte >= self->full || self->held > HELD - SMALL)
+    if (!self->in_order || self->segment == NULL || self->byte <= 0 || self->byte >= self->full ||
+        self->held > HELD - SMALL)
         return PyLong_FromLong(0);
     if (self->holder == NULL && (self->holder = PyMem_Malloc(HELD)) == NULL)
         return PyErr_NoMemory();
     if (make_frame(self, record, self->holder + self->held, &step) == 0 || step.size > self->room)
         return PyLong_FromLong(0);
-    self->held += step.size;
-    if (go_on(self, record, &step) < 0)
+    PyObject *size = PyLong_FromSsize_t(step.size);
+    if (size == NULL || note(self, record, step.kind, self->byte) < 0) {
+        Py_XDECREF(size);
         return NULL;
-    return PyLong_FromSsize_t(step.size);
+    }
+    self->held += step.size;
+    go_on(self, &step);
+    return size;
 }
 
 static PyObject *tail_let_go(Tail *self, PyObject *unused)
@@ -486,29 +511,17 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_tail", NULL, -1, methods};
-
-PyMODINIT_FUNC PyInit__tail(void)
+static int fill(PyObject *made)
 {
+    const Name names[] = {{&name_written, "written"}, {&name_position, "_position"}, {&name_note, "note"},
+                          {&name_high, "high"}, {&name_low, "low"}, {&name_nearby, "nearby"},
+                          {&name_sync, "sync"}};
     make_crc_table();
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2"))
         crc_of = crc_by_processor;
 #endif
-    struct {
-        PyObject **name;
-        const char *text;
-    } names[] = {{&name_written, "written"}, {&name_position, "_position"}, {&name_note, "note"},
-                 {&name_high, "high"}, {&name_low, "low"}, {&name_nearby, "nearby"}, {&name_sync, "sync"}};
-    for (size_t at = 0; at < sizeof names / sizeof *names; at++)
-        if ((*names[at].name = PyUnicode_InternFromString(names[at].text)) == NULL)
-            return NULL;
-    PyObject *made = PyModule_Create(&module), *type = made == NULL ? NULL : PyType_FromSpec(&tail_spec);
-    if (type == NULL || PyModule_AddObjectRef(made, "Tail", type) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(made);
-        return NULL;
-    }
-    Py_DECREF(type);
-    return made;
+    return intern(names, sizeof names / sizeof *names) < 0 ? -1 : add_type(made, "Tail", &tail_spec);
 }
+
+REMUDA_MODULE(_tail, methods, fill)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.commit import GroupCommit
@@ -21,6 +21,7 @@ from remuda.model.errors import StorageError
 from remuda.model.records import Appended, Events
 from remuda.native import entrance
 
+_STORM: Final = 10
 Verb = Callable[[Any, int, Inbox | None, bool], Pending]
 
 
@@ -73,7 +74,21 @@ class PlainEntrance:
                 carry_out = self._verbs.get(type(command)) or self._change
                 return carry_out(command, self.clock(), inbox, wait)
             except BaseException as error:
-                return self._mend(command, error)
+                struck = error
+                for _ in range(_STORM):
+                    # What else is raised meanwhile, as by Ctrl-C once more, comes from outside: it must not keep a
+                    # broker from being stopped whose queues are half changed, and is told afterwards.
+                    try:
+                        pending = self._mend(command, error)
+                    except BaseException as raised:
+                        if raised is error:
+                            break
+                        struck = raised
+                    else:
+                        if struck is error:
+                            return pending
+                        break
+                raise struck
             finally:
                 self._holder = None
 

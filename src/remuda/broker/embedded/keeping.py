@@ -134,7 +134,10 @@ class Keeping(Entrance):
         except BaseException as error:
             # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
             # written from it, and the log tells what is true.
-            self._give_up(error)
+            try:
+                self._give_up(error)
+            except BaseException:
+                self._give_up(error)  # Ctrl-C once more
             raise
         finally:
             self._holder = None
@@ -223,17 +226,18 @@ class Keeping(Entrance):
                 self.trouble = None
 
     def _give_up(self, error: BaseException) -> None:
-        _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
+        # First of all: another Ctrl-C may land between any two lines.
         self.engine.log.abandon(error)
         self._fail(error)
+        _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
 
     def abandon(self, error: BaseException) -> None:
         """Keep nothing more: it would be lost."""
         with self.lock:
             if self.failure is None:
-                _log.error("the broker stops: %s", error)
                 self.engine.log.abandon(error)
                 self._fail(error)
+                _log.error("the broker stops: %s", error)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be kept any more, and everyone who waits is told so."""

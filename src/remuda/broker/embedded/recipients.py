@@ -46,14 +46,14 @@ class Recipients:
 
     def release_all(self, failure: Exception | None) -> None:
         """Nothing more will come: everyone who waits is told so, or why."""
-        inboxes = list(self.inboxes.values())
-        self.inboxes.clear()
-        for inbox in inboxes:
+        # Nobody is forgotten before being told, so that this can be begun again where Ctrl-C ended it.
+        for tag, inbox in list(self.inboxes.items()):
             inbox.close(failure)
-        confirmations, self._confirmations = self._confirmations, {}
+            self.inboxes.pop(tag, None)
         closed = BrokerClosed("the broker was closed; the message is kept and its fate is not known yet")
-        for future in confirmations.values():
+        for number, future in list(self._confirmations.items()):
             _resolve(future, failure or closed)
+            self._confirmations.pop(number, None)
 
     def _confirm(self, confirmation: Confirmation) -> None:
         future = self._confirmations.pop(confirmation.watch, None)
