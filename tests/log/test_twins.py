@@ -13,7 +13,7 @@ STRUCTURES = (
 import random
 from collections import deque
 from remuda.broker.checks import is_plain_pull, plain_publish
-from remuda.broker.delivery import Delivery
+from remuda.broker.delivery import Delivery, deliver
 from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.embedded.window import Window
 from remuda.core.delayed import ColumnMap
@@ -118,7 +118,8 @@ for seed in range(12):
         if chance.random() < 0.5:
             token, count = token + 1, chance.randint(1, 3)
             deadline = 10**6 * (1000 if chance.random() < 0.1 else 1) + token
-            told.append(sky.lift(offset, count, NEVER, 0, token, chance.choice("ab"), 5, deadline))
+            run = (offset, count, chance.choice([NEVER, 10**7]), chance.randint(0, 3))
+            told.append(repr(sky.send("q", run, token, chance.choice("ab"), token + 7, 5, deadline, (1, 2))))
             offset += count
         else:
             given = chance.choice([token, chance.randint(0, token + 1)])
@@ -130,7 +131,10 @@ for seed in range(12):
             if lease is not None and chance.random() < 0.1:
                 lease.pulled = False
                 sky.unanswered += 1
-            tell(sky.land, given, chance.choice(["a", "b", None]), runs)
+            if chance.random() < 0.5:
+                tell(sky.land, given, chance.choice(["a", "b", None]), runs)
+            else:
+                tell(sky.complete, "q", given, chance.choice(["a", "b", None]), runs, token + 9, 11)
         told.append([sky.flights.size, len(sky.leases), sky._lease_ends[:1], len(sky._lease_ends), sky.unanswered])
     told.append(repr([list(sky.flights), sky.leases]))
 
@@ -205,6 +209,8 @@ class Own(Delivery):
         super().__init__(dispatch, plain, None)
         self.number = number
 told.append([Own(5).number, Own(6).queue, Own(7).offsets])
+made = deliver(Delivery, dispatch, plain, None, None)
+told.append([type(made).__name__, made.queue, made.offsets, made.messages is plain])
 tell(Delivery)
 tell(Delivery, dispatch)
 tell(Delivery, None, plain, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
-from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
+from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs, deliver
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.threads import NOT_YET
@@ -117,7 +117,7 @@ class AsyncEmbeddedBroker(AsyncVerbs):
                 backend.abandon_pull(pending, command, inbox)
                 raise
             if found is not None and pending.held is not None:
-                return AsyncDelivery(found, pending.held, self._settle, backend.track)
+                return deliver(AsyncDelivery, found, pending.held, self._settle, backend.track)
             if found is None and inbox is not None:
                 found = await receive(inbox, command.wait / SECOND)
                 if found is None and not inbox.closed and not await self._call(backend.cancel_pull, queue, tag):

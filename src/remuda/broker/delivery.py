@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -22,6 +23,12 @@ Runs = list[tuple[int, int]]
 Track = Callable[[int, int], Callable[[int], None]]
 """From a lease and the number of its runs to what is told of each offset that is begun."""
 Settle = Callable[["BaseDelivery[R]", Settlement, Runs | None, bool], R]
+
+
+@lru_cache
+def _acknowledgement(consumer: str) -> Settlement:
+    """Most answers of a consumer are the same one."""
+    return Settlement(_ACK, None, None, consumer)
 
 
 class PlainHanded:
@@ -139,7 +146,7 @@ class BaseDelivery(Handed, Generic[R]):
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Success."""
         runs = None if rows is None else self._runs_of(rows)
-        settled: R = self._settle(self, Settlement(_ACK, None, None, self.consumer), runs, True)
+        settled: R = self._settle(self, _acknowledgement(self.consumer), runs, True)
         return settled
 
     def nack(
@@ -269,6 +276,17 @@ class AsyncDelivery(BaseDelivery[Awaitable[int]]):
     """A delivery to a coroutine: every answer is awaited."""
 
     __slots__ = ()
+
+
+D = TypeVar("D", bound=BaseDelivery[Any])
+
+
+def _deliver(kind: type[D], dispatch: Dispatch, messages: Messages, settle: Settle[Any], track: Track) -> D:
+    return kind(dispatch, messages, settle, track)
+
+
+deliver = _deliver if TYPE_CHECKING or deliveries is None else deliveries.deliver
+"""Make a delivery, of one of the two kinds."""
 
 
 def in_hand(runs: Runs, attempts: list[int]) -> Dispatch:

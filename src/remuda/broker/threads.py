@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
-from remuda.broker.delivery import BaseDelivery, Delivery, Runs
+from remuda.broker.delivery import BaseDelivery, Delivery, Runs, deliver
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.verbs import Verbs
@@ -141,7 +141,7 @@ class EmbeddedBroker(Verbs):
                     raise
             found = pending.result
             if found is not None and pending.held is not None:
-                return Delivery(found, pending.held, self._settle, backend.track)
+                return deliver(Delivery, found, pending.held, self._settle, backend.track)
             if found is None and inbox is not None:
                 found = inbox.get(command.wait / SECOND)
                 if found is None and not inbox.closed and not backend.cancel_pull(command.queue, tag):

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from remuda.core.effects import Dispatch
 from remuda.core.ranges import MessageRange, RangeMap
+from remuda.model.records import Event, Events
 from remuda.model.state import State
 from remuda.native import air
 
 STALE: Final = 1000
 """How many ends of deliveries that are over may be kept beside twice those that are not."""
 _FETCHED: Final = State.FETCHED
+_SUCCESS: Final = State.SUCCESS
+_COMPLETED: Final = State.COMPLETED
 
+Run = tuple[int, int, int, int]
+"""The first offset, the count, when they expire, and the priority."""
 Runs = list[tuple[int, int]]
 
 
@@ -73,10 +79,13 @@ class PlainAir:
     _lease_ends: list[tuple[int, int]]
     """Deadline and token of each lease, and of some that are over, as a heap."""
 
-    def lift(
-        self, first: int, count: int, expires: int, priority: int, token: int, consumer: str, now: int, deadline: int
-    ) -> Runs:
-        """Put a run that left the line into flight, to whoever asked, for the first time; gives it as runs."""
+    def send(
+        self, name: str, run: Run, token: int, consumer: str, tag: int, now: int, deadline: int,
+        remaining: tuple[int, int],
+    ) -> tuple[Dispatch, Events]:  # fmt: skip
+        """Put a run that left the line into flight, to whoever asked, for the first time; gives the delivery, and what
+        is to be kept of it."""
+        first, count, expires, priority = run
         # By position, since these are made for every delivery.
         self.flights.add(MessageRange(first, count, _FETCHED, expires, priority, 1, token, 0, False, None, now))
         runs = [(first, count)]
@@ -84,7 +93,19 @@ class PlainAir:
         heapq.heappush(self._lease_ends, (deadline, token))
         if len(self._lease_ends) > 2 * len(self.leases) + STALE:
             self._drop_stale_ends()
-        return runs
+        dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, remaining)
+        return dispatch, Events(token, now, [Event(name, _FETCHED, first, count, consumer, 1)])
+
+    def complete(
+        self, name: str, token: int, consumer: str | None, runs: Runs | None, at: int, now: int
+    ) -> Events | None:
+        """As `land`, for messages that are done; gives what is to be kept of that, from position `at` on."""
+        piece = self.land(token, consumer, runs)
+        if piece is None:
+            return None
+        first, count = piece.first, piece.count
+        rows = [Event(name, _SUCCESS, first, count, consumer), Event(name, _COMPLETED, first, count)]
+        return Events(at, now, rows)
 
     def land(self, token: int, consumer: str | None, runs: Runs | None) -> MessageRange | None:
         """Take one run of a delivery, which may be all of it, out of the air. None, and nothing is done, if its first
@@ -119,5 +140,5 @@ class PlainAir:
 if TYPE_CHECKING or air is None:
     Air = PlainAir
 else:
-    air.set_up(Lease, MessageRange, _FETCHED, heapq.heappush)
+    air.set_up(Lease, MessageRange, Dispatch, Event, Events, (_FETCHED, _SUCCESS, _COMPLETED), heapq.heappush)
     Air = air.Air

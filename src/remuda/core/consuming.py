@@ -39,6 +39,7 @@ _COMPLETED: Final = State.COMPLETED
 _RETRY: Final = State.RETRY
 _ACK: Final = Outcome.ACK
 _ASKED_AGAIN: Final = Outcome.RETRY
+_NONE_LEFT: Final = (0, 0)
 
 Runs = list[tuple[int, int]]
 
@@ -225,38 +226,53 @@ class Consuming:
         self, queue: Queue, consumer: str, now: int, tag: int, run: tuple[int, int, int, int]
     ) -> tuple[Dispatch, Events]:
         """Hand a run that left the line to whoever asked."""
-        recorder, ready = self._recorder, queue.ready
-        first, count, expires, priority = run
+        recorder, ready, counts = self._recorder, queue.ready, queue.counts
         token = recorder.next_position
         recorder.next_position = token + 1
-        counts = queue.counts
-        counts[_FETCHED] = counts.get(_FETCHED, 0) + count
-        deadline, name = now + queue.options.acknowledge_timeout, queue.name
-        runs = queue.lift(first, count, expires, priority, token, consumer, now, deadline)
-        dispatch = Dispatch(name, consumer, tag, token, runs, [1], deadline, ready.by_rank if ready.size else (0, 0))
+        counts[_FETCHED] = counts.get(_FETCHED, 0) + run[1]
+        deadline = now + queue.options.acknowledge_timeout
+        left = ready.by_rank if ready.size else _NONE_LEFT
+        sent = queue.send(queue.name, run, token, consumer, tag, now, deadline, left)
         if deadline < queue.wake:
             self._registry.plan(queue)
-        return dispatch, Events(token, now, [Event(name, _FETCHED, first, count, consumer, 1)])
+        return sent
 
     def settle_plainly(
         self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
     ) -> Events | None:
         """The answer to one run of messages, if it is one of the two that most are."""
-        if settlement.outcome is _ACK:
-            return self.complete_plainly(queue, token, settlement.consumer, runs, now)
-        if settlement.outcome is _ASKED_AGAIN:
-            return self.retry_plainly(queue, token, settlement, runs, now)
+        recorder, outcome = self._recorder, settlement.outcome
+        if now < recorder.now:
+            now = recorder.now
+        if (
+            not queue.plain_out
+            or queue.watched
+            or queue.consumers
+            or (queue.waiters and queue.delayed.soonest <= now)
+            or recorder.wants_notices
+        ):
+            return None
+        if outcome is _ACK:
+            return self._complete_plainly(queue, token, settlement.consumer, runs, now)
+        if outcome is _ASKED_AGAIN:
+            return self._retry_plainly(queue, token, settlement, runs, now)
         return None
 
-    def complete_plainly(
+    def _complete_plainly(
         self, queue: Queue, token: int, consumer: str | None, runs: Runs | None, now: int
     ) -> Events | None:
-        recorder = self._recorder
-        piece = self._land(queue, token, consumer, runs, now)
-        if piece is None:
+        recorder, counts = self._recorder, queue.counts
+        at = recorder.next_position
+        record = queue.complete(queue.name, token, consumer, runs, at, now)
+        if record is None:
             return None
-        first, count, now = piece.first, piece.count, recorder.now
-        counts = queue.counts
+        if recorder.rows:
+            recorder.at(now)
+        else:
+            recorder.now = now
+        recorder.next_position = at + 2
+        done = record.rows[0]
+        first, count = done.first, done.count
         counts[_SUCCESS] = counts.get(_SUCCESS, 0) + count
         counts[_COMPLETED] = counts.get(_COMPLETED, 0) + count
         if queue.topic_counts.size or queue.id_of.size or queue.arrivals.size or queue.sizes.size:
@@ -267,23 +283,21 @@ class Consuming:
                 recorder.last_settled[block] = now
         else:
             recorder.note_block(first, count, now)
-        at, name = recorder.next_position, queue.name
-        recorder.next_position = at + 2
-        rows = [Event(name, _SUCCESS, first, count, consumer), Event(name, _COMPLETED, first, count)]
-        return Events(at, now, rows)
+        return record
 
-    def retry_plainly(
+    def _retry_plainly(
         self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
     ) -> Events | None:
         """They failed, and are to come again after a while."""
         delay = settlement.delay
         if not delay or settlement.counted is False or queue.options.delivery_limit:
             return None
-        piece = self._land(queue, token, settlement.consumer, runs, now)
+        piece = queue.land(token, settlement.consumer, runs)
         if piece is None:
             return None
         recorder, counts = self._recorder, queue.counts
-        first, count, now = piece.first, piece.count, recorder.now
+        recorder.at(now)
+        first, count = piece.first, piece.count
         counts[_RETRY] = counts.get(_RETRY, 0) + count
         due, front, reason = now + delay, bool(settlement.front), settlement.reason or "negative answer"
         queue.delayed.add(
@@ -301,26 +315,3 @@ class Consuming:
             detail=settlement.detail,
         )  # fmt: skip
         return Events(at, now, [failed])
-
-    def _land(self, queue: Queue, token: int, consumer: str | None, runs: Runs | None, now: int) -> MessageRange | None:
-        """Take one run of a delivery, which may be all of it, out of the air, and let its time be now; None if it is
-        not so plain."""
-        recorder = self._recorder
-        if (
-            not queue.plain_out
-            or queue.watched
-            or queue.consumers
-            or (queue.waiters and queue.delayed.soonest <= now)
-            or recorder.wants_notices
-        ):
-            return None
-        piece = queue.land(token, consumer, runs)
-        if piece is None:
-            return None
-        if now < recorder.now:
-            now = recorder.now
-        if recorder.rows:
-            recorder.at(now)
-        else:
-            recorder.now = now
-        return piece

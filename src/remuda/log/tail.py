@@ -75,21 +75,24 @@ class TailWriter:
                 # It is made when it is needed.
 
     def write(self, segment: TailSegment, data: bytes) -> None:
-        self._standing.unsynced = True
         if self._current is segment:
+            self._standing.unsynced = True
             self._write(data)
-        else:
-            sequence = segment.sequence
-            file = self._files.get(sequence) or self._file(segment)
-            file.write(data)
-            if sequence not in self._unsynced:
-                self._unsynced.append(sequence)
-            self._current, self._write = segment, file.write
             segment.written += len(data)
-            if isinstance(file, DirectoryFile):
-                self._standing.arm(segment, file, file.handle)
             return
+        if self.all_synced:
+            self._unsynced.clear()
+        sequence = segment.sequence
+        file = self._files.get(sequence) or self._file(segment)
+        self._standing.unsynced = True
+        if sequence not in self._unsynced:
+            self._unsynced.append(sequence)
+        self._current = None
+        file.write(data)
+        self._current, self._write = segment, file.write
         segment.written += len(data)
+        if isinstance(file, DirectoryFile):
+            self._standing.arm(segment, file, file.handle)
 
     def finish(self, segment: TailSegment) -> None:
         """Give back the room that a full segment did not need."""

@@ -7,9 +7,28 @@ class Air:
     flights: Any
     leases: Any
     _lease_ends: Any
-    def lift(
-        self, first: int, count: int, expires: int, priority: int, token: int, consumer: str, now: int, deadline: int
-    ) -> list[tuple[int, int]]: ...
+    def send(
+        self,
+        name: str,
+        run: tuple[int, int, int, int],
+        token: int,
+        consumer: str,
+        tag: int,
+        now: int,
+        deadline: int,
+        remaining: tuple[int, int],
+    ) -> Any: ...
+    def complete(
+        self, name: str, token: int, consumer: str | None, runs: list[tuple[int, int]] | None, at: int, now: int
+    ) -> Any: ...
     def land(self, token: int, consumer: str | None, runs: list[tuple[int, int]] | None) -> Any: ...
 
-def set_up(lease: type, range: type, fetched: Any, heappush: Callable[[Any, Any], None]) -> None: ...
+def set_up(
+    lease: type,
+    range: type,
+    dispatch: type,
+    event: type,
+    events: type,
+    states: tuple[Any, Any, Any],
+    heappush: Callable[[Any, Any], None],
+) -> None: ...

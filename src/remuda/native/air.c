@@ -4,11 +4,14 @@
 
 enum { CONSUMERS, RUNS, OPEN, PULLED, FIELDS };
 static const char *const LEASE[FIELDS] = {"consumers", "runs", "open", "pulled"};
+enum { FIRST, COUNT, PLACES };
+static const char *const RANGE[PLACES] = {"first", "count"};
 enum { STALE = 1000 };
 
 static PyTypeObject *lease_type;
-static PyObject *range_type, *fetched, *push;
-static Py_ssize_t in_lease[FIELDS];
+static PyObject *range_type, *dispatch_type, *event_type, *events_type, *push;
+static PyObject *fetched, *succeeded, *ended; /* states */
+static Py_ssize_t in_lease[FIELDS], in_range[PLACES];
 static PyObject *name_add, *name_take_whole, *name_answered, *name_drop_stale_ends, *name_open, *names_pulled;
 static PyObject *none, *one; /* as numbers */
 
@@ -73,22 +76,32 @@ static int note_end(Air *self, PyObject *deadline, PyObject *token)
     return 0;
 }
 
-static PyObject *air_lift(Air *self, PyObject *const *args, Py_ssize_t given)
+/* A record of one event, or two, from a position on. */
+static PyObject *record_of(PyObject *position, PyObject *time, PyObject *event, PyObject *next)
 {
-    if (given != 8) {
-        PyErr_SetString(PyExc_TypeError, "lift takes a first offset, a count, when they expire, a priority, a lease, a "
-                                         "consumer, the time and a deadline");
-        return NULL;
+    PyObject *rows = PyList_New(next == NULL ? 1 : 2), *record = NULL;
+    if (rows != NULL) {
+        PyList_SET_ITEM(rows, 0, Py_NewRef(event));
+        if (next != NULL)
+            PyList_SET_ITEM(rows, 1, Py_NewRef(next));
+        PyObject *fields[] = {position, time, rows};
+        record = PyObject_Vectorcall(events_type, fields, 3, NULL);
+        Py_DECREF(rows);
     }
-    if (!is_whole(self))
-        return NULL;
-    PyObject *first = args[0], *count = args[1], *token = args[4], *consumer = args[5], *deadline = args[7];
+    return record;
+}
+
+/* Put a run into flight; gives it as runs. */
+static PyObject *lifted(Air *self, PyObject *run, PyObject *token, PyObject *consumer, PyObject *now, PyObject *deadline)
+{
+    PyObject *first = PyTuple_GET_ITEM(run, 0), *count = PyTuple_GET_ITEM(run, 1);
     PyObject *runs = NULL, *holders = NULL, *lease = NULL, *piece = NULL, *added = NULL;
-    PyObject *run = PyTuple_Pack(2, first, count);
-    if (run == NULL || (runs = PyList_New(1)) == NULL)
+    PyObject *pair = PyTuple_Pack(2, first, count);
+    if (pair == NULL || (runs = PyList_New(1)) == NULL)
         goto end;
-    PyList_SET_ITEM(runs, 0, Py_NewRef(run));
-    PyObject *range[] = {first, count, fetched, args[2], args[3], one, token, none, Py_False, Py_None, args[6]};
+    PyList_SET_ITEM(runs, 0, Py_NewRef(pair));
+    PyObject *range[] = {first, count, fetched, PyTuple_GET_ITEM(run, 2), PyTuple_GET_ITEM(run, 3), one, token, none,
+                         Py_False, Py_None, now};
     if ((holders = PyTuple_Pack(1, consumer)) == NULL || (piece = PyObject_Vectorcall(range_type, range, 11, NULL)) == NULL)
         goto end;
     PyObject *held[] = {token, holders, runs, deadline, count, Py_True};
@@ -99,12 +112,42 @@ static PyObject *air_lift(Air *self, PyObject *const *args, Py_ssize_t given)
 end:
     if (piece == NULL || lease == NULL)
         Py_CLEAR(runs);
-    Py_XDECREF(run);
+    Py_XDECREF(pair);
     Py_XDECREF(holders);
     Py_XDECREF(lease);
     Py_XDECREF(piece);
     Py_XDECREF(added);
     return runs;
+}
+
+static PyObject *air_send(Air *self, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 8 || !PyTuple_CheckExact(args[1]) || PyTuple_GET_SIZE(args[1]) != 4) {
+        PyErr_SetString(PyExc_TypeError, "send takes a name, a run, a lease, a consumer, a tag, the time, a deadline and "
+                                         "how many are left");
+        return NULL;
+    }
+    if (!is_whole(self))
+        return NULL;
+    PyObject *name = args[0], *run = args[1], *token = args[2], *consumer = args[3], *now = args[5], *deadline = args[6];
+    PyObject *sent = NULL, *dispatch = NULL, *event = NULL, *record = NULL;
+    PyObject *runs = lifted(self, run, token, consumer, now, deadline), *attempts = runs == NULL ? NULL : PyList_New(1);
+    if (attempts == NULL)
+        goto end;
+    PyList_SET_ITEM(attempts, 0, Py_NewRef(one));
+    PyObject *fields[] = {name, consumer, args[4], token, runs, attempts, deadline, args[7]};
+    PyObject *row[] = {name, fetched, PyTuple_GET_ITEM(run, 0), PyTuple_GET_ITEM(run, 1), consumer, one};
+    if ((dispatch = PyObject_Vectorcall(dispatch_type, fields, 8, NULL)) != NULL &&
+        (event = PyObject_Vectorcall(event_type, row, 6, NULL)) != NULL &&
+        (record = record_of(token, now, event, NULL)) != NULL)
+        sent = PyTuple_Pack(2, dispatch, record);
+end:
+    Py_XDECREF(runs);
+    Py_XDECREF(attempts);
+    Py_XDECREF(dispatch);
+    Py_XDECREF(event);
+    Py_XDECREF(record);
+    return sent;
 }
 
 /* Take one run of a delivery, or the one it has, out of the air. */
@@ -183,8 +226,36 @@ static PyObject *air_land(Air *self, PyObject *const *args, Py_ssize_t given)
     return piece;
 }
 
+static PyObject *air_complete(Air *self, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 6) {
+        PyErr_SetString(PyExc_TypeError, "complete takes a name, a lease, a consumer, runs, a position and the time");
+        return NULL;
+    }
+    PyObject *piece = air_land(self, args + 1, 3);
+    if (piece == NULL || piece == Py_None)
+        return piece;
+    PyObject *record = NULL, *success = NULL, *completed = NULL;
+    if (Py_TYPE(piece) != (PyTypeObject *)range_type) {
+        PyErr_SetString(PyExc_TypeError, "this is no range of messages");
+    } else {
+        PyObject *first = field(piece, in_range[FIRST]), *count = field(piece, in_range[COUNT]);
+        PyObject *done[] = {args[0], succeeded, first, count, args[2]}, *over[] = {args[0], ended, first, count};
+        if ((success = PyObject_Vectorcall(event_type, done, 5, NULL)) != NULL &&
+            (completed = PyObject_Vectorcall(event_type, over, 4, NULL)) != NULL)
+            record = record_of(args[4], args[5], success, completed);
+    }
+    Py_XDECREF(success);
+    Py_XDECREF(completed);
+    Py_DECREF(piece);
+    return record;
+}
+
 static PyMethodDef air_methods[] = {
-    {"lift", (PyCFunction)(void (*)(void))air_lift, METH_FASTCALL, "Put a run of messages into flight; gives its runs."},
+    {"send", (PyCFunction)(void (*)(void))air_send, METH_FASTCALL,
+     "Put a run of messages into flight; gives the delivery, and what is to be kept of it."},
+    {"complete", (PyCFunction)(void (*)(void))air_complete, METH_FASTCALL,
+     "As land, for messages that are done; gives what is to be kept of that."},
     {"land", (PyCFunction)(void (*)(void))air_land, METH_FASTCALL, "Take one run of a delivery out of the air."},
     {NULL},
 };
@@ -212,19 +283,25 @@ static PyType_Spec air_spec = {
 
 static PyObject *set_up(PyObject *module, PyObject *args)
 {
-    PyObject *lease, *range, *state, *heappush;
-    if (!PyArg_ParseTuple(args, "OO!OO", &lease, &PyType_Type, &range, &state, &heappush) ||
-        places_of(lease, LEASE, in_lease, FIELDS) < 0)
+    PyObject *lease, *range, *dispatch, *event, *events, *states[3], *heappush;
+    if (!PyArg_ParseTuple(args, "OO!OOO(OOO)O", &lease, &PyType_Type, &range, &dispatch, &event, &events, &states[0],
+                          &states[1], &states[2], &heappush) ||
+        places_of(lease, LEASE, in_lease, FIELDS) < 0 || places_of(range, RANGE, in_range, PLACES) < 0)
         return NULL;
     Py_XSETREF(lease_type, (PyTypeObject *)Py_NewRef(lease));
     Py_XSETREF(range_type, Py_NewRef(range));
-    Py_XSETREF(fetched, Py_NewRef(state));
+    Py_XSETREF(dispatch_type, Py_NewRef(dispatch));
+    Py_XSETREF(event_type, Py_NewRef(event));
+    Py_XSETREF(events_type, Py_NewRef(events));
+    Py_XSETREF(fetched, Py_NewRef(states[0]));
+    Py_XSETREF(succeeded, Py_NewRef(states[1]));
+    Py_XSETREF(ended, Py_NewRef(states[2]));
     Py_XSETREF(push, Py_NewRef(heappush));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
-    {"set_up", set_up, METH_VARARGS, "Tell what a lease, a range and the state of its messages are, and how a heap grows."},
+    {"set_up", set_up, METH_VARARGS, "Tell what a lease, a range, a delivery and its events are, and how a heap grows."},
     {NULL},
 };
 

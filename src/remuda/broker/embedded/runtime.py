@@ -64,6 +64,9 @@ _FORKED: Final = (
 class Runtime(Questions):
     """Runs one engine for any number of threads."""
 
+    new_tag: Callable[[], int]
+    """Gives numbers for new subscriptions and pulls."""
+
     def __init__(
         self,
         disk: Disk,
@@ -76,7 +79,7 @@ class Runtime(Questions):
         tags: Iterator[int] | None = None,
     ) -> None:
         super().__init__(disk, options, extensions, clock, volatile=volatile, survey=survey)
-        self._tags = tags or itertools.count(1)
+        self.new_tag = (tags or itertools.count(1)).__next__
         self.visitors: set[int] = set()
         """Tags of subscriptions that other processes have here: closing does not end them, the next writer has them."""
         self.visited = bool(self.engine.survivors)
@@ -99,10 +102,6 @@ class Runtime(Questions):
             # Ctrl-C while it was opened: nobody will have it to close it.
             self._closing.begin()
             raise
-
-    def new_tag(self) -> int:
-        """A number for a new subscription or pull."""
-        return next(self._tags)
 
     # The way in: `submit`
 
