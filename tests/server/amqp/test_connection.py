@@ -95,7 +95,7 @@ def test_another_protocol_is_answered_with_ours() -> None:
     [
         ([method_frame(1, ChannelOpen()), method_frame(1, ChannelOpen())], 504),
         ([method_frame(1, QueueDeclare())], 504),
-        ([method_frame(9, ChannelOpen())], 530),
+        ([method_frame(number, ChannelOpen()) for number in range(1, 10)], 530),
         ([method_frame(1, ChannelOpen()), method_frame(1, BasicDeliver()), b""], 505),
         ([method_frame(0, ConnectionTuneOk())], 503),
         ([b"\x01\x00\x01\x00\x00\x00\x04\x00\x63\x00\x01\xce"], 540),

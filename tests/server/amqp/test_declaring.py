@@ -197,6 +197,7 @@ def test_exclusive_queues_belong_to_their_connection(server: RunningServer, clie
         owner.channel.queue_declare(name, exclusive=True)
         for ask in (
             lambda ch: ch.queue_declare(name, exclusive=True),
+            lambda ch: ch.queue_declare(name),
             lambda ch: ch.queue_declare(name, passive=True),
             lambda ch: ch.basic_consume(name, lambda *found: None),
             lambda ch: ch.queue_delete(name),
@@ -206,6 +207,7 @@ def test_exclusive_queues_belong_to_their_connection(server: RunningServer, clie
             assert text.startswith(
                 f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}' in vhost '/'."
             )
+        assert owner.refused(lambda ch: ch.queue_declare(name))[0] == 405  # it is exclusive, and this is not
     eventually(lambda: name not in {info.name for info in server.broker.queues()})
 
 
@@ -220,8 +222,50 @@ def test_auto_delete_queues_and_exchanges_go_with_the_last_user(server: RunningS
     channel.basic_cancel(first)
     channel.queue_declare(queue, passive=True)
     channel.basic_cancel(second)
+    assert exchange not in server.broker.routers()
     assert client.refused(lambda ch: ch.queue_declare(queue, passive=True))[0] == 404
-    eventually(lambda: exchange not in server.broker.routers())
+
+
+def test_auto_delete_exchanges_go_with_a_channel_and_its_queues(server: RunningServer, client: Client) -> None:
+    """S2: aio-pika's own tests declare such an exchange again at once, and bind to it."""
+    queue, exchange = fresh(), fresh("x")
+    other = client.open()
+    client.channel.exchange_declare(exchange, auto_delete=True)
+    other.queue_declare(queue, auto_delete=True)
+    other.queue_bind(queue, exchange, "k")
+    other.basic_consume(queue, lambda *found: None)
+    other.close()
+    assert exchange not in server.broker.routers()
+    client.channel.exchange_declare(exchange, auto_delete=True)
+    server.run(server.server.topology.drop_unused())  # it had no binding yet, so it stays
+    client.channel.queue_declare(queue)
+    client.channel.queue_bind(queue, exchange, "k")
+    server.broker.remove_queue(queue)  # by itself, as a queue that expires
+    assert client.refused(lambda ch: ch.exchange_declare(exchange, passive=True))[0] == 404
+
+
+def test_auto_delete_exchanges_of_an_earlier_server_go_too(server: RunningServer, client: Client) -> None:
+    """S1."""
+    queue, exchange = fresh(), fresh("x")
+    client.channel.exchange_declare(exchange, durable=True, auto_delete=True)
+    client.channel.queue_declare(queue, durable=True)
+    client.channel.queue_bind(queue, exchange, "k")
+    with RunningServer(broker=server.broker) as later, Client(later.url) as inside:
+        inside.channel.queue_unbind(queue, exchange, "k")
+        assert exchange not in server.broker.routers()
+
+
+def test_nothing_without_a_name_can_be_looked_up(client: Client) -> None:
+    """S2: aiormq's own tests ask for the default exchange."""
+    assert client.refused(lambda ch: ch.exchange_declare("", passive=True)) == (
+        403, "ACCESS_REFUSED - operation not permitted on the default exchange",
+    )  # fmt: skip
+    assert client.refused(lambda ch: ch.queue_declare("", passive=True)) == (
+        404, "NOT_FOUND - no queue '' in vhost '/'",
+    )  # fmt: skip
+    assert client.refused(lambda ch: ch.exchange_delete("amq.direct")) == (
+        403, "ACCESS_REFUSED - deletion of system exchange 'amq.direct' in vhost '/' not allowed",
+    )  # fmt: skip
 
 
 def test_a_queue_expires_when_nobody_uses_it(server: RunningServer, client: Client) -> None:

@@ -124,6 +124,10 @@ class ServerConnection:
         self._reader = RequestReader(limits.frame_max, max_body=limits.message_max)
         self._greeting = b""
         self._out: list[bytes] = []
+        self.answered = False
+        """Whether the peer has answered our close: then it sends nothing more."""
+        self.parted = False
+        """Whether the peer asked for the close: then it ends the connection itself."""
 
     @property
     def held(self) -> int:
@@ -212,6 +216,7 @@ class ServerConnection:
         """The client closed the connection, and everything it asked for before is done."""
         self.send(0, ConnectionCloseOk())
         self.stage = Stage.CLOSED
+        self.parted = True
 
     def close_channel(self, channel: int, failure: Failure, method: Method | None = None) -> None:
         """Close a channel for a reason. What still comes on it is passed over."""
@@ -270,7 +275,7 @@ class ServerConnection:
     def _open_channel(self, channel: int) -> None:
         if channel in self.channels:
             raise Failure(CHANNEL_ERROR, "second 'channel.open' seen")
-        if channel > self.channel_max or len(self.channels) >= self.channel_max:
+        if len(self.channels) >= self.channel_max:  # how many there are counts, as in RabbitMQ, not their numbers
             raise Failure(
                 NOT_ALLOWED,
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
@@ -289,6 +294,7 @@ class ServerConnection:
         match self.stage, method:
             case Stage.CLOSING, ConnectionCloseOk():
                 self.stage = Stage.CLOSED
+                self.answered = True
             case ((Stage.CLOSING | Stage.LEAVING), _):
                 pass
             case Stage.START, ConnectionStartOk():

@@ -8,8 +8,8 @@ import msgspec
 
 from remuda.amqp.tables import Table
 from remuda.model.routing import ROUTERS, ExchangeKind
+from remuda.server.amqp.arguments import OWN, compare_arguments, kind_of
 from remuda.server.amqp.failures import PRECONDITION_FAILED, Failure, inequivalent
-from remuda.server.amqp.queues import OWN, compare_arguments
 
 TOPICS: Final = "remuda.topics"
 """Publishing here is publishing to a bus's topics, and a queue bound here takes them by pattern."""
@@ -54,7 +54,7 @@ def check_arguments(name: str, vhost: str, arguments: Table) -> None:
     if alternate is not None and not isinstance(alternate, str):
         raise Failure(
             PRECONDITION_FAILED,
-            f"invalid arg 'alternate-exchange' for exchange '{name}' in vhost '{vhost}': {alternate!r} is not a text",
+            f"invalid type '{kind_of(alternate)}' for arg 'alternate-exchange' in exchange '{name}' in vhost '{vhost}'",
         )
 
 

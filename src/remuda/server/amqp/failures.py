@@ -44,8 +44,11 @@ class Failure(RemudaError):
 
 
 def reply_text(text: str) -> str:
-    """A text that fits the frame: at most 255 bytes."""
-    return text.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+    """A text that fits the frame: at most 255 bytes, and it shows where it was cut."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= _LONGEST:
+        return raw.decode()
+    return raw[: _LONGEST - 3].decode("utf-8", "ignore") + "..."
 
 
 def no_queue(name: str, vhost: str) -> Failure:
@@ -54,6 +57,14 @@ def no_queue(name: str, vhost: str) -> Failure:
 
 def no_exchange(name: str, vhost: str) -> Failure:
     return Failure(NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")
+
+
+def locked(name: str, vhost: str) -> Failure:
+    return Failure(
+        RESOURCE_LOCKED,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally declared "
+        "on another connection or the exclusive property value does not match that of the original declaration.",
+    )
 
 
 def refused(access: str, kind: str, name: str, vhost: str, user: str) -> Failure:

@@ -68,8 +68,8 @@ from remuda.server.amqp.failures import (
     NOT_FOUND,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
-    RESOURCE_LOCKED,
     Failure,
+    locked,
     no_exchange,
     no_queue,
 )
@@ -195,7 +195,9 @@ class Requests:
         full = vhost.exchange(name)
         standing = await topology.exchange(full)
         if method.passive:
-            if standing is None and name:
+            if not name:
+                raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
+            if standing is None:
                 raise no_exchange(name, self._vhost)
             return ExchangeDeclareOk()
         session.check("configure", "exchange", name or "amq.default")
@@ -224,7 +226,7 @@ class Requests:
         if not name:
             raise Failure(ACCESS_REFUSED, "operation not permitted on the default exchange")
         if name.startswith("amq.") or name == TOPICS:
-            raise Failure(ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'")
+            raise Failure(ACCESS_REFUSED, f"deletion of system exchange '{name}' in vhost '{self._vhost}' not allowed")
         full = session.vhost.exchange(name)
         if await topology.exchange(full) is None:
             return ExchangeDeleteOk()
@@ -263,6 +265,8 @@ class Requests:
             return self._declare_reply(name)
         if not name:
             name = channel.last_queue if method.passive else f"amq.gen-{secrets.token_urlsafe(16)}"
+            if not name:
+                raise no_queue(name, self._vhost)
         full = session.vhost.queue(name)
         info = await session.server.topology.find(full)
         if method.passive:
@@ -290,7 +294,7 @@ class Requests:
             method.durable, method.exclusive, method.auto_delete, plain(method.arguments),
             owner if method.exclusive or not method.durable else None,
         )  # fmt: skip
-        queues.check_arguments(name, self._vhost, asked)
+        queues.check_arguments(name, self._vhost, asked, method.arguments)
         try:
             options = queues.options_of(session.vhost, full, asked, 1)
         except InvalidOption as error:
@@ -330,12 +334,7 @@ class Requests:
         """Refuse a queue that belongs to another connection."""
         declaration = await self._session.server.topology.declaration(full)
         if declaration is not None and declaration.exclusive and full not in self._session.exclusive:
-            raise Failure(
-                RESOURCE_LOCKED,
-                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self._vhost}'. It could be "
-                "originally declared on another connection or the exclusive property value does not match that of the "
-                "original declaration.",
-            )
+            raise locked(name, self._vhost)
 
     async def _adopt(self, full: str) -> None:
         topology = self._session.server.topology
@@ -478,6 +477,7 @@ class Requests:
         if consumer is not None:
             await consumer.stop(keep=True)
             server.left(consumer)
+            await server.topology.drop_unused()  # its queue may have gone with it
         return BasicCancelOk(method.consumer_tag)
 
     async def _get(self, channel: Channel, method: BasicGet) -> Method | None:

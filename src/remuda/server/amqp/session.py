@@ -230,6 +230,7 @@ class Session:
         if isinstance(method, ConnectionOpen):
             self._enter(method)
         elif isinstance(method, ConnectionClose):
+            await self.close()  # once it is told, its exclusive queues are gone and what it held is back
             self.protocol.part()
         elif isinstance(method, ChannelOpen):
             self.channels[number] = Channel(number)
@@ -265,6 +266,7 @@ class Session:
         live = {id(consumer) for consumer in consumers}
         if consumers:
             await asyncio.gather(*(consumer.stop(keep=False) for consumer in consumers))
+            await self.server.topology.drop_unused()  # their queues may have gone with them
         # What a consumer held goes back with it; what was fetched, or was left by one that went, is given back here.
         self.answer([one for one in channel.unanswered.take_all() if id(one.handed.consumer) not in live], AGAIN)
         self.flush()

@@ -34,6 +34,8 @@ from remuda.server.users import User, Users
 _log = logging.getLogger("remuda.amqp")
 _ROUND: Final = 1.0
 _CLOSING: Final = 5.0
+_LINGERING: Final = 30.0
+"""How long a client that was told goodbye has for ending the connection itself."""
 _HIGH_WATER: Final = 1 << 20
 _LAST: Final = 30.0
 _AT_ONCE: Final = 64
@@ -283,8 +285,10 @@ class Wire(asyncio.BufferedProtocol):
         self._flushing = False
         self._worker: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._cleaning: asyncio.Task[None] | None = None
         self._heard = 0.0
         self._paused = False
+        self._parting = False
         self._over = False
 
     # From asyncio
@@ -331,13 +335,10 @@ class Wire(asyncio.BufferedProtocol):
         self.session.writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._over = True
-        self.session.writable.set()
-        self._arrived.set()
         if self._timer is not None:
             self._timer.cancel()
         if self in self._server.wires:
-            self._server.closing(asyncio.get_running_loop().create_task(self._clean_up()))
+            self._release().add_done_callback(lambda _: self._server.wires.discard(self))
 
     # From the session
 
@@ -355,8 +356,9 @@ class Wire(asyncio.BufferedProtocol):
         self._flushing = False
         transport = self._transport
         own = self.protocol.output()
-        if transport is None or transport.is_closing():
-            self._out.clear()
+        if self._over:
+            self._out.clear()  # nothing comes behind a close
+        if transport is None or transport.is_closing() or self._parting:
             return
         out, self._out = self._out, []
         # What the session answered came before what ends the connection.
@@ -364,10 +366,27 @@ class Wire(asyncio.BufferedProtocol):
         if out:
             transport.write(b"".join(out))
         if self.protocol.stage is Stage.CLOSED:
-            transport.close()
+            self._part(transport)
         elif self.protocol.stage is Stage.CLOSING and not self._over:
-            self._over = True
-            asyncio.get_running_loop().call_later(_CLOSING, self.abort)
+            self._abort_after(_CLOSING)
+            self._release()
+
+    def _part(self, transport: asyncio.Transport) -> None:
+        """End the connection so that the peer can read the last of what it was told.
+
+        It may be sending still, and a socket that is closed with something unread in it resets the connection: what is
+        under way to the peer would be lost. So what it sends is passed over until it hangs up.
+        """
+        protocol = self.protocol
+        if protocol.answered:
+            transport.close()
+        elif not self._parting:
+            self._parting = True
+            if not protocol.parted and transport.can_write_eof():
+                transport.write_eof()
+            self._abort_after(_LINGERING if protocol.parted else _CLOSING)
+            self._regulate()
+            self._release()
 
     def resume(self) -> None:
         self._regulate()
@@ -389,6 +408,7 @@ class Wire(asyncio.BufferedProtocol):
             return
         waits = self._backlog_bytes + self.session.in_flight + self.protocol.held // 8
         stop = waits > self._server.limits.backlog_bytes or (self.session.publishes and self._server.intake.blocked)
+        stop = stop and not self._parting
         if stop and not self._paused:
             self._paused = True
             transport.pause_reading()
@@ -459,11 +479,27 @@ class Wire(asyncio.BufferedProtocol):
             return
         self.protocol.beat()
         self.flush()
-        self._timer = asyncio.get_running_loop().call_later(pause / 2, self._beat)
+        if not self._over:
+            self._timer = asyncio.get_running_loop().call_later(pause / 2, self._beat)
 
     def _too_late(self) -> None:
         _log.warning("connection %d did not open in time", self.session.number)
         self.abort()
+
+    def _abort_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+    def _release(self) -> asyncio.Task[None]:
+        """Nothing more is done for the client: what it held goes back, even if its socket stays for a while."""
+        self._over = True
+        self.session.writable.set()
+        self._arrived.set()
+        if self._cleaning is None:
+            self._cleaning = asyncio.get_running_loop().create_task(self._clean_up())
+            self._server.closing(self._cleaning)
+        return self._cleaning
 
     async def _clean_up(self) -> None:
         if self._worker is not None:
@@ -478,5 +514,3 @@ class Wire(asyncio.BufferedProtocol):
             pass
         except Exception:
             _log.exception("connection %d could not be cleaned up", self.session.number)
-        finally:
-            self._server.wires.discard(self)

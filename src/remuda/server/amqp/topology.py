@@ -74,6 +74,8 @@ class Topology:
                     # Whoever may bind can write anything there.
                     _log.warning("a binding of %s describes nothing: %s", name, error)
             exchanges[name] = declaration
+            if declaration.auto_delete and any(binding.exchange != name for binding in bindings):
+                self._fading.add(name)
         self.exchanges, self.queues = exchanges, queues
 
     # Exchanges
@@ -81,6 +83,8 @@ class Topology:
     async def exchange(self, full: str) -> ExchangeDeclaration | None:
         if full not in self.exchanges:
             await self.refresh()
+        elif full in self._fading and not await self.is_used(full):
+            await self.delete_exchange(full)  # the queues that were bound to it went by themselves
         return self.exchanges.get(full)
 
     async def create_exchange(self, vhost: VHost, full: str, declaration: ExchangeDeclaration) -> None:
