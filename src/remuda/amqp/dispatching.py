@@ -46,7 +46,7 @@ class Dispatcher:
         self._connection = connection
 
     def dispatch(self, events: list[Event]) -> int:
-        """Hand on what came, what is taken in at one place together and in its order; how many of these wait where the fewest do."""
+        """Hand on what came, deliveries for one place together and in their order; how many wait where fewest do."""
         delivered: dict[Consumer, list[Delivery]] = {}
         settled: list[Receipt] = []
         answered: list[Reply] = []

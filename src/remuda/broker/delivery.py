@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -109,6 +109,8 @@ class BaseDelivery(Handed, Generic[R]):
     def attempts(self) -> list[int]:
         """How often each message has been attempted, including this time."""
         attempts = self._dispatch.attempts
+        if len(attempts) == len(self.messages.bodies):
+            return list(attempts)
         if len(self.runs) == 1:
             return attempts * self.runs[0][1]
         return [attempt for attempt, (_, count) in zip(attempts, self.runs, strict=True) for _ in range(count)]
@@ -135,13 +137,28 @@ class BaseDelivery(Handed, Generic[R]):
         most = len(self.messages.bodies)
         if type(rows) is not list or len(rows) != 1 or type(rows[0]) is not int or not 0 <= rows[0] < most:
             rows = self._checked(rows)
-        if self._begin is None:
-            if self._track is None or self.lease is None or most == 1:
-                return
-            self._begin = self._track(self.lease, len(self.runs))
-        begin, (first, count) = self._begin, self.runs[0]
+        begin = self._beginning()
+        if begin is None:
+            return
+        first, count = self.runs[0]
         for row in rows:
             begin(first + row if row < count else self._known_offsets()[row])
+
+    def marks(self) -> tuple[Callable[[int], None], Sequence[int]] | None:
+        """For a consumer that begins with one row after the other: what is to be told of each, and what stands there
+        for a row. None where nobody needs to know."""
+        begin = self._beginning()
+        if begin is None:
+            return None
+        first, count = self.runs[0]
+        return begin, range(first, first + count) if len(self.runs) == 1 else self._known_offsets()
+
+    def _beginning(self) -> Callable[[int], None] | None:
+        if self._begin is None:
+            if self._track is None or self.lease is None or len(self.messages.bodies) == 1:
+                return None
+            self._begin = self._track(self.lease, len(self.runs))
+        return self._begin
 
     def ack(self, rows: Iterable[int] | None = None) -> R:
         """Success."""

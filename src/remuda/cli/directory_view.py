@@ -29,7 +29,7 @@ _LISTED: Final = 20
 
 KINDS: Final = ("waiting", "delayed", "in-flight", "dead", "invalid", "not-interested")
 """Where in a queue a message can be."""
-_PARKED: Final = {State.DEAD: "dead", State.INVALID: "invalid", State.NOT_INTERESTED: "not-interested"}
+PARKED_KINDS: Final = {State.DEAD: "dead", State.INVALID: "invalid", State.NOT_INTERESTED: "not-interested"}
 
 
 class Placement(NamedTuple):
@@ -122,7 +122,7 @@ class DirectoryView:
         if where.kind == "delayed" and where.attempts:
             reasons = [event.reason for event in self._events(queue, offset)]
             return where._replace(reason=reasons[-1] if reasons else None)
-        if where.kind in _PARKED.values() and not where.attempts:
+        if where.kind in PARKED_KINDS.values() and not where.attempts:
             tries = [event.attempt for event in self._events(queue, offset) if event.state is State.FETCHED]
             return where._replace(attempts=tries[-1] if tries else 0)
         return where
@@ -175,7 +175,7 @@ def _placements(queue: Queue, kinds: tuple[str, ...]) -> Iterator[Placement]:
             attempts = queue.attempts.get(piece.first, piece.attempt)
             yield Placement("delayed", piece.first, piece.count, attempts, piece.reason, piece.due, piece.time or None)
     for piece in queue.parked:
-        if (kind := _PARKED[piece.state]) in kinds:
+        if (kind := PARKED_KINDS[piece.state]) in kinds:
             yield Placement(kind, piece.first, piece.count, piece.attempt, piece.reason, time=piece.time)
 
 

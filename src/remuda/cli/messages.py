@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remuda.cli.completion import queue_names
+from remuda.cli.operations import Directory
 
 if TYPE_CHECKING:
     from remuda.cli.directory_view import Row
     from remuda.cli.history import MessageHistory
 
-Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
 LOG = "The directory, the amqp:// URL of a log, or the app that uses it."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -28,12 +28,20 @@ def messages(
     as_json: Json = False,
 ) -> None:
     """List a queue's messages. Shows those waiting, in flight, or ended without success; changes nothing."""
+    from pathlib import Path
+
     from remuda.cli import output
     from remuda.cli.directory_view import DirectoryView, check_kind
-    from remuda.cli.target import directory_of
+    from remuda.cli.target import is_elsewhere, place_of
 
     kinds = check_kind(state)
-    rows = DirectoryView(directory_of(directory)).rows(queue, kinds, limit)
+    place = place_of(directory)
+    if is_elsewhere(place):
+        from remuda.cli.elsewhere import ended_rows
+
+        rows = ended_rows(place, queue, state, limit)
+    else:
+        rows = DirectoryView(Path(place)).rows(queue, kinds, limit)
     if as_json:
         output.json([_plain(row) for row in rows])
         return

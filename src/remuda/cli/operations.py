@@ -15,7 +15,9 @@ from remuda.cli.completion import queue_names
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
 
-Directory = Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")]
+Directory = Annotated[
+    str, typer.Argument(metavar="DIR|URL|APP", help="The directory, the URL of a broker, or the app that uses it.")
+]
 Queue = Annotated[str, typer.Argument(help="The queue's name.", autocompletion=queue_names)]
 Who = Annotated[str | None, typer.Option(help="Who is acting; your login name by default.")]
 Reason = Annotated[str | None, typer.Option(help="Only messages whose reason contains this text.")]
@@ -167,6 +169,7 @@ def pause(
 ) -> None:
     """Stop delivering a queue's messages until it is resumed. It still accepts messages, unless --refuse."""
     from remuda.cli import output
+    from remuda.cli.target import shown_target
     from remuda.model.errors import InvalidOption
 
     if refuse and only_publishers:
@@ -179,7 +182,7 @@ def pause(
     }[status]
     with _bus(directory) as bus:
         bus.broker.set_status(queue, status, who=who or _login())
-    text = f"{queue} {what}; to go on: remuda resume {directory} {queue}"
+    text = f"{queue} {what}; to go on: remuda resume {shown_target(directory)} {queue}"
     output.done(text, as_json, queue=queue, status=status)
 
 
@@ -194,15 +197,15 @@ def resume(directory: Directory, queue: Queue, who: Who = None, as_json: AsJson 
 
 @contextmanager
 def _bus(target: str) -> Iterator[Bus]:
-    """A bus without handlers on the target's directory, so that only what was asked for is declared or changed."""
+    """A bus without handlers on the target's broker, so that only what was asked for is declared or changed."""
     from remuda.bus.broker_api import open_broker
     from remuda.bus.bus import Bus
     from remuda.bus.settings.settings import Settings
-    from remuda.cli.target import directory_of
+    from remuda.cli.target import place_of
 
-    path = directory_of(target)
-    bus = Bus(path, settings=Settings())
-    bus._broker = open_broker(path, clock=bus._clock)
+    place = place_of(target)
+    bus = Bus(place, settings=Settings())
+    bus._broker = open_broker(place, clock=bus._clock)
     try:
         yield bus
     finally:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from remuda.cli.operations import Directory
+
 if TYPE_CHECKING:
     from remuda.model.results import QueueInfo
 
@@ -14,10 +16,12 @@ STATUS = {"only-publish": "paused", "paused": "refusing", "only-consume": "no in
 """Statuses as shown: a queue that only accepts messages is paused."""
 _RARE = ("invalid", "unwanted")
 """Shown only if there are any."""
+_UNTOLD = {"running": "inFlight", "delayed": "delayed", "done": "done", "counts": "counts"}
+"""What RabbitMQ does not tell of a queue."""
 
 
 def queues(
-    directory: Annotated[str, typer.Argument(metavar="DIR|APP", help="The directory, or the app that uses it.")],
+    directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     remove: Annotated[
         str | None, typer.Option(metavar="QUEUE", help="Remove this queue, its messages and its subscriptions.")
@@ -29,16 +33,31 @@ def queues(
         _remove(directory, remove, yes, as_json)
         return
     from remuda.cli import output
-    from remuda.cli.directory_view import DirectoryView
-    from remuda.cli.target import directory_of
 
-    found = DirectoryView(directory_of(directory)).queues()
+    found, untold = _found(directory)
     if as_json:
-        output.json([_plain(info) for info in found])
+        output.json([{**_plain(info), **dict.fromkeys(_UNTOLD.values() if untold else ())} for info in found])
         return
     rows = [_row(info) for info in found]
-    columns = [name for name in _COLUMNS if name not in _RARE or any(row[name] for row in rows)]
+    told = [name for name in _COLUMNS if not untold or name not in _UNTOLD]
+    columns = [name for name in told if name not in _RARE or any(row[name] for row in rows)]
     output.table(columns, ([row[name] for name in columns] for row in rows), right=columns[1:-1])
+
+
+def _found(target: str) -> tuple[list[QueueInfo], bool]:
+    """The queues, and whether some of their numbers are known only to the processes that handle the messages."""
+    from pathlib import Path
+
+    from remuda.cli.directory_view import DirectoryView
+    from remuda.cli.target import is_elsewhere, is_rabbitmq, place_of
+
+    place = place_of(target)
+    if not is_elsewhere(place):
+        return DirectoryView(Path(place)).queues(), False
+    from remuda.broker.opening import open_broker
+
+    with open_broker(place) as broker:
+        return broker.queues(), is_rabbitmq(place)
 
 
 def _remove(directory: str, queue: str, yes: bool, as_json: bool) -> None:

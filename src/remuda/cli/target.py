@@ -12,7 +12,7 @@ from typing import Final
 
 from remuda.bus.bus import Bus
 from remuda.model.errors import InvalidOption, RemudaError
-from remuda.model.urls import AMQP, AMQPS, parse_url
+from remuda.model.urls import AMQP, AMQPS, REMUDA, parse_url
 
 _APP: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -60,6 +60,27 @@ def directory_of(target: str) -> Path:
     if not found:
         raise InvalidOption(f"there is no directory {str(path)!r}; nothing was created. Check the path")
     return path
+
+
+def place_of(target: str) -> str:
+    """Where a target's broker is: a directory that exists, or the URL of one elsewhere."""
+    url = str(load_bus(target).url) if is_app(target) else target
+    return url if parse_url(url).scheme in (AMQP, AMQPS, REMUDA) else str(directory_of(target))
+
+
+def shown_target(target: str) -> str:
+    """As it was typed, but for a password."""
+    url = None if is_app(target) else parse_url(target)
+    return target if url is None or url.password is None else str(url)
+
+
+def is_elsewhere(place: str) -> bool:
+    """Whether a broker has to be asked, since there are no files to read."""
+    return not parse_url(place).is_directory
+
+
+def is_rabbitmq(place: str) -> bool:
+    return parse_url(place).scheme in (AMQP, AMQPS)
 
 
 def check_exists(target: str, otherwise: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, cast
 
 from remuda.amqp.channel import Channel
 from remuda.amqp.delivery import Delivery
@@ -15,6 +15,7 @@ from remuda.broker.rabbitmq.definitions import QueueDefinition
 from remuda.broker.rabbitmq.fetcher import FRONT, Fetcher
 from remuda.broker.rabbitmq.groups import (
     Group,
+    Runs,
     as_messages,
     count_of,
     decode_all,
@@ -295,8 +296,9 @@ def _dispatch(
     again: tuple[bool, ...] = ()
     if any(group.sample.redelivered for group in groups):
         again = tuple(group.sample.redelivered for group in groups for _ in range(len(group)))
+    runs = cast(list[tuple[int, int]], Runs(groups))  # which nobody changes, and seldom asks for
     return Dispatch(
-        queue, consumer, tag, lease, [(number, 1) for group in groups for number in group.numbers],
+        queue, consumer, tag, lease, runs,
         [attempt for group in groups for attempt in [group.sample.attempt] * len(group)], deadline,
         (0, fetcher.held if fetcher is not None else 0), again,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from remuda.amqp.errors import AmqpError
 
 MOST: Final = 4096
 """Unanswered messages of one queue in this process, at most, however many are asked for."""
-MANY: Final = 32
+MANY: Final = 16
 """From so many on that are asked for at once, messages are quick, and more of them are on their way meanwhile."""
 AHEAD: Final = 2
 """How many times as many, at least: RabbitMQ sends while workers work, and they never wait for what they have

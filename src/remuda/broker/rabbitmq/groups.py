@@ -3,11 +3,11 @@ as columns, and answered together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from operator import eq
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import msgspec
 
@@ -30,19 +30,24 @@ _SHARED: Final = tuple(
 class Group:
     """Deliveries that are like the first of them, which is decoded as `sample`."""
 
-    __slots__ = ("created", "deliveries", "ids", "numbers", "sample")
+    __slots__ = ("_numbers", "created", "deliveries", "ids", "sample")
 
-    def __init__(
-        self, sample: Incoming, deliveries: list[Delivery], ids: list[str], created: list[int], numbers: list[int]
-    ) -> None:
+    def __init__(self, sample: Incoming, deliveries: list[Delivery], ids: list[str], created: list[int]) -> None:
         self.sample = sample
         self.deliveries = deliveries
         self.ids = ids
         self.created = created
-        self.numbers = numbers
+        self._numbers: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.deliveries)
+
+    @property
+    def numbers(self) -> list[int]:
+        """What stands for the ids. Of messages that are acknowledged together nobody asks, unless there is a log."""
+        if self._numbers is None:
+            self._numbers = references(self.ids)
+        return self._numbers
 
     def items(self) -> list[Incoming]:
         """Each delivery for itself."""
@@ -62,13 +67,12 @@ class Group:
         """Some of the deliveries."""
         if len(places) == 1:
             item = self.item(places[0])
-            return Group(item, [item.delivery], [item.message.id], [item.message.created], [item.number])
+            return _alone(item)
         return Group(
             self.sample,
             [self.deliveries[at] for at in places],
             [self.ids[at] for at in places],
             [self.created[at] for at in places],
-            [self.numbers[at] for at in places],
         )
 
     def of_epoch(self, epoch: int) -> Group | None:
@@ -177,13 +181,11 @@ def read_groups(deliveries: Sequence[Delivery], now: int) -> list[Group]:
                 ahead = max(len(ids), _FEWEST)
                 break
             ahead *= 2  # so that little is looked at in vain where messages differ
-        if len(group.ids) > 1:
-            group.numbers = references(group.ids)
     return groups
 
 
 def _alone(sample: Incoming) -> Group:
-    return Group(sample, [sample.delivery], [sample.message.id], [sample.message.created], [sample.number])
+    return Group(sample, [sample.delivery], [sample.message.id], [sample.message.created])
 
 
 def decode_all(deliveries: Sequence[Delivery], now: int) -> list[Incoming]:
@@ -207,6 +209,34 @@ def as_messages(groups: Sequence[Group]) -> Messages:
         created=fold([time for group in groups for time in group.created]),
         **columns,
     )
+
+
+class Runs(Sequence[tuple[int, int]]):
+    """The messages of groups as runs of one each, told from their numbers once somebody asks."""
+
+    __slots__ = ("_groups", "_made")
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
+        self._made: list[tuple[int, int]] | None = None
+
+    def __len__(self) -> int:
+        return count_of(self._groups)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[tuple[int, int]]: ...
+    def __getitem__(self, at: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
+        return self._runs()[at]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._runs())
+
+    def _runs(self) -> list[tuple[int, int]]:
+        if self._made is None:
+            self._made = [(number, 1) for number in numbers_of(self._groups)]
+        return self._made
 
 
 def numbers_of(groups: Iterable[Group]) -> list[int]:

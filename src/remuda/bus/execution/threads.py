@@ -7,6 +7,7 @@ import time
 
 from remuda.bus.broker_api import Delivery, Outcome
 from remuda.bus.execution.active_delivery import ActiveDelivery
+from remuda.bus.execution.plain_run import plain_handler, run_plainly
 from remuda.bus.execution.processor import QueueProcessor
 from remuda.bus.execution.watchdog import Watchdog, WatchedThread
 from remuda.bus.execution.worker_pool import POLL, join_all, run_until_stopped
@@ -97,13 +98,12 @@ class ThreadWorker:
             if timeout is None:
                 # Nothing interrupts a call but an impatient stop, whose error is then an ordinary result.
                 self._watched.begin(None)
-            for rows, call in self._processor.dispatcher.calls(delivery):
-                if stopping.is_set() or not active.begin(rows):
-                    break
-                if isinstance(call, CallResult):
-                    active.ended = call
-                else:
-                    active.ended = call.run() if timeout is None else self._call(call, timeout)
+            dispatcher, attempts = self._processor.dispatcher, delivery.attempts
+            plain = plain_handler(dispatcher, attempts) if timeout is None else None
+            if plain is not None:
+                run_plainly(active, dispatcher, plain, attempts, stopping)
+            else:
+                self._run_calls(active, timeout)
             state = active.close()
             if state is None:
                 return False
@@ -111,6 +111,16 @@ class ThreadWorker:
             return True
         finally:
             self._active = None
+
+    def _run_calls(self, active: ActiveDelivery[Delivery], timeout: int | None) -> None:
+        stopping = self._pool.stopping
+        for rows, call in self._processor.dispatcher.calls(active.delivery):
+            if stopping.is_set() or not active.begin(rows):
+                break
+            if isinstance(call, CallResult):
+                active.ended = call
+            else:
+                active.ended = call.run() if timeout is None else self._call(call, timeout)
 
     def _call(self, call: HandlerCall, timeout: int) -> CallResult:
         result = CallResult(Outcome.NACK)

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Generator, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -30,13 +30,12 @@ from remuda.bus.publishing.results import kept_result
 current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("remuda_context", default=None)
 """The message being handled here, so that what is published meanwhile is linked to it."""
 
-_forks = 0
+forks: Final = [0]
 """How many forks lie between this process and the first."""
 
 
 def _count_fork() -> None:
-    global _forks
-    _forks += 1
+    forks[0] += 1
 
 
 if hasattr(os, "register_at_fork"):
@@ -59,26 +58,26 @@ class HandlerCall(msgspec.Struct, eq=False):
     def run(self) -> CallResult:
         """Call a plain function, or a coroutine function on a loop. Nothing it raises gets past this."""
         try:
-            return self._result(self.value())
+            return self.result(self.value())
         except BaseException as error:
-            return self._failure(error)
+            return self.failure(error)
 
     async def run_async(self) -> CallResult:
         """Call a coroutine function, or a plain one, on this loop."""
         try:
-            return self._result(await self.value_async())
+            return self.result(await self.value_async())
         except BaseException as error:
             if isinstance(error, GeneratorExit) and not _in_task():
                 # It is not the handler's doing: the coroutine is thrown away.
                 raise
-            return self._failure(error)
+            return self.failure(error)
 
     def value(self) -> Any:
         """Call now and give the result, or raise the error, as `send` does."""
         if not self._plain:
             return drive(self._steps(), self._environment.loop)
         context = self._contexts[0]
-        token, forks = current.set(context), _forks
+        token, before = current.set(context), forks[0]
         failure: BaseException | None = None
         result: Any = None
         try:
@@ -89,15 +88,15 @@ class HandlerCall(msgspec.Struct, eq=False):
             failure = error
         finally:
             current.reset(token)
-        if failure is None and _forks == forks:
+        if failure is None and forks[0] == before:
             return result
-        return _ended(result, failure, forks)
+        return ended(result, failure, before)
 
     async def value_async(self) -> Any:
         if not self._plain:
             return await drive_async(self._steps())
         context = self._contexts[0]
-        token, forks = current.set(context), _forks
+        token, before = current.set(context), forks[0]
         failure: BaseException | None = None
         result: Any = None
         try:
@@ -108,7 +107,7 @@ class HandlerCall(msgspec.Struct, eq=False):
             failure = error
         finally:
             _leave(token)
-        return _ended(result, failure, forks)
+        return ended(result, failure, before)
 
     def decode(self) -> list[Any]:
         """The bodies as the handler wants them; raises `Undecodable`."""
@@ -131,7 +130,7 @@ class HandlerCall(msgspec.Struct, eq=False):
         opened: list[Any] = []
         result: Any = None
         failure: BaseException | None = None
-        token, forks = current.set(context), _forks
+        token, before = current.set(context), forks[0]
         try:
             try:
                 yield from middleware.handling(context, begun)
@@ -142,9 +141,9 @@ class HandlerCall(msgspec.Struct, eq=False):
                 raise
             except BaseException as error:
                 failure = error
-            if failure is not None and (_is_ours(failure) or _forks != forks):
-                return _ended(result, failure, forks)
-            if _forks != forks:
+            if failure is not None and (_is_ours(failure) or forks[0] != before):
+                return ended(result, failure, before)
+            if forks[0] != before:
                 _end_fork(None)
             try:
                 yield from end_all(opened, failure)
@@ -172,7 +171,7 @@ class HandlerCall(msgspec.Struct, eq=False):
                 raise LookupError(f"handler {context.handler} asks for a {wanted!r}, which no middleware provides")
         return given
 
-    def _result(self, value: Any) -> CallResult:
+    def result(self, value: Any) -> CallResult:
         """The call ended well; what has to be sent because of it is made ready here, where its failure still counts."""
         handler = self.handler
         if not handler.replies:
@@ -210,7 +209,7 @@ class HandlerCall(msgspec.Struct, eq=False):
                 rows.append(row)
         return CallResult(DONE.outcome, replies=tuple(replies), rows=tuple(rows)) if replies else DONE
 
-    def _failure(self, error: BaseException) -> CallResult:
+    def failure(self, error: BaseException) -> CallResult:
         """An error as a result, unless it is not the handler's."""
         if _is_ours(error):
             raise error
@@ -234,9 +233,9 @@ def _leave(token: contextvars.Token[Context | None]) -> None:
         current.reset(token)
 
 
-def _ended(result: Any, failure: BaseException | None, forks: int) -> Any:
+def ended(result: Any, failure: BaseException | None, before: int) -> Any:
     """The value, or the error. A copy of the process that the handler forked ends here: the original goes on."""
-    if _forks != forks and not (failure is not None and _is_ours(failure)):
+    if forks[0] != before and not (failure is not None and _is_ours(failure)):
         _end_fork(failure)
     if failure is not None:
         raise failure

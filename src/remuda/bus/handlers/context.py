@@ -10,6 +10,7 @@ import msgspec
 
 from remuda.bus.publishing import headers as names
 from remuda.model.message import Message
+from remuda.model.messages import Messages
 
 
 class Headers(dict[str, str]):
@@ -75,7 +76,7 @@ class Response:
 class Context(msgspec.Struct, eq=False):
     """One call of a handler with one message. Rarely used values are created when asked for."""
 
-    message: Message
+    _message: Message | None
     queue: str
     handler: str
     _attempt: int
@@ -83,6 +84,17 @@ class Context(msgspec.Struct, eq=False):
     _headers: Headers | None = None
     _response: Response | None = None
     _values: dict[object, object] | None = None
+    _messages: Messages | None = None
+    """With `_row`, where the message stands, if there is no object for it yet."""
+    _row: int = 0
+
+    @property
+    def message(self) -> Message:
+        message = self._message
+        if message is None:
+            assert self._messages is not None
+            message = self._message = self._messages[self._row]
+        return message
 
     def __repr__(self) -> str:
         return f"<Context of message {self.message.id} for {self.handler}, attempt {self._attempt}>"
@@ -118,7 +130,7 @@ class Context(msgspec.Struct, eq=False):
     @property
     def wants_result(self) -> bool:
         """Whether anybody wants the handler's result."""
-        headers = self.message.headers
+        headers = (self._message or self.message).headers
         if self._response is None:
             return bool(headers) and (names.CALLBACK in headers or names.KEEP_RESULT in headers)
         return self._response.callback is not None or names.KEEP_RESULT in headers

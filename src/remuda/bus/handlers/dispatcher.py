@@ -35,9 +35,15 @@ class Dispatcher:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "gate": None}
 
+    def plain_handler(self) -> Handler | None:
+        """The only one, where nothing is asked before its calls and nothing stands around them."""
+        only = self.handlers[0]
+        plain = len(self.handlers) == 1 and self.gate is None and is_plain(only, self.environment)
+        return only if plain else None
+
     def calls(self, delivery: BaseDelivery[Any]) -> Iterable[tuple[list[int], HandlerCall | CallResult]]:
         """Each call that the delivery asks for, with its rows; a result where no call is to be made."""
-        together: list[tuple[int, Context]] = []
+        together: list[tuple[int, Message, Context]] = []
         most = self.settings.retry.max_retries + 1
         only = self.handlers[0] if len(self.handlers) == 1 and not self.takes_lists else None
         queue, stop, environment = self.queue, self.stop, self.environment
@@ -51,21 +57,22 @@ class Dispatcher:
                 context = Context(message, queue, only.id, attempt, stop)
                 yield [row], HandlerCall(only, (context,), environment, plain)
             elif self.takes_lists and attempt == 1:
-                together.append((row, Context(message, queue, self.handlers[0].id, 1, stop)))
+                together.append((row, message, Context(message, queue, self.handlers[0].id, 1, stop)))
             else:
                 yield [row], self._call_one(Context(message, queue, "", attempt, stop))
         if together:
             yield from self._calls_many(together)
 
-    def _calls_many(self, together: list[tuple[int, Context]]) -> Iterator[tuple[list[int], HandlerCall | CallResult]]:
+    def _calls_many(
+        self, together: list[tuple[int, Message, Context]]
+    ) -> Iterator[tuple[list[int], HandlerCall | CallResult]]:
         """One call for many messages. Those that cannot be decoded, or have failed before, are not in it."""
         handler, environment = self.handlers[0], self.environment
         wanted = handler.signature.body_type
         rows: list[int] = []
         contexts: list[Context] = []
         decoded: list[Any] = []
-        for row, context in together:
-            message = context.message
+        for row, message, context in together:
             try:
                 decoded.append(bodies.decode(message.body, message.mime_type, wanted))
             except Exception:

@@ -1,0 +1,42 @@
+"""What a queue holds at a broker that has no files here to read: it is asked for what ended without success."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import typer
+
+from remuda.broker.opening import open_broker
+from remuda.cli.directory_view import PARKED_KINDS, Placement, Row
+from remuda.model.errors import InvalidOption, NotFound
+from remuda.model.filters import MessageFilter
+from remuda.model.urls import parse_url
+
+_WHY = "a broker shows what waits or runs to those alone who take it"
+
+
+def ended_rows(place: str, queue: str, kind: str | None, limit: int) -> Iterator[Row]:
+    """Dead letters of a queue, the newest first. What it cannot show is said: an empty list would be a lie."""
+    states = frozenset(state for state, name in PARKED_KINDS.items() if kind in (None, name))
+    if not states:
+        raise InvalidOption(
+            f"--state {kind} needs a directory: {_WHY}. At {parse_url(place)} the states {', '.join(KINDS)} can be "
+            "listed, and `remuda queues` counts the others"
+        )
+    with open_broker(place) as broker:
+        info = broker.queue(queue)
+        if kind is None and (others := info.waiting + info.delayed + info.in_flight):
+            typer.echo(f"{others} more wait or run, which are not listed: {_WHY}", err=True)
+        for parked in broker.parked(queue, MessageFilter(states=states), limit):
+            with suppress(NotFound):  # somebody was faster
+                found = broker.message(parked.offset)
+                view = next((one for one in found.queues if one.queue == queue), None)
+                attempts = 0 if view is None else view.attempts
+                where = Placement(
+                    PARKED_KINDS[parked.state], parked.offset, 1, attempts, parked.reason, None, parked.time
+                )
+                yield Row(parked.offset, where, found.message)
+
+
+KINDS = tuple(PARKED_KINDS.values())
