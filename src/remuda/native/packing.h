@@ -180,7 +180,7 @@ static int put_ids(Packed *out, PyObject *ids)
     return fits;
 }
 
-static int put_appended(Packed *out, PyObject *record, long long position)
+static inline int put_appended(Packed *out, PyObject *record, long long position)
 {
     PyObject *messages = field(record, known.in_appended[APPENDED_MESSAGES]);
     if (messages == NULL || Py_TYPE(messages) != known.messages)
@@ -210,7 +210,7 @@ static int put_appended(Packed *out, PyObject *record, long long position)
 #undef COLUMN
 }
 
-static int put_events(Packed *out, PyObject *record, long long offset)
+static inline int put_events(Packed *out, PyObject *record, long long offset)
 {
     int fits = put_length(out, 2, 0x90, 0xdc) && put_number(out, offset) && put_length(out, EVENTS_FIELDS, 0x90, 0xdc);
     for (int at = 0; fits && at < EVENTS_FIELDS; at++)
@@ -218,8 +218,18 @@ static int put_events(Packed *out, PyObject *record, long long offset)
     return fits;
 }
 
+/* What the numbers of a range are called. */
+static inline int know_ranges(void)
+{
+    return (known.start == NULL && (known.start = PyUnicode_InternFromString("start")) == NULL) ||
+                   (known.stop == NULL && (known.stop = PyUnicode_InternFromString("stop")) == NULL) ||
+                   (known.step == NULL && (known.step = PyUnicode_InternFromString("step")) == NULL)
+               ? -1
+               : 0;
+}
+
 /* Tell what the records are. */
-static int know(PyObject *appended, PyObject *events, PyObject *event, PyObject *messages, PyObject *state,
+static inline int know(PyObject *appended, PyObject *events, PyObject *event, PyObject *messages, PyObject *state,
                 PyObject *mime_type)
 {
     if (places_of(appended, APPENDED, known.in_appended, APPENDED_FIELDS) < 0 ||
@@ -232,9 +242,7 @@ static int know(PyObject *appended, PyObject *events, PyObject *event, PyObject 
         PyErr_SetString(PyExc_TypeError, "states are texts, and so is a type of content");
         return -1;
     }
-    if ((known.start == NULL && (known.start = PyUnicode_InternFromString("start")) == NULL) ||
-        (known.stop == NULL && (known.stop = PyUnicode_InternFromString("stop")) == NULL) ||
-        (known.step == NULL && (known.step = PyUnicode_InternFromString("step")) == NULL))
+    if (know_ranges() < 0)
         return -1;
     Py_XSETREF(known.appended, (PyTypeObject *)Py_NewRef(appended));
     Py_XSETREF(known.events, (PyTypeObject *)Py_NewRef(events));
