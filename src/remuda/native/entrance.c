@@ -15,7 +15,7 @@ static PyObject *name_check_caller, *name_refuse, *name_change, *name_mend, *nam
 
 typedef struct {
     PyObject_HEAD
-    PyObject *lock, *holder, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write;
+    PyObject *lock, *holder, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write, *pend;
     long long ticket, deferred;
     double fence_until;
     char closed, must_sync, syncs, gathers, replicates;
@@ -31,7 +31,8 @@ typedef struct {
     visit(self->outbox);                                                                                               \
     visit(self->fence);                                                                                                \
     visit(self->hold);                                                                                                 \
-    visit(self->write)
+    visit(self->write);                                                                                                \
+    visit(self->pend)
 
 static int entrance_traverse(Entrance *self, visitproc visit, void *arg)
 {
@@ -178,20 +179,26 @@ static PyObject *entrance_submit(Entrance *self, PyObject *const *args, Py_ssize
     return submit(self, args[0], given > 1 ? args[1] : Py_None, wait);
 }
 
-/* Whether nobody else writes, and the directory is known to be ours; -1 after an error. */
-static int is_alone(Entrance *self, int durable)
+/* How a record goes to the log at once: written, where nobody else writes and the directory is known to be ours; or only
+   made pending, where it is written along with others anyway. NULL, perhaps with an error, if in no such way. */
+static PyObject *way_of(Entrance *self, int durable)
 {
-    if (self->outbox == NULL || !PyList_CheckExact(self->outbox) || PyList_GET_SIZE(self->outbox) || self->must_sync ||
-        (durable && self->syncs) || self->replicates || self->fence == NULL)
-        return 0;
+    if (self->gathers)
+        return self->hold;
+    if (self->outbox == NULL || !PyList_CheckExact(self->outbox) || self->replicates || self->fence == NULL)
+        return NULL;
+    if (PyList_GET_SIZE(self->outbox) || self->must_sync || (durable && self->syncs))
+        return self->pend;
+    int busy = says(self->group, name_busy);
+    if (busy)
+        return busy < 0 ? NULL : self->pend;
     if (self->fence != Py_None) {
         struct timespec time;
         clock_gettime(CLOCK_MONOTONIC, &time);
         if ((double)time.tv_sec + (double)time.tv_nsec * 1e-9 > self->fence_until)
-            return 0;
+            return NULL;
     }
-    int busy = says(self->group, name_busy);
-    return busy < 0 ? -1 : !busy;
+    return self->write;
 }
 
 static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t given)
@@ -203,11 +210,10 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
     if (!is_whole(self))
         return NULL;
     long long ticket = ++self->ticket;
-    PyObject *size = NULL;
-    int alone = self->gathers ? 1 : is_alone(self, args[1] == Py_True);
-    PyObject *way = self->gathers ? self->hold : self->write;
-    if (alone > 0 && way != NULL)
-        size = PyObject_CallOneArg(way, args[0]);
+    PyObject *way = Py_XNewRef(way_of(self, args[1] == Py_True));
+    PyObject *size = way == NULL ? NULL : PyObject_CallOneArg(way, args[0]);
+    int pends = way != NULL && !self->gathers && way == self->pend;
+    Py_XDECREF(way);
     if (size == NULL && PyErr_Occurred()) {
         PyObject *error = taken_error();
         PyObject *passed = error == NULL ? NULL : PyObject_CallMethodOneArg((PyObject *)self, name_pass_or_fail, error);
@@ -219,6 +225,10 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
     Py_XDECREF(size);
     if (!done)
         return PyObject_CallMethodObjArgs((PyObject *)self, name_keep_somehow, args[0], args[1], NULL);
+    if (pends) {
+        self->must_sync = self->must_sync || (args[1] == Py_True && self->syncs);
+        return PyLong_FromLongLong(ticket);
+    }
     if (self->gathers) {
         if (!self->deferred) {
             PyObject *told = PyObject_CallMethodOneArg((PyObject *)self, name_defer, args[0]);
@@ -257,6 +267,7 @@ static PyMemberDef entrance_members[] = {
     {"fence", T_OBJECT_EX, offsetof(Entrance, fence)},
     {"_hold", T_OBJECT_EX, offsetof(Entrance, hold)},
     {"_write_single", T_OBJECT_EX, offsetof(Entrance, write)},
+    {"_pend_single", T_OBJECT_EX, offsetof(Entrance, pend)},
     {"_ticket", T_LONGLONG, offsetof(Entrance, ticket)},
     {"_deferred", T_LONGLONG, offsetof(Entrance, deferred)},
     {"_fence_until", T_DOUBLE, offsetof(Entrance, fence_until)},

@@ -51,6 +51,7 @@ class PlainEntrance:
     _fence_until: float
     _hold: Callable[[Appended | Events], int]
     _write_single: Callable[[Appended | Events], int]
+    _pend_single: Callable[[Appended | Events], int]
     """The log's own: they give a record's size, or 0, and then nothing was done."""
 
     def submit(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
@@ -84,14 +85,13 @@ class PlainEntrance:
                         self._defer(record)
                     self._deferred = ticket
                     return 0
-            elif not (
-                self._outbox
-                or self._must_sync
-                or (durable and self._syncs)
-                or self._replicates
-                or self._group.busy
-                or (self.fence is not None and monotonic() > self._fence_until)
-            ) and self._write_single(record):
+            elif self._replicates:
+                pass
+            elif self._outbox or self._must_sync or (durable and self._syncs) or self._group.busy:
+                if self._pend_single(record):
+                    self._must_sync = self._must_sync or (durable and self._syncs)
+                    return ticket
+            elif (self.fence is None or monotonic() <= self._fence_until) and self._write_single(record):
                 self._deferred = 0
                 self._group.reached = ticket
                 return 0
