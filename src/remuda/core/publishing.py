@@ -190,7 +190,7 @@ class Publishing:
             if len(self.producers) >= _PRODUCERS:
                 del self.producers[next(iter(self.producers))]
         self.producers[producer] = batches
-        batches[record.sequence] = (record.first, len(record))
+        batches[record.sequence] = (record.first, len(record.messages.bodies))
         if len(batches) > UNCONFIRMED:
             del batches[next(iter(batches))]
 

@@ -138,9 +138,10 @@ class SegmentIndex:
             content.wide.append(range(offset, offset + count))
         content.last = first if count == 1 else -1
 
-    def nearby(self) -> tuple[_Content, int, int]:
-        """The open block, the byte up to which no other begins and no number is due, and the group noted last."""
-        return self._open, min(self._full, self.messages.due, self.events.due), self._open.last
+    def nearby(self) -> tuple[_Content, int, int, int]:
+        """The open block, the bytes up to which no other begins and no number of a message, or of an event, is due, and
+        the group noted last."""
+        return self._open, min(self._full, self.messages.due), min(self._full, self.events.due), self._open.last
 
     def _begin(self, start: int) -> _Content:
         if self._blocks:

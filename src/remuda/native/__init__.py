@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["air", "columns", "deliveries", "entrance", "lines", "ranges", "stores", "tail"]
+__all__ = ["air", "columns", "deliveries", "entrance", "lines", "ranges", "stores", "tail", "wire"]
 
 try:
     if os.environ.get("REMUDA_PURE", "0") != "0":
@@ -20,5 +20,6 @@ try:
     from remuda.native import _ranges as ranges
     from remuda.native import _stores as stores
     from remuda.native import _tail as tail
+    from remuda.native import _wire as wire
 except ImportError:
-    air = columns = deliveries = entrance = lines = ranges = stores = tail = None  # type: ignore[assignment]
+    air = columns = deliveries = entrance = lines = ranges = stores = tail = wire = None  # type: ignore[assignment]

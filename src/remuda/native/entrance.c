@@ -19,7 +19,7 @@ static PyObject *name_check_caller, *name_refuse, *name_change, *name_mend, *nam
 
 typedef struct {
     PyObject_HEAD
-    PyObject *lock, *holder, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write, *sync;
+    PyObject *lock, *holder, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write, *pend, *sync;
     long long ticket, deferred, sync_by;
     double fence_until;
     char closed, must_sync, syncs, gathers, replicates;
@@ -36,6 +36,7 @@ typedef struct {
     visit(self->fence);                                                                                                \
     visit(self->hold);                                                                                                 \
     visit(self->write);                                                                                                \
+    visit(self->pend);                                                                                                 \
     visit(self->sync)
 
 static int entrance_traverse(Entrance *self, visitproc visit, void *arg)
@@ -203,20 +204,45 @@ static PyObject *entrance_submit(Entrance *self, PyObject *const *args, Py_ssize
     return submit(self, args[0], given > 1 ? args[1] : Py_None, wait);
 }
 
+/* Whether the directory is known to be ours. */
+static int is_ours(Entrance *self)
+{
+    if (self->fence == Py_None)
+        return 1;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9 <= self->fence_until;
+}
+
+/* Whether a record may go to the log without a detour. */
+static int is_plain(Entrance *self)
+{
+    return self->outbox != NULL && PyList_CheckExact(self->outbox) && !self->replicates && self->fence != NULL;
+}
+
 /* Whether nobody else writes, and the directory is known to be ours; -1 after an error. */
 static int is_alone(Entrance *self)
 {
-    if (self->outbox == NULL || !PyList_CheckExact(self->outbox) || PyList_GET_SIZE(self->outbox) ||
-        self->replicates || self->fence == NULL)
+    if (!is_plain(self) || PyList_GET_SIZE(self->outbox) || !is_ours(self))
         return 0;
-    if (self->fence != Py_None) {
-        struct timespec time;
-        clock_gettime(CLOCK_MONOTONIC, &time);
-        if ((double)time.tv_sec + (double)time.tv_nsec * 1e-9 > self->fence_until)
-            return 0;
-    }
     int busy = says(self->group, name_busy);
     return busy < 0 ? -1 : !busy;
+}
+
+/* How a record goes to the log at once: written, where nobody else writes and the directory is known to be ours; or only
+   made pending, where it is written along with others anyway. NULL, perhaps with an error, if in no such way. */
+static PyObject *way_of(Entrance *self)
+{
+    if (self->gathers)
+        return self->hold;
+    if (!is_plain(self))
+        return NULL;
+    if (PyList_GET_SIZE(self->outbox) || self->must_sync)
+        return self->pend;
+    int busy = says(self->group, name_busy);
+    if (busy)
+        return busy < 0 ? NULL : self->pend;
+    return is_ours(self) ? self->write : NULL;
 }
 
 static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t given)
@@ -228,15 +254,13 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
     if (!is_whole(self))
         return NULL;
     long long ticket = ++self->ticket;
-    PyObject *size = NULL;
-    int alone = self->gathers ? 1 : self->must_sync ? 0 : is_alone(self);
     int syncs = self->syncs && args[1] == Py_True;
-    PyObject *way = self->gathers ? self->hold : self->write;
-    if (alone > 0 && way != NULL) {
-        if (!self->gathers)
-            self->must_sync = (char)syncs;
-        size = PyObject_CallOneArg(way, args[0]);
-    }
+    PyObject *way = Py_XNewRef(way_of(self));
+    int pends = way != NULL && !self->gathers && way == self->pend;
+    if (way != NULL && !self->gathers && !pends)
+        self->must_sync = (char)syncs;
+    PyObject *size = way == NULL ? NULL : PyObject_CallOneArg(way, args[0]);
+    Py_XDECREF(way);
     if (size == NULL && PyErr_Occurred()) {
         PyObject *error = taken_error();
         PyObject *passed = error == NULL ? NULL : PyObject_CallMethodOneArg((PyObject *)self, name_pass_or_fail, error);
@@ -248,6 +272,10 @@ static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t
     Py_XDECREF(size);
     if (!done)
         return PyObject_CallMethodObjArgs((PyObject *)self, name_keep_somehow, args[0], args[1], NULL);
+    if (pends) {
+        self->must_sync = self->must_sync || syncs;
+        return PyLong_FromLongLong(ticket);
+    }
     if (self->gathers) {
         if (!self->deferred) {
             PyObject *told = PyObject_CallMethodOneArg((PyObject *)self, name_defer, args[0]);
@@ -425,6 +453,7 @@ static PyMemberDef entrance_members[] = {
     {"fence", T_OBJECT_EX, offsetof(Entrance, fence)},
     {"_hold", T_OBJECT_EX, offsetof(Entrance, hold)},
     {"_write_single", T_OBJECT_EX, offsetof(Entrance, write)},
+    {"_pend_single", T_OBJECT_EX, offsetof(Entrance, pend)},
     {"_sync_single", T_OBJECT_EX, offsetof(Entrance, sync)},
     {"_sync_by", T_LONGLONG, offsetof(Entrance, sync_by)},
     {"_ticket", T_LONGLONG, offsetof(Entrance, ticket)},

@@ -182,7 +182,7 @@ static int put_ids(Packed *out, PyObject *ids)
     return fits;
 }
 
-static int put_appended(Packed *out, PyObject *record, long long position)
+static inline int put_appended(Packed *out, PyObject *record, long long position)
 {
     PyObject *messages = field(record, known.in_appended[APPENDED_MESSAGES]);
     if (messages == NULL || Py_TYPE(messages) != known.messages)
@@ -212,7 +212,7 @@ static int put_appended(Packed *out, PyObject *record, long long position)
 #undef COLUMN
 }
 
-static int put_events(Packed *out, PyObject *record, long long offset)
+static inline int put_events(Packed *out, PyObject *record, long long offset)
 {
     int fits = put_length(out, 2, 0x90, 0xdc) && put_number(out, offset) && put_length(out, EVENTS_FIELDS, 0x90, 0xdc);
     for (int at = 0; fits && at < EVENTS_FIELDS; at++)
@@ -220,8 +220,15 @@ static int put_events(Packed *out, PyObject *record, long long offset)
     return fits;
 }
 
+/* What the numbers of a range are called. */
+static inline int know_ranges(void)
+{
+    const Name names[] = {{&known.start, "start"}, {&known.stop, "stop"}, {&known.step, "step"}};
+    return intern(names, sizeof names / sizeof *names);
+}
+
 /* Tell what the records are. */
-static int know(PyObject *appended, PyObject *events, PyObject *event, PyObject *messages, PyObject *state,
+static inline int know(PyObject *appended, PyObject *events, PyObject *event, PyObject *messages, PyObject *state,
                 PyObject *mime_type)
 {
     Known told = known;
@@ -235,8 +242,7 @@ static int know(PyObject *appended, PyObject *events, PyObject *event, PyObject 
         PyErr_SetString(PyExc_TypeError, "states are texts, and so is a type of content");
         return -1;
     }
-    const Name names[] = {{&known.start, "start"}, {&known.stop, "stop"}, {&known.step, "step"}};
-    if (intern(names, sizeof names / sizeof *names) < 0)
+    if (know_ranges() < 0)
         return -1;
     Known before = known;
     told.start = known.start, told.stop = known.stop, told.step = known.step;

@@ -73,8 +73,8 @@ typedef struct {
     double distrusted_until;
     PyObject *segment, *index; /* to which records go */
     PyObject *file;            /* into which they are written by the short way */
-    PyObject *block; /* what the index has open: up to byte `block_end`, and with `group` noted last */
-    long long block_end, group;
+    PyObject *block; /* what the index has open: for either kind up to its byte, and with `group` noted last */
+    long long messages_end, events_end, group;
     unsigned char marker[MARKER];
     unsigned char *frame;
     unsigned char *holder; /* frames that are part of the segment, and of which `held` bytes nobody has yet */
@@ -115,7 +115,7 @@ static int tail_clear(Tail *self)
     Py_CLEAR(self->file);
     Py_CLEAR(self->index);
     Py_CLEAR(self->block);
-    self->block_end = 0;
+    self->messages_end = self->events_end = 0;
     return 0;
 }
 
@@ -260,18 +260,19 @@ static int is_noted(Tail *self, PyObject *record, unsigned char kind)
 
 static int note(Tail *self, PyObject *record, unsigned char kind, long long start)
 {
-    int noted = start < self->block_end ? is_noted(self, record, kind) : 0;
+    int noted = start < (kind == EVENTS ? self->events_end : self->messages_end) ? is_noted(self, record, kind) : 0;
     if (noted != 0 || self->index == Py_None)
         return noted < 0 ? -1 : 0;
     PyObject *index = Py_NewRef(self->index), *place = PyLong_FromLongLong(start), *nearby = NULL, *block;
     PyObject *done = place == NULL ? NULL : PyObject_CallMethodObjArgs(index, name_note, record, place, NULL);
     if (done != NULL)
         nearby = PyObject_CallMethodNoArgs(index, name_nearby);
-    long long block_end, group;
-    int told = nearby != NULL && PyArg_ParseTuple(nearby, "OLL", &block, &block_end, &group);
+    long long messages_end, events_end, group;
+    int told = nearby != NULL && PyArg_ParseTuple(nearby, "OLLL", &block, &messages_end, &events_end, &group);
     if (told) {
         Py_XSETREF(self->block, Py_NewRef(block));
-        self->block_end = block_end;
+        self->messages_end = messages_end;
+        self->events_end = events_end;
         self->group = group;
     }
     Py_XDECREF(nearby);

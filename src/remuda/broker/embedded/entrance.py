@@ -52,6 +52,7 @@ class PlainEntrance:
     _fence_until: float
     _hold: Callable[[Appended | Events], int]
     _write_single: Callable[[Appended | Events], int]
+    _pend_single: Callable[[Appended | Events], int]
     """The log's own: they give a record's size, or 0, and then nothing was done."""
     _sync_single: Callable[[], bool]
     """The log's own, too: where everything is written, it syncs that."""
@@ -106,13 +107,13 @@ class PlainEntrance:
                         self._defer(record)
                     self._deferred = ticket
                     return 0
-            elif not (
-                self._outbox
-                or self._must_sync
-                or self._replicates
-                or self._group.busy
-                or (self.fence is not None and monotonic() > self._fence_until)
-            ):
+            elif self._replicates:
+                pass
+            elif self._outbox or self._must_sync or self._group.busy:
+                if self._pend_single(record):
+                    self._must_sync = self._must_sync or syncs
+                    return ticket
+            elif self.fence is None or monotonic() <= self._fence_until:
                 self._must_sync = syncs
                 if self._write_single(record):
                     if syncs:

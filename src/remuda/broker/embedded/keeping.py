@@ -99,6 +99,7 @@ class Keeping(Entrance):
         log = self.engine.log
         # Without C the log has no shorter ways than these.
         self._hold = log.gather if tail is None else log.hold_single
+        self._pend_single = log.hold_single
         self._write_single = log.append_now if tail is None else log.write_single
         self._sync_single = log.sync_single
         self._wakes = self.engine.core.registry.wakes

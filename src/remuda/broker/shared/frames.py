@@ -26,6 +26,7 @@ from remuda.model.options import QueueOptions
 from remuda.model.records import Appended, Event
 from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
+from remuda.native import wire
 
 VERSION: Final = 3
 HEAD: Final = struct.Struct(">IB")
@@ -316,25 +317,26 @@ class Buffer:
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
-        self._data = bytearray()
+        self.held = bytearray()
+        """What is not whole yet, or not taken."""
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self.held)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """The frames that are whole now. Those that are not taken stay, for when it is called again."""
-        if len(data) >= _HEAD_BYTES and not self._data:
+        if len(data) >= _HEAD_BYTES and not self.held:
             length, kind = HEAD.unpack_from(data)
             if length == len(data) - _HEAD_BYTES and length <= self.limit:  # as mostly: one, and nothing else
                 return iter(((kind, data[_HEAD_BYTES:]),))
         return self._frames(data)
 
     def _frames(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        if not self._data:
+        if not self.held:
             buffer: bytes | bytearray = data
         else:
-            self._data += data
-            buffer = self._data
+            self.held += data
+            buffer = self.held
         at, end = 0, len(buffer)
         try:
             while end - at >= HEAD.size:
@@ -349,9 +351,9 @@ class Buffer:
         finally:
             if buffer is data:
                 if at < end:
-                    self._data += memoryview(data)[at:]
+                    self.held += memoryview(data)[at:]
             else:
-                del self._data[:at]
+                del self.held[:at]
 
 
 # Messages, in the log's own columns
@@ -451,6 +453,10 @@ def typed_options(named: Mapping[str, Any]) -> dict[str, Any]:
 
 def receipt_frame(request: int, receipt: Receipt) -> bytes:
     """The answer to a publish: mostly there is nothing to tell but where it stands, and under which ids."""
+    if wire is not None:
+        data = wire.receipt_frame(request, receipt)
+        if data is not None:
+            return data
     given = receipt.given
     ids: list[Any] = [given.start, given.stop, given.step] if type(given) is range else given
     if receipt.watch is None and not any(_values(receipt)[_GIVEN:]):

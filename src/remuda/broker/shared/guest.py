@@ -90,14 +90,29 @@ class Guest(Questions):
 
         Without `wait` an answer is taken for given; if it does not reach this host, it goes to the next.
         """
-        request = self._request_for(command, inbox, wait)
-        self._send(request)
+        request = self._publish_alone(command) if type(command) is Publish else None
+        if request is None:
+            request = self._request_for(command, inbox, wait)
+            self._send(request)
+        elif self._reading.read_receipt(request):
+            if request.error is not None:
+                raise request.error
+            return request.pending
         if request.awaited:
             if not self._reading.wait_for(request, self._patience):
                 raise self.not_responding()
             if request.error is not None:
                 raise request.error
         return request.pending
+
+    def _publish_alone(self, command: Publish) -> Request | None:
+        """Send one message in one go, where nobody else asks anything; None, and nothing is done, where that is not
+        so."""
+        line = self.line
+        with line.lock:
+            return (
+                None if self.closed or self._engine is not None else line.post_alone(command, self._answers.published)
+            )
 
     def begin(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
         """The same without waiting: the result is there when `Pending.answer` is."""

@@ -25,6 +25,7 @@ from remuda.broker.shared.readiness import READ, WRITE, Ready, readiness
 from remuda.broker.shared.requests import RequestHandler
 from remuda.broker.shared.session import Session
 from remuda.broker.shared.unforked import unforked
+from remuda.model.commands import Publish
 from remuda.model.errors import RemudaError, StorageError
 
 if TYPE_CHECKING:
@@ -264,16 +265,24 @@ class Host:
         self._lose(connection)
 
     def _take(self, connection: Connection) -> None:
+        session = connection.session
         try:
-            data = self._receiving.receive(connection.peer)
+            if session is None or connection.buffer.held or connection.stalled or connection.closing:
+                said: bytes | Publish = self._receiving.receive(connection.peer)
+            else:
+                said = self._receiving.receive_publish(connection.peer, session.token)
         except (BlockingIOError, InterruptedError):
             return
-        if data:
-            self._feed(connection, data)
+        if type(said) is Publish:
+            assert session is not None
+            self._requests.publish(connection, session, said)
+            connection.load += 1
+        elif said:
+            self._feed(connection, said)
         else:
             self._lose(connection)
 
-    def _feed(self, connection: Connection, data: bytes = b"") -> None:
+    def _feed(self, connection: Connection, data: Any = b"") -> None:
         if connection.stalled:
             connection.stalled = False
             self._stalled.discard(connection)

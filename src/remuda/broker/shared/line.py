@@ -20,6 +20,7 @@ from remuda.broker.shared.request import Request
 from remuda.broker.shared.tls import TlsSocket
 from remuda.core.publishing import UNCONFIRMED
 from remuda.model.commands import Publish
+from remuda.native import wire
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.inbox import Inbox
@@ -66,21 +67,47 @@ class Line:
         request.sent = True
         self.say(request.frame)
 
+    def post_alone(self, command: Publish, shape: Callable[[Any], Any]) -> Request | None:
+        """Send one message over a line that is free; None, and nothing is done, where that is not so."""
+        peer = self.peer
+        if self.requests or self.buffer.held or peer is None or wire is None or isinstance(peer, TlsSocket):
+            return None
+        number = self.new_number()
+        request = Request(number, b"", shape)
+        request.command = command
+        request.sent = True
+        self._publishing.add(number)
+        self.requests[number] = request
+        try:
+            rest = wire.send_single(peer.fileno(), number, command)
+        except OSError:
+            self._hang_up()
+            return request
+        if rest is None:
+            del self.requests[number]
+            self._publishing.discard(number)
+            return None
+        if rest:
+            self._say(peer, rest)
+        return request
+
     def say(self, data: bytes) -> None:
         """Send to the host, if there is one now. What is lost here is said again to the next."""
-        peer = self.peer
-        if peer is not None:
-            try:
-                if isinstance(peer, TlsSocket):
-                    peer.sendall(data)
-                elif (sent := _send_some(peer, data)) < len(data):
-                    peer.sendall(data[sent:])
-            except OSError:
-                self._hang_up()
-            except BaseException:
-                # Ctrl-C in the middle of a frame: what follows would be taken for the rest of it.
-                self._hang_up()
-                raise
+        if self.peer is not None:
+            self._say(self.peer, data)
+
+    def _say(self, peer: socket.socket, data: bytes) -> None:
+        try:
+            if isinstance(peer, TlsSocket):
+                peer.sendall(data)
+            elif (sent := _send_some(peer, data)) < len(data):
+                peer.sendall(data[sent:])
+        except OSError:
+            self._hang_up()
+        except BaseException:
+            # Ctrl-C in the middle of a frame: what follows would be taken for the rest of it.
+            self._hang_up()
+            raise
 
     def _hang_up(self) -> None:
         if self.peer is not None:
@@ -90,6 +117,12 @@ class Line:
     def published(self, number: int) -> None:
         """A publish was answered: another may go, once somebody catches up."""
         self._publishing.discard(number)
+
+    def answered(self, request: Request) -> None:
+        """A publish has its receipt."""
+        self._publishing.discard(request.number)
+        request.finished = True
+        self.requests.pop(request.number, None)
 
     def send_waiting(self) -> None:
         """Whoever may wait for the line sends publishes that waited."""
@@ -153,7 +186,7 @@ class Line:
             yield frames.frame(frames.ASK, frames.Asked(number, "watch", frames.raw((first, count))))
         for request in unanswered:
             request.again = True
-            yield request.frame
+            yield request.frame or frames.publish_frame(request.number, request.command)  # type: ignore[arg-type]
 
     def _restore(self, command: Subscribe | Pull, shape: Callable[[Any], Any], inbox: Inbox) -> bytes:
         request = Request(self.new_number(), b"", shape)

@@ -1,4 +1,4 @@
-"""Sends and receives that are over at once, and do not let go of the interpreter.
+"""Sends and receives that are over at once, and do not let go of the interpreter. In C where that could be built.
 
 `socket.send` and `socket.recv` let other threads run meanwhile, also where they cannot block. In a process that is busy
 with Python code of its own, each of them then waits until that is interrupted, and a guest's message waits for all of
@@ -11,18 +11,29 @@ import ctypes
 import socket
 from typing import Final
 
+from remuda.broker.embedded.pending import Pending
 from remuda.keeping import keeping_interpreter, raise_failed
+from remuda.model.commands import Publish
+from remuda.model.messages import Messages
+from remuda.model.results import Receipt
+from remuda.native import wire
 
 _LITTLE: Final = 1 << 16
 _MUCH: Final = 1 << 18
 _FLAGS: Final = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 _recv: Final = keeping_interpreter("recv", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _send: Final = keeping_interpreter("send", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+if wire is not None:
+    wire.set_up(Publish, Messages, Receipt, Pending)
 
 
 def send_at_once(peer: socket.socket, data: bytes) -> int:
     """Send as much as the system takes now; raises `BlockingIOError` where that is nothing."""
-    if _send is None or len(data) > _LITTLE:
+    if len(data) > _LITTLE:
+        return peer.send(data, _FLAGS)
+    if wire is not None:
+        return wire.send(peer.fileno(), data)
+    if _send is None:
         return peer.send(data, _FLAGS)
     sent: int = _send(peer.fileno(), data, len(data), _FLAGS)
     return sent if sent >= 0 else raise_failed()
@@ -42,10 +53,20 @@ class Receiving:
 
     def receive(self, peer: socket.socket) -> bytes:
         """Nothing at the end; raises `BlockingIOError` where nothing has come."""
-        if _recv is None or self._much:
+        if self._much or (wire is None and _recv is None):
             data = peer.recv(_MUCH if self._much else _LITTLE, _FLAGS)
+        elif wire is not None:
+            data = wire.receive(peer.fileno())
         else:
             size = _recv(peer.fileno(), self._address, _LITTLE, _FLAGS)
             data = bytes(self._view[: size if size >= 0 else raise_failed()])
         self._much = len(data) >= _LITTLE
         return data
+
+    def receive_publish(self, peer: socket.socket, producer: str) -> bytes | Publish:
+        """As `receive`, or the command, where what has come is the publish of one message and nothing else."""
+        if self._much or wire is None:
+            return self.receive(peer)
+        said: bytes | Publish = wire.receive_publish(peer.fileno(), producer)
+        self._much = type(said) is bytes and len(said) >= _LITTLE
+        return said

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from remuda.broker.embedded.pending import Pending
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.line import Line
 from remuda.broker.shared.quick import Receiving
 from remuda.broker.shared.request import Request
 from remuda.broker.shared.tls import TlsSocket
+from remuda.native import wire
 
 if TYPE_CHECKING:
     from remuda.broker.shared.answers import Answers
@@ -92,6 +94,38 @@ class Reading:
             if self._reader is request:
                 self._end_turn(request)
             self._pass_on()
+
+    def read_receipt(self, request: Request) -> bool:
+        """Read the answer to one message in one go, if it is what comes next; else, False, it is to be waited for like
+        any other."""
+        line = self._line
+        peer = line.peer
+        if peer is None or wire is None or not self._take_turn(request):
+            return False
+        try:
+            if line.peer is peer:  # which is not closed then before our turn ends
+                said = wire.receive_receipt(peer.fileno(), request.number, _TICK)
+                if type(said) is Pending:
+                    self._heard = True
+                    request.pending = said
+                    line.answered(request)
+                elif said is not None and not (said and self._take(said)):
+                    _hang_up(peer)
+        except OSError:
+            pass
+        except (WireError, msgspec.MsgspecError) as error:
+            _complain(error)
+            _hang_up(peer)
+        except BaseException:
+            _hang_up(peer)  # as in `_read_for`
+            request.awaited = False
+            raise
+        finally:
+            self._end_turn(request)
+            if request.finished or not request.awaited:
+                request.awaited = False
+                self._pass_on()
+        return request.finished
 
     def _take_turn(self, reader: object) -> bool:
         with self._turn:

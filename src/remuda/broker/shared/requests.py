@@ -104,6 +104,13 @@ class RequestHandler:
                 raise
             connection.send(frames.frame(frames.FAILED, (request, frames.error_of(error))))
 
+    def publish(self, connection: Connection, session: Session, command: Publish) -> None:
+        """As `carry_out`, for one message, whose producer knows it by the number of the request."""
+        try:
+            self._publish(connection, session, command.sequence, command)
+        except RemudaError as error:
+            connection.send(frames.frame(frames.FAILED, (command.sequence, frames.error_of(error))))
+
     def _keep(
         self, connection: Connection, request: int, pending: Pending, said: bytes | Callable[[], Any] | None = None
     ) -> None:
