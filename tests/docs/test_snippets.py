@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python(?P<mark> no-run)?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+ANCHOR = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def blocks() -> list[tuple[str, str, bool]]:
@@ -78,3 +80,14 @@ def test_blocks_that_do_not_run_are_python_and_few() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What a renderer makes of a page's headings: lower case, dashes for blanks, no punctuation."""
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(page.read_text())}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_name_a_heading(page: Path) -> None:
+    named = [(page.parent / target if target else page, name) for target, name in ANCHOR.findall(page.read_text())]
+    assert [(target.name, name) for target, name in named if name not in anchors(target)] == []

@@ -113,7 +113,7 @@ def test_clear_all_needs_its_name_typed_and_shows_the_warning(shop: Site, watche
     page.get_by_role("button", name="Reprocess Failed/Dead").click()
     expect(page.get_by_role("status")).to_contain_text("sent back to idle")
     assert shop.queue("idle")["dead"] == 0
-    page.get_by_label("Move all that waits to").select_option("elsewhere")
+    page.get_by_label("Move all waiting messages to").select_option("elsewhere")
     page.get_by_role("button", name="Move").click()
     expect(page.get_by_role("status")).to_contain_text("moved to elsewhere")
     assert shop.queue("idle")["waiting"] == 0

@@ -30,7 +30,7 @@ def serve(
     wire: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Where to listen for remuda://; port 5680 on AMQP's host by default, or none."
+            metavar="HOST:PORT", help="Where to listen for remuda://; port 5680 by default, none turns it off."
         ),
     ] = None,
     users: Annotated[

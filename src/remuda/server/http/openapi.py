@@ -82,7 +82,7 @@ def _operation(operation: Operation, known: dict[str, Any]) -> dict[str, Any]:
         schema = known[str(operation.request)]
         content: dict[str, Any] = {JSON: {"schema": schema}}
         if NDJSON in operation.requests:
-            content[NDJSON] = {"schema": {"type": "string", "description": "A message on each line."}}
+            content[NDJSON] = {"schema": {"type": "string", "description": "One message per line."}}
         described["requestBody"] = {"required": not operation.optional, "content": content}
     return described
 
