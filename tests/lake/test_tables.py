@@ -152,9 +152,13 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         pass
     with pytest.raises(InvalidOption, match="a table's format is delta or iceberg, not 'hudi'"):
         lake.publish(tmp_path, formats=["hudi"])
-    for wrong in ("delta", None, 5):
+    for wrong in ("delta", None, 5, []):
         with pytest.raises(InvalidOption, match="formats is a list, of delta and iceberg, not"):
             lake.publish(tmp_path, formats=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="there is no table 'lives'; the tables are messages, events"):
+        version_at(tmp_path, "lives", "delta", 5)
+    with pytest.raises(InvalidOption, match="number must be a whole number from 0 on, not -1"):
+        version_at(tmp_path, "messages", "delta", -1)
 
 
 def test_the_command_publishes_and_says_what_it_did(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.model.message import Message
-from remuda.spark.commands import app
+from remuda.spark.commands import _reason, app
 from remuda.spark.pipelines.archive import events_table, lifecycle_table, messages_table
 from remuda.spark.pipelines.history import history
 from remuda.spark.pipelines.jobs import JOBS, Place, history_table, metrics_table
@@ -216,3 +216,18 @@ def test_the_command_line_answers_mistakes_in_one_line(spark: SparkSession, tmp_
     assert missing.exit_code == 1
     assert "there is no directory" in missing.output
     assert "there is no pipeline 'archiv'" in runner.invoke(app, ["run", "archiv", str(tmp_path)]).output
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\n[PARSE_SYNTAX_ERROR] Syntax error at 'x'.\n\n== SQL ==", "[PARSE_SYNTAX_ERROR] Syntax error at 'x'."),
+        (
+            "An error occurred while calling o1.load.\n: org.apache.spark.NoClass: [NOT_FOUND] no x\n\tat y",
+            "[NOT_FOUND] no x",
+        ),
+        ("[A] b\nremuda.model.errors.Conflict: ours\n", "ours"),
+    ],
+)
+def test_what_spark_complains_of_is_told_in_one_line(text: str, told: str) -> None:
+    assert _reason(text) == told

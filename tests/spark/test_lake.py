@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict, InvalidOption
@@ -127,6 +134,55 @@ def test_a_table_may_gain_columns(spark: SparkSession, table: LakeTable, tmp_pat
 def test_a_table_can_be_sent_to_where_a_query_runs(spark: SparkSession, table: LakeTable) -> None:
     table.append(some(spark, 1))
     assert found(spark, pickle.loads(pickle.dumps(table))) == [1]
+
+
+def test_texts_of_any_length_part_a_table(spark: SparkSession, table: LakeTable) -> None:
+    """A queue's name has 255 bytes at most, which with their escapes are too many for the name of a folder."""
+    names = ["x" * 255, "/" * 255, "é" * 127, "x" * 254, "short", None]
+    rows = [(number, "2026-01-01", name) for number, name in enumerate(names)]
+    table.append(spark.createDataFrame(rows, SCHEMA))
+    assert {file.partition["queue"] for file in table.manifest().files} == set(names)
+    assert sorted(map(tuple, table.read(spark).collect())) == rows
+    table.rewrite(spark, lambda of: of["queue"] == names[1], lambda old: old.withColumn("number", F.col("number") + 9))
+    assert [row["number"] for row in table.read(spark).where(F.col("queue") == names[1]).collect()] == [10]
+    if lake_format(str(table.root.parent)) == DELTA:
+        told = pa.table(DeltaTable(table.root).to_pyarrow_table())
+        assert sorted(told["queue"].to_pylist(), key=str) == sorted(names, key=str)
+
+
+def test_times_are_written_as_every_engine_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    """In UTC and in microseconds, whatever the session would do: INT96 tells no zone, and overflows after 2262."""
+    table = LakeTable(str(tmp_path), "times", StructType().add("time", "timestamp").add("part", "integer"), ("part",))
+    before = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        table.append(spark.sql("select timestamp_micros(253402300799999999) as time, 1 as part"))
+        assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"
+    finally:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", before)
+    (file,) = table.root.glob("part=*/*.parquet")
+    told = pq.ParquetFile(file).read()
+    assert told.schema.field("time").type == pa.timestamp("us", "UTC")
+    assert told["time"].cast(pa.int64()).to_pylist() == [253402300799999999]
+
+
+def test_a_folder_that_holds_older_versions_too_is_not_read_as_plain_parquet(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = LakeTable(str(tmp_path), "things", SCHEMA, ("date", "queue"))
+    table.append(some(spark, 1, 2))
+    table.rewrite(spark, lambda _: True, lambda old: old)
+    everything = str(table.root / "**" / "*.parquet")
+    readers: list[Callable[[], object]] = [
+        lambda: spark.read.parquet(str(table.root)).count(),
+        lambda: pq.read_table(table.root),
+        lambda: polars.read_parquet(everything),
+        lambda: duckdb.sql(f"select count(*) from read_parquet('{everything}')").fetchall(),
+    ]
+    for read in readers:
+        with pytest.raises(Exception, match=r"READ-THIS-TABLE-BY-remuda\.lake\.read|must end with PAR1"):
+            read()  # Polars does not say which file it is
+    assert found(spark, table) == [1, 2]
 
 
 def test_a_lake_keeps_its_format(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.losses import Gap, losses, subtracted
 from remuda.spark.options import ReadOptions
+from remuda.spark.source import table_schema
+from remuda.spark.stream import LogStream
 from tests.spark.samples import broker_at, finish, half_sealed, load, publish, seal
 from tests.spark.test_never_wrong import expire
 from tests.spark.test_stream import Collector
@@ -131,3 +133,17 @@ def test_a_stream_begins_at_an_end_or_a_time_and_takes_so_many_bytes(spark: Spar
 def test_options_are_checked_where_they_are_written(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(InvalidOption, match=complaint):
         ReadOptions.parse({"path": "data", **options})
+
+
+def test_of_two_limits_the_nearer_one_counts(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 300)
+
+    def reached(**options: str) -> int:
+        stream = LogStream(ReadOptions.parse({"path": str(tmp_path), **options}), table_schema("messages"))
+        number: int = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())["offset"]
+        return number
+
+    by_bytes = reached(maxBytesPerTrigger="20000")
+    assert 10 < by_bytes < 100
+    assert reached(maxBytesPerTrigger="20000", maxRowsPerTrigger="200") == by_bytes
+    assert reached(maxBytesPerTrigger="20000", maxRowsPerTrigger="10") == 10

@@ -240,6 +240,25 @@ def test_another_log_under_an_old_checkpoint_is_refused(spark: SparkSession, pla
     assert lifecycle_table(place.lake).read(spark).count() == 400
 
 
+def test_lives_are_not_mended_by_another_log(spark: SparkSession, place: Place) -> None:
+    """One that has let go what still waits in the lake: it was never there."""
+    data = Path(place.url)
+    with broker_at(data) as broker:
+        publish(broker, 20)
+    JOBS["lifecycle"](spark, place)
+    shutil.rmtree(data)
+    with broker_at(data, success_retention="1ms") as broker:
+        publish(broker, 19)
+        publish(broker, 1, "keep")
+        publish(broker, 580)
+        finish(broker)
+        expire(broker)
+        with pytest.raises(Conflict, match="it is not the log"):
+            JOBS["lifecycle"](spark, place)
+    told = lifecycle_table(place.lake).read(spark).groupBy("state").count().collect()
+    assert [tuple(row) for row in told] == [("Q", 20)]
+
+
 def test_trouble_with_a_checkpoint_is_told_before_anything_is_read(spark: SparkSession, place: Place) -> None:
     half_sealed(Path(place.url), 300)
     checkpoint = checkpoint_of(place.lake, "archive", "messages")
@@ -265,6 +284,14 @@ def test_trouble_with_a_checkpoint_is_told_before_anything_is_read(spark: SparkS
         ("archive", {"maxRows": "many"}, "maxRows must be a whole number from 1 on, not 'many'"),
         ("lifecycle", {"window": "1 minute"}, "unknown option 'window'; the options are maxRows, failOnDataLoss"),
         ("metrics", {"window": "soon"}, "a window is a number of seconds"),
+        ("metrics", {"window": "0 minutes"}, "a millisecond at least"),
+        ("metrics", {"window": "nan days"}, "a window is a number of seconds"),
+        ("metrics", {"window": "1e3 seconds"}, "a window is a number of seconds"),
+        ("metrics", {"WINDOW": "soon"}, "a window is a number of seconds"),
+        ("archive", {"MAXROWS": "many"}, "maxRows must be a whole number from 1 on, not 'many'"),
+        ("replay", {"where": "true", "batch": "1"}, "give app too, or leave batch out"),
+        ("replay", {"where": "true", "to": ""}, "to must be 1 to 255 bytes of printable text, not ''"),
+        ("ingest", {"source": "x", "order": "y", "batch": "1"}, "give app too, or leave batch out"),
         ("ingest", {"source": "x", "order": "y", "repeat": "drop"}, "did you mean 'repeats'?"),
         ("ingest", {"source": "x", "order": "y", "repeats": "maybe"}, "repeats must be keep or drop, not 'maybe'"),
         ("replay", {"where": "true", "success": "1d"}, "unknown option 'success'"),

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from remuda import lake
 from remuda.model.errors import InvalidOption
 from remuda.spark import pins, read
+from remuda.spark.source import RemudaSource
 from tests.spark.samples import broker_at, half_sealed, load, offsets, plain, play, publish, seal
 
 if TYPE_CHECKING:
@@ -135,3 +136,7 @@ def test_what_is_wrong_is_said_before_spark_is_asked(spark: SparkSession, tmp_pa
 def test_stream_options_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="is for streams"):
         read(spark, tmp_path, "messages", maxRowsPerTrigger=5)
+    for name in ("MAXROWSPERTRIGGER", "maxBytesPerTrigger", "startingOffsets"):
+        source = RemudaSource({"path": str(tmp_path), name: "5"})
+        with pytest.raises(InvalidOption, match="is for streams"):
+            source.reader(source.schema())

@@ -50,6 +50,12 @@ def test_options_are_read_whatever_their_case() -> None:
     assert options.selection == Selection(start=3, queues=frozenset({"a", "b"}), since=NOON_MICROS)
 
 
+def test_names_with_commas_are_given_as_a_list() -> None:
+    wanted = Selection(queues=frozenset({"a,b", " c", "[d"}))
+    assert ReadOptions.parse({"path": "x", "queues": '["a,b", " c", "[d"]'}).selection == wanted
+    assert ReadOptions.parse({"path": "x", "queues": "[d], e"}).selection.queues == {"[d]", "e"}
+
+
 def test_numbers_beyond_all_are_no_limit() -> None:
     far = "9" * 30
     options = ReadOptions.parse({"path": "x", "fromOffset": far, "toOffset": far, "maxRowsPerTrigger": far})

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from remuda.log import spool
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.spark.sink import check_columns, to_spool
+from remuda.spark.sink import BatchSink, check_columns, to_spool
 from tests.spark.samples import broker_at, column, half_sealed, load, numbers
 
 if TYPE_CHECKING:
@@ -82,6 +82,13 @@ def test_rows_that_can_be_no_messages_are_refused_before_anything_is_written(
     with pytest.raises(PySparkException, match=message):
         write(spark.sql(query), tmp_path / "data", **options)
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("queue", ["", "line\nbreak", "x" * 256])
+def test_a_queue_that_cannot_be_is_refused_before_anything_is_written(tmp_path: Path, queue: str) -> None:
+    rows = StructType().add("name", "string").add("body", "string")
+    with pytest.raises(InvalidOption, match="queue .*255 bytes"):
+        BatchSink({"path": str(tmp_path), "queue": queue}, rows, overwrite=False)
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:

@@ -105,9 +105,10 @@ class Publisher:
 
 def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[Published]:
     root = Path(directory(place_text(url))).absolute()
-    if isinstance(formats, str | bytes) or not isinstance(formats, Iterable):
+    wanted = () if isinstance(formats, str | bytes) or not isinstance(formats, Iterable) else tuple(formats)
+    if not wanted:
         raise InvalidOption(f"formats is a list, of {' and '.join(_FORMATS)}, not {formats!r}")
-    publisher = Publisher(root, tuple(formats))
+    publisher = Publisher(root, wanted)
     EmbeddedLog(str(root))  # or say what is wrong with it
     if not (root / MARKER).exists():
         raise NotFound(
@@ -118,6 +119,10 @@ def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[
 
 def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> str | None:
     """The version of a table that first held the row before a number: for time travel by offset."""
+    if table not in (MESSAGES, EVENTS):
+        raise InvalidOption(f"there is no table {table!r}; the tables are {MESSAGES}, {EVENTS}")
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise InvalidOption(f"number must be a whole number from 0 on, not {number!r}")
     root = Path(directory(place_text(url))).absolute()
     found = _FORMATS[_check_format(kind)](root, table)
     found.refresh()

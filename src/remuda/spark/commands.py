@@ -36,6 +36,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
 _OURS: Final = re.compile(r"^remuda\.[\w.]+: (.+)$", re.MULTILINE)
 
+_UNTOLD: Final = re.compile(r"An error occurred while calling \S+$")
+"""What PySpark says first of an error of Java's that it does not know."""
+_JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+[A-Z]\w*: ")
+
 
 @app.command("list")
 def list_pipelines(as_json: AsJson = False) -> None:
@@ -168,7 +172,7 @@ def _in_one_line() -> Iterator[None]:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
     except Exception as error:
-        if not type(error).__module__.startswith("pyspark."):
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
         typer.echo(_reason(str(error)), err=True)
         raise typer.Exit(1) from error
@@ -221,7 +225,10 @@ def _reason(text: str) -> str:
     if "Python worker failed to connect back" in text:
         return "Spark's Python did not start in time, as on a busy machine; what was done is kept, run it again"
     ours = _OURS.findall(text)
-    return str(ours[-1]) if ours else text.partition("\n")[0]
+    if ours:
+        return str(ours[-1])
+    lines = [line for line in text.splitlines() if line.strip() and not _UNTOLD.match(line)]
+    return _JAVA.sub("", lines[0]) if lines else text
 
 
 def _setting(flag: str, text: str) -> tuple[str, str]:

@@ -6,24 +6,23 @@ dropped stay for a while, for those who still read by an older one.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict, InvalidOption
 from remuda.spark.extra import SparkMissing
 from remuda.spark.manifests import Manifests
+from remuda.spark.partitions import folder, guarded, named, spelled_out, values
 from remuda.spark.port import directory
 from remuda.spark.versions import Batch, LakeFile, Step, Version, Versions
 
@@ -33,9 +32,9 @@ GRACE_SECONDS: Final = 24 * 3600.0
 _FORMAT: Final = "_format"
 _STAGING: Final = "_staging"
 _ATTEMPTS: Final = 20
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_SIGN: Final = "\x01"
-_LIKE_NULL: Final = f"^{_SIGN}*{_NULL}$"
+_TIMES: Final = "spark.sql.parquet.outputTimestampType"
+TIMES_IN_MICROS: Final = {_TIMES: "TIMESTAMP_MICROS"}
+"""Else Spark writes times as INT96, which tell no time zone, and overflow after 2262 where others read them."""
 
 Change = Callable[[Version], Step | None]
 """From the newest version to the next; None when there is nothing to do."""
@@ -147,9 +146,9 @@ class LakeTable:
     def vacuum(self, older_than: float = GRACE_SECONDS) -> int:
         """Remove files that were dropped some seconds ago, and what failed jobs left; how many files were dropped."""
         limit = time.time() - older_than
-        for folder in (self.root / _STAGING).glob("*"):
-            if folder.stat().st_mtime < limit:
-                shutil.rmtree(folder, ignore_errors=True)
+        for stage in (self.root / _STAGING).glob("*"):
+            if stage.stat().st_mtime < limit:
+                shutil.rmtree(stage, ignore_errors=True)
         return self._versions.vacuum(older_than)
 
     def _of(self, kind: str) -> Versions:
@@ -164,25 +163,27 @@ class LakeTable:
         if not files:
             return spark.createDataFrame([], self.schema)
         paths = [str(self.root / file.path) for file in files]
-        return spark.read.schema(self.schema).option("basePath", str(self.root)).parquet(*paths)
+        rows = spark.read.schema(self.schema).option("basePath", str(self.root)).parquet(*paths)
+        return spelled_out(rows, files)
 
     def _write(self, frame: DataFrame) -> tuple[LakeFile, ...]:
         """Rows as files of the table, which no version knows yet."""
         stage = self.root / _STAGING / uuid.uuid4().hex
         columns = [name for name in self.schema.fieldNames() if name not in self.partitions]
-        rows = _guarded(frame.select(*columns, *self.partitions), self.partitions)
+        rows = guarded(frame.select(*columns, *self.partitions), self.partitions)
         if self.partitions:
             rows = rows.repartition(*self.partitions)
-        rows.write.option("compression", "zstd").partitionBy(*self.partitions).parquet(str(stage))
+        with _times_in_micros(frame.sparkSession):
+            rows.write.option("compression", "zstd").partitionBy(*self.partitions).parquet(str(stage))
         files = []
         for source in sorted(stage.rglob("*.parquet")):
-            place = _place(source.relative_to(stage).parent)
+            place = folder(source.relative_to(stage).parent)
             target = place / f"{uuid.uuid4().hex}.parquet"
             (self.root / place).mkdir(parents=True, exist_ok=True)
             os.rename(source, self.root / target)
-            files.append(LakeFile(str(target), _partition(place)))
+            files.append(LakeFile(str(target), values(place)))
         shutil.rmtree(stage, ignore_errors=True)
-        return tuple(files)
+        return named(files, frame)
 
     def _add(self, files: tuple[LakeFile, ...], change: Change) -> bool:
         """Commit a step that adds files; those that came to nothing go."""
@@ -220,6 +221,20 @@ def _need_delta() -> None:
         raise SparkMissing("Delta tables are an extra: pip install 'remuda[delta]'") from error
 
 
+@contextlib.contextmanager
+def _times_in_micros(spark: SparkSession) -> Iterator[None]:
+    """In sessions that were not started here too: the writer knows no option for it."""
+    before = spark.conf.get(_TIMES)
+    if before == TIMES_IN_MICROS[_TIMES]:
+        yield
+        return
+    spark.conf.set(_TIMES, TIMES_IN_MICROS[_TIMES])
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIMES, before)
+
+
 def _batch(app: str | None, number: int | None) -> Batch | None:
     return None if app is None or number is None else Batch(app, number)
 
@@ -229,33 +244,3 @@ def _has(version: Version, batch: Batch | None) -> bool:
         return False
     last = version.last_batch(batch.app)
     return last is not None and last >= batch.number
-
-
-def _partition(place: Path) -> dict[str, str | None]:
-    values: dict[str, str | None] = {}
-    for part in place.parts:
-        name, _, value = part.partition("=")
-        values[name] = None if value == _NULL else unquote(value)
-    return values
-
-
-def _guarded(rows: DataFrame, partitions: tuple[str, ...]) -> DataFrame:
-    """Texts that Hive's way of naming folders would take for null get a sign in front."""
-    texts = [name for name, kind in rows.dtypes if name in partitions and kind == "string"]
-    signed = {
-        name: F.when(F.col(name).rlike(_LIKE_NULL), F.concat(F.lit(_SIGN), name)).otherwise(F.col(name))
-        for name in texts
-    }
-    return rows.withColumns(signed) if signed else rows
-
-
-def _place(staged: Path) -> Path:
-    """The folder for staged files, in whose name a sign becomes an escape, which every reader undoes."""
-    parts = []
-    for part in staged.parts:
-        name, _, value = part.partition("=")
-        text = unquote(value)
-        parts.append(
-            f"{name}=%{ord(text[1]):02X}{quote(text[2:])}" if re.match(_LIKE_NULL, text) and text != _NULL else part
-        )
-    return Path(*parts)

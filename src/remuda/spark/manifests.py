@@ -13,6 +13,13 @@ import msgspec
 from remuda.spark.versions import LakeFile, Step
 
 _KEPT: Final = 10
+PLAIN_READERS: Final = "READ-THIS-TABLE-BY-remuda.lake.read-NOT-AS-A-FOLDER.parquet"
+"""A file on which whoever reads the folder as plain Parquet fails, and in whose name the reason is. They would read
+files of older versions too."""
+_WHY: Final = (
+    "This folder holds files of older versions too. The newest manifest under _manifests/ lists those that are the\n"
+    "table now, and remuda.lake.read(spark, lake, table) reads them. Begun as delta, a lake is read by all.\n"
+)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +72,8 @@ class Manifests:
         """Make the version that follows; False if there is one already."""
         following = msgspec.structs.replace(changed, version=changed.version + 1, time=time.time())
         self._folder.mkdir(parents=True, exist_ok=True)
+        if not (self._root / PLAIN_READERS).exists():
+            (self._root / PLAIN_READERS).write_text(_WHY)
         temporary = self._folder / f"{uuid.uuid4().hex}.tmp"
         with open(temporary, "wb") as file:
             file.write(msgspec.json.encode(following))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -18,6 +19,8 @@ READ_OPTIONS: Final = (
     "path", "table", "queues", "states", "topics", "fromOffset", "toOffset", "since", "until",
     "maxRowsPerTrigger", "maxBytesPerTrigger", "rowsPerPartition", "failOnDataLoss", "startingOffsets",
 )  # fmt: skip
+STREAM_OPTIONS: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "startingOffsets")
+"""Those of them that say nothing of a batch."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname", "owner", "provider", "location"}
@@ -75,6 +78,14 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LAST: Final = Selection().stop
+
+
+def refuse_stream_options(options: Collection[str]) -> None:
+    """Raise where a read that is made once is given options of those that go on."""
+    given = {name.lower() for name in options}
+    for name in STREAM_OPTIONS:
+        if name.lower() in given:
+            raise InvalidOption(f"{name} is for streams: use spark.readStream.format('remuda')")
 
 
 def truth(given: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -145,8 +156,11 @@ def _time(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _texts(given: Mapping[str, str], name: str) -> frozenset[str] | None:
+    """Names separated by commas; or a list in JSON, for those that have commas or spaces at their ends."""
     if name not in given:
         return None
+    with contextlib.suppress(msgspec.DecodeError):
+        return frozenset(msgspec.json.decode(given[name], type=list[str]))
     return frozenset(text for part in given[name].split(",") if (text := part.strip()))
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from remuda.log.parquet import SealedParquet, Unreadable
 from remuda.model.errors import InvalidOption
 from remuda.spark.embedded import EmbeddedLog
-from remuda.spark.options import ReadOptions
+from remuda.spark.options import ReadOptions, refuse_stream_options
 from remuda.spark.pins import snapshot
 from remuda.spark.pipelines.topics import any_covered, topics_of
 from remuda.spark.port import SparkLog, directory, is_stream, open_log
@@ -30,9 +30,7 @@ def read_table(spark: SparkSession, url: str, table: str, options: Mapping[str, 
     """The rows that `format("remuda")` gives with the same options, as the log is now."""
     texts = {name: _text(name, value) for name, value in options.items()}
     asked = ReadOptions.parse({**texts, "path": url, "table": table})
-    for name in ("maxRowsPerTrigger", "maxBytesPerTrigger", "startingOffsets"):
-        if name in texts:
-            raise InvalidOption(f"{name} is for streams: use spark.readStream.format('remuda')")
+    refuse_stream_options(texts)
     held = hold(url, fail_on_loss=asked.fail_on_loss)
     if table == LIFECYCLE:
         return _lifecycle(spark, held, asked.selection)
@@ -146,5 +144,5 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
-        return ",".join(map(str, value))
+        return msgspec.json.encode([str(one) for one in value]).decode()
     raise InvalidOption(f"option {name} cannot be {value!r}")

@@ -39,6 +39,7 @@ from remuda.log import spool
 from remuda.log.schemas import MESSAGES_SCHEMA, TEXTS
 from remuda.log.spool import SPOOL_SCHEMA
 from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
+from remuda.model.texts import read_name
 from remuda.spark.options import NO_PATH, OF_SPARK, check_names, whole_number
 from remuda.spark.port import directory
 
@@ -92,7 +93,7 @@ class _Sink:
         self.app = spool.check_app(given["appId"]) if "appId" in given else None
         self.batch = whole_number(given, "batchId")
         self.checkpoint = given.get("checkpointLocation")
-        self.queue = given.get("queue")
+        self.queue = read_name("queue", given["queue"]) if "queue" in given else None
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         task = TaskContext.get()

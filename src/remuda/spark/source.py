@@ -25,7 +25,7 @@ from pyspark.sql.types import DataType, StructType
 from remuda.model.errors import InvalidOption
 from remuda.spark.lives import lives
 from remuda.spark.losses import Gap, losses, report
-from remuda.spark.options import ReadOptions
+from remuda.spark.options import ReadOptions, refuse_stream_options
 from remuda.spark.port import SparkLog, open_log, shown, task_log
 from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER, SCHEMAS
@@ -49,6 +49,7 @@ class RemudaSource(DataSource):
         return table_schema(ReadOptions.parse(self.options).table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        refuse_stream_options(self.options)
         return LogReader(ReadOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

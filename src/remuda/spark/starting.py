@@ -23,6 +23,7 @@ from pyspark_remuda import DefaultSource
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
 from remuda.spark.extra import SparkMissing
 from remuda.spark.java import find_java, java_version, write_shim
+from remuda.spark.lake import TIMES_IN_MICROS
 
 LOCAL: Final = "local[*]"
 _CONNECT_PORT: Final = 15002
@@ -31,6 +32,7 @@ _PATIENCE: Final = 10.0
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _COMMON: Final = {
     "spark.sql.session.timeZone": "UTC",
+    **TIMES_IN_MICROS,
     # Renaming is atomic on a local disk, and saves most of the price of a small micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

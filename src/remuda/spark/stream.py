@@ -69,11 +69,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(start)
         begun = numbers_of(start)
         end = self._goal or self._end()
-        rows: int | None = None
-        if isinstance(limit, ReadMaxRows):
-            rows = limit.max_rows
-        elif isinstance(limit, ReadMaxBytes):
-            rows = self._rows_in(limit.max_bytes, begun)
+        rows = self._most(limit, begun)
         if rows is not None:
             end = {name: min(number, self._log.after(_TABLES[name], begun[name], rows)) for name, number in end.items()}
         reached = {name: max(number, begun[name]) for name, number in end.items()}
@@ -155,6 +151,16 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gaps = losses(self._log.gaps(_TABLES[name], first, last), start.get(f"{name}{_BEGUN}", 0))
         report(shown(self._options.url), f"{name}s", gaps, fail=self._options.fail_on_loss)
         return sum(map(len, gaps))
+
+    def _most(self, limit: ReadLimit, at: dict[str, int]) -> int | None:
+        """How many rows a micro-batch may have. Spark hands on one limit; if both were asked for, the nearer counts."""
+        if isinstance(limit, ReadMaxBytes):
+            return self._rows_in(limit.max_bytes, at)
+        if not isinstance(limit, ReadMaxRows):
+            return None
+        most: int = limit.max_rows
+        size = self._options.max_bytes
+        return most if size is None else min(most, self._rows_in(size, at))
 
     def _rows_in(self, size: int, at: dict[str, int]) -> int:
         """How many rows from some numbers on have about so many bytes; one at least."""

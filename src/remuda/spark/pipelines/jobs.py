@@ -21,6 +21,7 @@ from pyspark.sql.utils import is_remote
 
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption, NotFound
+from remuda.model.texts import read_name
 from remuda.spark.checkpoints import check_checkpoint, is_begun, last_batch, offsets
 from remuda.spark.lake import LakeTable
 from remuda.spark.options import check_names, truth, whole_number
@@ -101,6 +102,7 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     def merge(rows: DataFrame, app: str, batch: int) -> None:
         _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
 
+    _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended by another log
     mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
     return _finish(place, partial(_follow, spark, place, "lifecycle", LIFECYCLE, merge))
 
@@ -168,6 +170,7 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     if "schema" in place.options:
         files = files.schema(place.options["schema"])
     if not place.continuous:
+        _check_batch(place)
         _publish_once(messages_of(files.load(source), order, drop=drop), place)
         return []
     for name in ("app", "batch"):
@@ -186,13 +189,15 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     """lake → back into queues (options where, to, app, batch)"""
     _once_only(place, "replay")
     where = _needed(place, "replay", "where")
+    to = read_name("to", place.options["to"]) if "to" in place.options else None
+    _check_batch(place)
     table = messages_table(place.lake)
     if not table.manifest().version and not is_begun(checkpoint_of(place.lake, "archive", MESSAGES)):
         raise NotFound(
             f"there is no archive in the lake {place.lake!r}; nothing was replayed. Check the path, or make one: "
             f"remuda pipeline run archive {shown(place.url)} --lake {place.lake}"
         )
-    _publish_once(replayed(table.read(spark).where(where), place.options.get("to")), place)
+    _publish_once(replayed(table.read(spark).where(where), to), place)
     return []
 
 
@@ -256,7 +261,7 @@ def lake_table(lake: str, name: str) -> LakeTable:
         MESSAGES: messages_table, EVENTS: events_table, LIFECYCLE: lifecycle_table, "history": history_table,
         "metrics": metrics_table,
     }  # fmt: skip
-    other = re.fullmatch(r"metrics-([\d.e+]+)s", name) if isinstance(name, str) else None
+    other = re.fullmatch(r"metrics-([\d.]+)s", name) if isinstance(name, str) else None
     if other:
         made[name] = lambda lake: metrics_table(lake, f"{other[1]} seconds")
     if not isinstance(name, str) or name not in made:
@@ -277,7 +282,7 @@ def metrics_table(lake: str, window: str = DEFAULT_WINDOW) -> LakeTable:
             schema = schema.add(f"{name}_p{share}", DoubleType())
     schema = schema.add("rate", DoubleType()).add("date", DateType())
     seconds = window_seconds(window)
-    name = "metrics" if seconds == window_seconds(DEFAULT_WINDOW) else f"metrics-{seconds:g}s"
+    name = "metrics" if seconds == window_seconds(DEFAULT_WINDOW) else f"metrics-{seconds:.15g}s"
     return LakeTable(lake, name, schema, ("date",))
 
 
@@ -286,8 +291,7 @@ def checked(job: Job, *known: str) -> Job:
 
     @functools.wraps(job)
     def run(spark: SparkSession, place: Place) -> list[StreamingQuery]:
-        check_names(place.options, known)
-        return job(spark, place)
+        return job(spark, msgspec.structs.replace(place, options=check_names(place.options, known)))
 
     return run
 
@@ -317,12 +321,18 @@ def _follow(
     if (rows := whole_number(place.options, "maxRows", least=1)) is not None:
         stream = stream.option("maxRowsPerTrigger", rows)
     stream = stream.option("failOnDataLoss", truth(place.options, "failOnDataLoss", default=True))
+    checkpoint = _check_checkpoint(place, job, table)
+    return _start(stream.load(place.url), f"{job}-{table}", str(checkpoint), take, continuous=place.continuous)
+
+
+def _check_checkpoint(place: Place, job: str, table: str) -> Path:
+    """The checkpoint of a job, if it is one and of this log."""
     checkpoint = checkpoint_of(place.lake, job, table)
     if not is_remote():  # else it is the server's to look at
         check_checkpoint(checkpoint)
         if (done := last_batch(checkpoint)) is not None:
             check_log(place.url, table, offsets(checkpoint, done))
-    return _start(stream.load(place.url), f"{job}-{table}", str(checkpoint), take, continuous=place.continuous)
+    return checkpoint
 
 
 def _start(stream: DataFrame, name: str, checkpoint: str, take: Take, *, continuous: bool) -> StreamingQuery:
@@ -397,10 +407,17 @@ def _lost(table: LakeTable) -> Conflict:
 
 def _finish(place: Place, *begins: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
     """Start queries, and wait for them where they come to an end."""
-    queries = [_begun(begin) for begin in begins]
-    if not place.continuous:
-        for begin, query in zip(begins, queries, strict=True):
-            _await(query, begin)
+    queries: list[StreamingQuery] = []
+    try:
+        for begin in begins:
+            queries.append(_begun(begin))
+        if not place.continuous:
+            for begin, query in zip(begins, queries, strict=True):
+                _await(query, begin)
+    except BaseException:
+        for query in queries:
+            query.stop()  # or it would go on, and be in the way of the next try
+        raise
     return queries
 
 
@@ -426,6 +443,11 @@ def _await(query: StreamingQuery, begin: Callable[[], StreamingQuery]) -> None:
             if not left or _TOO_BUSY not in str(error):
                 raise
         query = _begun(begin)
+
+
+def _check_batch(place: Place) -> None:
+    if "batch" in place.options and "app" not in place.options:
+        raise InvalidOption("batch is the number of a batch of an application: give app too, or leave batch out")
 
 
 def _publish_once(rows: DataFrame, place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,10 @@ from remuda.model.records import MOVED
 from remuda.model.state import PARKED, State
 
 PERCENTILES: Final = (0.5, 0.95, 0.99)
+_WINDOW: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(second|minute|hour|day)s?\s*", re.ASCII)
+_UNITS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_SHORTEST: Final = 0.001
+_LONGEST: Final = 36_525 * 86400
 COUNTS: Final = ("published", "succeeded", "retried", "dead", "moved", "unchanged", "waiting")
 
 
@@ -37,12 +42,12 @@ def metrics(lives: DataFrame, window: str = "1 minute") -> DataFrame:
 
 def window_start(window: str) -> Column:
     """When the window began in which a message was published."""
-    return F.window("created", window).start
+    return F.window("created", f"{_micros(window)} microseconds").start
 
 
 def spans(starts: Sequence[int], window: str, most: int = 8) -> list[tuple[int, int]]:
     """Windows that begin at these times, in order, as few spans of time: from one time to before another (in µs)."""
-    length = round(window_seconds(window) * 1_000_000)
+    length = _micros(window)
     found: list[tuple[int, int]] = []
     for start in starts:
         if found and found[-1][1] >= start:
@@ -132,11 +137,15 @@ def _percentiles(name: str, value: Column) -> list[Column]:
 
 def window_seconds(window: str) -> float:
     """Seconds of a window such as `1 minute`."""
-    count, _, unit = window.strip().partition(" ")
-    seconds = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
-    try:
-        return float(count) * seconds[unit.strip().rstrip("s")]
-    except (KeyError, ValueError):
+    match = _WINDOW.fullmatch(window)
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not _SHORTEST <= seconds <= _LONGEST:
         raise InvalidOption(
-            f"a window is a number of seconds, minutes, hours or days, such as '5 minutes', not {window!r}"
-        ) from None
+            "a window is a number of seconds, minutes, hours or days, such as '5 minutes', a millisecond at least and "
+            f"100 years at most, not {window!r}"
+        )
+    return seconds
+
+
+def _micros(window: str) -> int:
+    return round(window_seconds(window) * 1_000_000)

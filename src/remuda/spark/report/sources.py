@@ -78,7 +78,7 @@ class LakeLives:
             raise NotFound(
                 f"there is no table of lives in {lake!r}; make it: remuda pipeline run lifecycle DIR --lake {lake}"
             )
-        self._bytes = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+        self._bytes = sum((folder / file.path).stat().st_size for file in lifecycle_table(lake).manifest().files)
 
     @property
     def empty(self) -> bool:
