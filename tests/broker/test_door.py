@@ -455,3 +455,24 @@ def test_the_name_of_a_queue_may_be_an_enums_member(broker: EmbeddedBroker) -> N
     broker.publish(Message("x", b"1"), queue=Name.WORK)
     assert [info.name for info in broker.queues()] == ["work"]
     assert len(broker.waiting("work")) == 1
+
+
+class DerivedText(str):
+    """As NumPy's texts are, or those that a template engine calls safe."""
+
+
+class DerivedBytes(bytes): ...
+
+
+def test_texts_of_derived_types_are_texts() -> None:
+    """M2: wherever one may stand. What the log cannot write would stop the broker."""
+    text = DerivedText("derived")
+    with open_broker("memory://") as broker:
+        for field in ("id", "object", "key", "mime_type", "name"):
+            broker.publish(Message(**{"name": "x", "body": b"", field: text}))
+        broker.publish([Message("x", b"", id=DerivedText("one")), Message(text, b"", topics=(text,))])
+        broker.publish(Messages(name=[text, "x"], bodies=[b"", b""], ids=[DerivedText("two"), "three"]))
+        broker.create_router("r", "headers", [Binding(queue=text, arguments={text: DerivedBytes(b"x"), "y": text})])
+        broker.route("r", Message("x", b"", headers={text: text}))
+        for id in ("derived", "one", "two"):
+            assert type(broker.message(id).message.id) is str

@@ -220,3 +220,37 @@ def test_msgpack_end_to_end() -> None:
         test.publish("x", value, callback="answer")
         test.run()
     assert seen == [(value, "application/msgpack")]
+
+
+class Text(str): ...
+
+
+class Number(int): ...
+
+
+class Measure(float): ...
+
+
+class Index:
+    """A whole number that is not derived from `int`, as NumPy's are."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_what_is_derived_from_texts_and_numbers_is_written_as_such(encoding: str) -> None:
+    """M1"""
+    plain: list[Any] = ["a", 7, 1.5, 3, {"b": [2]}]
+    derived: list[Any] = [Text("a"), Number(7), Measure(1.5), Index(), {Text("b"): [Number(2)]}]
+    assert [bodies.encode(one, encoding) for one in derived] == [bodies.encode(one, encoding) for one in plain]
+    with pytest.raises(InvalidMessage, match="NaN"):
+        bodies.encode(Measure("nan"))
+
+
+def test_a_message_may_have_an_id_of_a_derived_type() -> None:
+    """M4, B20"""
+    with Bus() as bus:
+        assert bus.publish("x", 1, id=Text("order-1")) == "order-1"
+        assert bus.publish("x", 1, unique=Text("order-2")) == "order-2"
+        assert bus.status("order-1").word == "waiting"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import getpass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remuda import Bus, NotInterested, Reject
+from remuda import Bus, NotInterested, NotNow, Reject
 from remuda.bus.testing import TestBus
 from remuda.model.errors import InvalidOption, NotFound
 from tests.bus.kit import events, state
@@ -229,6 +230,41 @@ class TestRetriesAndFilters:
             assert bus.clear("q", reason="nothing has it") == 0
             assert test.queue("q").size == 1
             assert bus.clear("q") == 1
+
+    @pytest.mark.parametrize("place", ["memory://", "directory"])
+    def test_clear_chooses_among_many_at_once(self, place: str, tmp_path: Path) -> None:
+        """B15: the log is read once, not for each message, and the same are found."""
+        bus = Bus(place if "://" in place else tmp_path / place)
+        failing = {1, 2, 500}
+
+        @bus.subscribe("a", "b", queue="q", retry=["1h"])
+        def handle(body: int) -> None:
+            if body in failing:
+                raise KeyError("odd" if body % 2 else "even")
+            raise NotNow("later", after="1h")
+
+        with bus:
+            bus.publish_many("a", range(400))
+            bus.publish_many("b", range(400, 800))
+            bus.run(until_idle=True, timeout="60s")
+            assert bus.broker.queue("q").delayed == 800
+            calls = []
+            ask = bus.broker.message
+            bus.broker.message = calls.append  # type: ignore[method-assign, assignment]
+            assert bus.clear("q", topic="a", reason="odd") == 1
+            assert bus.clear("q", reason="even") == 2
+            assert bus.clear("q", topic="b", reason="even") == 0
+            assert bus.clear("q", topic="b") == 399
+            assert calls == []
+            bus.broker.message = ask  # type: ignore[method-assign]
+            assert bus.clear("q", reason="later") == 398
+            assert sorted(letter.body for letter in bus.dead_letters("q", reason="cleared", limit=3)) != []
+
+    @pytest.mark.parametrize("filters", [{"topic": 5}, {"reason": 5}, {"since": "now"}, {"until": "now"}])
+    def test_clear_refuses_wrong_filters(self, filters: Any) -> None:
+        """B15"""
+        with Bus() as bus, pytest.raises(InvalidOption, match=next(iter(filters))):
+            bus.clear("q", **filters)
 
     @pytest.mark.parametrize("filters", [{"reason": 5}, {"since": "now"}, {"states": "Z"}, {"states": 5}])
     def test_wrong_filters_are_refused(self, filters: Any) -> None:

@@ -464,8 +464,10 @@ def binding(router: str, given: Binding) -> Binding:
 def _argument(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return read_text(f"a binding's argument {shown(name)}", value)
-    if value is None or isinstance(value, bool | bytes):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, bytes):
+        return bytes(value)
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
         return int(value)
     if isinstance(value, float) and isfinite(value):

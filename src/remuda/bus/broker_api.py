@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
 from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.opening import check_opening, open_broker
 from remuda.broker.options import BrokerKwargs
 from remuda.broker.port import Broker, RunLedger
 from remuda.broker.threads import EmbeddedBroker
-from remuda.model.document import Document
 from remuda.model.filters import MessageFilter
 from remuda.model.results import Health, QueueInfo
 from remuda.model.results import ParkedMessage as Parked
@@ -33,7 +30,6 @@ __all__ = [
     "RunLedger",
     "Settlement",
     "check_opening",
-    "clear_waiting",
     "end_message",
     "in_hand",
     "move_waiting",
@@ -64,13 +60,6 @@ def outcome_of(settled: Settlement) -> Outcome:
 def end_message(broker: Broker, queue: str, offset: int, reason: str, who: str | None) -> bool:
     """End one message that waits in a queue, or for its time; False if it is in flight or has ended."""
     return bool(broker.clear(queue, offsets=[(offset, 1)], reason=reason, who=who))
-
-
-def clear_waiting(broker: Broker, queue: str, wanted: Callable[[Document], bool], who: str | None) -> int:
-    """End the messages of a queue that wait, or wait for their time, and that are wanted."""
-    offsets = [offset for first, count in broker.waiting(queue) for offset in range(first, first + count)]
-    chosen = [(offset, 1) for offset in offsets if wanted(broker.message(offset))]
-    return broker.clear(queue, offsets=chosen, who=who) if chosen else 0
 
 
 def reprocess_retries(broker: Broker, queue: str, chosen: MessageFilter, who: str | None) -> int:

@@ -17,7 +17,6 @@ from remuda.bus.broker_api import (
     BrokerKwargs,
     Clock,
     check_opening,
-    clear_waiting,
     open_broker,
     reprocess_retries,
     steady_clock,
@@ -50,7 +49,7 @@ from remuda.bus.health import BusHealth, bus_health
 from remuda.bus.publishing import bodies, tracking
 from remuda.bus.publishing.calls import Calls
 from remuda.bus.publishing.checks import Moment
-from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter, waiting_filter
+from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter
 from remuda.bus.publishing.options import (
     BatchKwargs,
     CallKwargs,
@@ -64,6 +63,7 @@ from remuda.bus.publishing.publisher import Publisher
 from remuda.bus.publishing.sending import Sending
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.bus.publishing.tracking import MessageStatus
+from remuda.bus.publishing.waiting import clear_waiting, waiting_filter
 from remuda.bus.scheduling.cron import Cron
 from remuda.bus.scheduling.runs import Schedules
 from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule, topic_of
@@ -597,11 +597,11 @@ class Bus:
         """End all waiting messages of a queue, or those that match `topic`, `since` and `until` (when they were
         published) and `reason` (of the last failure). They become dead letters, and can be reprocessed."""
         name, who = self._queue_name(queue), who or self._who()
-        if topic is None and reason is None and since is None and until is None:
+        wanted = waiting_filter(topic, reason, since, until)
+        if wanted is None:
             return self.broker.clear(name, who=who)
-        wanted = waiting_filter(
-            name, None if topic is None else self.prefix + topic, reason, message_filter(since=since, until=until)
-        )
+        if self.prefix and wanted.topic is not None:
+            wanted = msgspec.structs.replace(wanted, topic=self.prefix + wanted.topic)
         return clear_waiting(self.broker, name, wanted, who)
 
     # Inside

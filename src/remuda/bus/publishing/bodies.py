@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -135,14 +136,21 @@ def _decoder(kind: Any, wanted: Any) -> Callable[[bytes], Any]:
 
 
 def _plain(value: Any) -> Any:
-    if _is_model(type(value)):
-        return value.model_dump(mode="json")
-    raise NotImplementedError(f"{type(value).__name__} is unknown")
+    return value.model_dump(mode="json") if _is_model(type(value)) else _base_value(value)
 
 
 def _plain_binary(value: Any) -> Any:
-    if _is_model(type(value)):
-        return value.model_dump(mode="python")
+    return value.model_dump(mode="python") if _is_model(type(value)) else _base_value(value)
+
+
+def _base_value(value: Any) -> Any:
+    """What a value of a type derived from texts or numbers is, such as NumPy's."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if hasattr(type(value), "__index__"):
+        return operator.index(value)
     raise NotImplementedError(f"{type(value).__name__} is unknown")
 
 

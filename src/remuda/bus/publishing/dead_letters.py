@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypedDict
 
 import msgspec
@@ -75,20 +74,3 @@ def message_filter(
         except (TypeError, ValueError):
             raise InvalidOption(f"states must be letters of E, I and N, not {states!r}") from None
     return chosen
-
-
-def waiting_filter(
-    queue: str, topic: str | None, reason: str | None, published: MessageFilter
-) -> Callable[[Document], bool]:
-    """A filter for waiting messages: by topic, by the reason of the last failure, by time of publishing."""
-
-    def wanted(document: Document) -> bool:
-        reasons = [view.reason or "" for view in document.queues if view.queue == queue]
-        return (
-            (topic is None or document.message.name == topic)
-            and (reason is None or any(reason in text for text in reasons))
-            and published.since <= document.created
-            and (published.until is None or document.created < published.until)
-        )
-
-    return wanted

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from remuda.bus.publishing.waiting import WaitingFilter
 from remuda.model.errors import InvalidOption
 from remuda.model.filters import MessageFilter
 from remuda.model.state import PARKED, State
@@ -22,7 +23,7 @@ from remuda.server.http.search import MAX_PAGE
 from remuda.server.http.service import ANSWERS, chosen_offsets, seconds
 from remuda.server.http.stream import LogStream, Streams
 from remuda.server.http.users import Role
-from remuda.server.http.values import Query, QueueDetail, WaitingFilter
+from remuda.server.http.values import Query, QueueDetail
 
 MAX_BATCH: Final = 100_000
 _one = msgspec.json.Decoder(wire.NewMessage)

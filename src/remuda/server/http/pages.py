@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from remuda.bus.publishing.waiting import WaitingFilter
 from remuda.model.errors import InvalidOption
 from remuda.model.filters import MessageFilter
 from remuda.model.state import PARKED
@@ -27,7 +28,7 @@ from remuda.server.http.pageset import Form, PageSet, error_page, in_thread
 from remuda.server.http.problems import Problem
 from remuda.server.http.render import HERE, page
 from remuda.server.http.service import MessagingService
-from remuda.server.http.values import MessageRow, Query, QueueSummary, WaitingFilter
+from remuda.server.http.values import MessageRow, Query, QueueSummary
 
 T = TypeVar("T")
 _log = logging.getLogger("remuda.server")

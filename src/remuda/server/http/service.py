@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from remuda.broker.delivery import AsyncDelivery
 from remuda.broker.port import Broker
-from remuda.bus.broker_api import clear_waiting, reprocess_retries
+from remuda.bus.broker_api import reprocess_retries
 from remuda.bus.bus import Bus
 from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import check_headers, check_target
-from remuda.bus.publishing.dead_letters import message_filter, waiting_filter
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES, UNROUTED
+from remuda.bus.publishing.waiting import WaitingFilter, clear_waiting
 from remuda.model.durations import SECOND, Duration, micros, text
 from remuda.model.errors import (
     BrokerClosed,
@@ -53,7 +53,6 @@ from remuda.server.http.values import (
     Query,
     QueueDetail,
     QueueSummary,
-    WaitingFilter,
 )
 
 T = TypeVar("T")
@@ -164,9 +163,7 @@ class MessagingService:
             _audit.info("%s clears queue %s", who, name)
             return self.broker.ask(lambda broker: broker.clear(name, who=who))
         _audit.info("%s clears messages of queue %s: %s", who, name, _told(chosen))
-        published = message_filter(since=chosen.since, until=chosen.until)
-        wanted = waiting_filter(name, chosen.topic, chosen.reason, published)
-        return self.broker.ask(lambda broker: clear_waiting(broker, name, wanted, who))
+        return self.broker.ask(lambda broker: clear_waiting(broker, name, chosen, who))
 
     def _summary(self, info: QueueInfo) -> QueueSummary:
         published, done, failed = self.broker.rates.per_second(info.name)

@@ -135,14 +135,3 @@ class Group(msgspec.Struct, frozen=True, rename="camel"):
     first: int
     last: int
     offsets: list[int]
-
-
-class WaitingFilter(msgspec.Struct, frozen=True):
-    """Which of the messages that wait in a queue: all words given must hold; without any, all of them."""
-
-    topic: str | None = None
-    reason: str | None = None
-    """Part of the reason of their last failure."""
-    since: int | None = None
-    """Published at or after this time."""
-    until: int | None = None

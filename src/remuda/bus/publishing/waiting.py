@@ -1,0 +1,115 @@
+"""Choosing among the messages that wait in a queue, and ending those (B15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from remuda.bus.broker_api import Broker, EmbeddedBroker
+from remuda.bus.publishing.checks import Moment, moment
+from remuda.model.errors import InvalidOption, NotAllowed
+from remuda.model.extras import has_arrow
+from remuda.model.messages import cell
+from remuda.model.state import State
+
+_FEW: Final = 200
+"""So many messages are looked up one by one. For more the log is read once, from the first of them on."""
+_ANEW: Final = frozenset({State.QUEUED, State.SUCCESS, State.KICKED, State.COMPLETED})
+
+
+class WaitingFilter(msgspec.Struct, frozen=True):
+    """Which messages: by topic, by part of the reason of their last failure, by when they were published."""
+
+    topic: str | None = None
+    reason: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def fits(self, topic: str, created: int) -> bool:
+        return (
+            (self.topic is None or topic == self.topic)
+            and (self.since is None or created >= self.since)
+            and (self.until is None or created < self.until)
+        )
+
+    def fits_reason(self, reason: str | None) -> bool:
+        return self.reason is None or self.reason in (reason or "")
+
+
+def waiting_filter(
+    topic: str | None, reason: str | None, since: Moment | None, until: Moment | None
+) -> WaitingFilter | None:
+    """A filter as people write it; None where nothing is named."""
+    for name, text in (("topic", topic), ("reason", reason)):
+        if text is not None and not isinstance(text, str):
+            raise InvalidOption(f"{name} must be a text, not {text!r}")
+    if topic is None and reason is None and since is None and until is None:
+        return None
+    return WaitingFilter(
+        topic,
+        reason,
+        None if since is None else moment("since", since),
+        None if until is None else moment("until", until),
+    )
+
+
+def clear_waiting(broker: Broker, queue: str, wanted: WaitingFilter, who: str | None) -> int:
+    """End the messages of a queue that wait, or wait for their time, and that are wanted."""
+    offsets = [offset for first, count in broker.waiting(queue) for offset in range(first, first + count)]
+    chosen = _runs(sorted(_chosen(broker, queue, offsets, wanted)))
+    return broker.clear(queue, offsets=chosen, who=who) if chosen else 0
+
+
+def _runs(offsets: list[int]) -> list[tuple[int, int]]:
+    """Offsets in order as runs of `(first, count)`."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and sum(runs[-1]) == offset:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((offset, 1))
+    return runs
+
+
+def _chosen(broker: Broker, queue: str, offsets: list[int], wanted: WaitingFilter) -> list[int]:
+    if len(offsets) > _FEW and isinstance(broker, EmbeddedBroker) and has_arrow():
+        try:
+            return _by_reading(broker, queue, offsets, wanted)
+        except NotAllowed:
+            pass  # who may not read the whole log may still ask for single messages
+    return list(_one_by_one(broker, queue, offsets, wanted))
+
+
+def _one_by_one(broker: Broker, queue: str, offsets: list[int], wanted: WaitingFilter) -> Iterator[int]:
+    for offset in offsets:
+        document = broker.message(offset)
+        reasons = [view.reason for view in document.queues if view.queue == queue]
+        if wanted.fits(document.message.name, document.created) and any(map(wanted.fits_reason, reasons)):
+            yield offset
+
+
+def _by_reading(broker: EmbeddedBroker, queue: str, offsets: list[int], wanted: WaitingFilter) -> list[int]:
+    """As one by one, where each look-up would read much of what the others read."""
+    spectator = broker.spectate()
+    left, last = set(offsets), max(offsets)
+    found: dict[int, str | None] = {}
+    oldest: int | None = None
+    for record in spectator.messages(min(offsets)):
+        if record.first > last:
+            break
+        for row in range(len(record)):
+            offset = record.first + row
+            if offset in left and wanted.fits(cell(record.messages.name, row), record.created):
+                found[offset] = None
+                oldest = record.created if oldest is None else min(oldest, record.created)
+    if wanted.reason is None or oldest is None:
+        return list(found)
+    for events in spectator.events(since=oldest):
+        for event in events.rows:
+            if event.queue == queue:
+                for offset in range(event.first, event.first + event.count):
+                    if offset in found:
+                        found[offset] = event.reason or (None if event.state in _ANEW else found[offset])
+    return [offset for offset, reason in found.items() if wanted.fits_reason(reason)]
