@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from remuda import native
 from remuda.log.disk import DirectoryDisk
 from remuda.log.frames import Frame, scan
 from remuda.log.segments import HEADER_BYTES, parse_tail
@@ -123,7 +124,8 @@ with open_broker(directory, sync="os", shared=False) as broker:
 
 
 def run(script: str, way: str, built: str, directory: Path) -> Any:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    sources = Path(native.__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(ROOT)])}
     environment.pop("REMUDA_PURE", None)
     done = subprocess.run(
         [sys.executable, "-c", script, built if way == "in C" else "", directory],

@@ -23,6 +23,7 @@ SIMULATION: Final = "tests/simulation/test_simulation.py::test_no_seed_breaks_th
 STALLS: Final = "tests/faults/test_stalls.py"
 DISPLACED: Final = "tests/faults/test_displaced.py"
 INTERRUPTS: Final = "tests/faults/test_interrupts.py"
+SHORT_WAY: Final = "tests/faults/test_short_way.py"
 
 MUTANTS: Final = (
     Mutant(
@@ -276,6 +277,86 @@ MUTANTS: Final = (
         "                self.engine.log.abandon(error)\n                self._fail(error)\n            raise\n",
         "                pass\n            raise\n",
         f"{INTERRUPTS}::test_l2_an_interrupt_beside_the_write_itself_is_told_to_everyone_who_waits",
+    ),
+    Mutant(
+        "a half-changed broker that a second interrupt keeps going",
+        "broker/embedded/keeping.py",
+        "        self.engine.log.abandon(error)\n        self._fail(error)\n        _log.error(",
+        "        _log.error(",
+        f"{INTERRUPTS}::test_l2_a_second_interrupt_does_not_keep_a_broker_from_stopping",
+    ),
+    Mutant(
+        "names that a killed process did not sync are taken for kept",
+        "log/directory.py",
+        "                if folder.is_dir():\n                    sync_folder(folder)\n",
+        "                pass\n",
+        "tests/log/test_real_disk.py::"
+        "test_l2_l5_what_a_killed_process_did_not_sync_is_synced_before_anything_builds_on_it",
+    ),
+    Mutant(
+        "a short way that stays open over a sync, and leaves the next sync nothing to do",
+        "log/tail.py",
+        "        self._forget_current()\n        while self._unsynced:\n",
+        "        while self._unsynced:\n",
+        f"{SHORT_WAY}::test_l2_with_sync_always_a_single_message_and_its_answer_are_synced_before_they_count",
+    ),
+    Mutant(
+        "a short way in C that leaves out the sync",
+        "native/entrance.c",
+        "        (durable && self->syncs) || self->replicates",
+        "        self->replicates",
+        f"{SHORT_WAY}::test_l2_with_sync_always_a_single_message_and_its_answer_are_synced_before_they_count",
+    ),
+    Mutant(
+        "a short way in C to a directory that another process has",
+        "native/entrance.c",
+        " > self->fence_until)\n",
+        " < 0)\n",
+        f"{SHORT_WAY}::test_l7_a_directory_that_was_taken_over_is_not_written_to_by_the_short_way",
+    ),
+    Mutant(
+        "a frame that counts in C when the disk took a part of it",
+        "native/tail.c",
+        "written(self, (size_t)step.size) != step.size",
+        "written(self, (size_t)step.size) < 0",
+        f"{SHORT_WAY}::test_l7_a_frame_of_which_the_disk_takes_a_part_does_not_count_until_it_takes_the_rest",
+    ),
+    Mutant(
+        "a record that overtakes in C what is pending",
+        "native/tail.c",
+        "before != self->byte || make_frame",
+        "make_frame",
+        "tests/log/test_native.py::test_l2_both_ways_write_the_same",
+    ),
+    Mutant(
+        "a checksum in C that is one byte short",
+        "native/tail.c",
+        "frame + HEADER, length);",
+        "frame + HEADER, length - 1);",
+        "tests/log/test_native.py::test_l2_both_ways_write_the_same",
+    ),
+    Mutant(
+        "a lease that is not looked at in C",
+        "native/ranges.c",
+        "memcmp(wanted, numbers, sizeof wanted)",
+        "memcmp(wanted, numbers, 2 * sizeof *wanted)",
+        "tests/log/test_twins.py::test_random_operations_do_the_same_in_both_languages",
+    ),
+    Mutant(
+        "a consumer in C who settles what another has",
+        "native/air.c",
+        "        if (!same)\n",
+        "        if (same < 0)\n",
+        "tests/log/test_twins.py::test_random_operations_do_the_same_in_both_languages",
+    ),
+    Mutant(
+        "a record in C that counts before all that can fail is done",
+        "native/tail.c",
+        "    if (frame != NULL && note(self, args[1], step.kind, self->byte) < 0)\n        Py_CLEAR(frame);\n"
+        "    if (frame != NULL)\n        go_on(self, &step);\n",
+        "    go_on(self, &step);\n    if (frame != NULL && note(self, args[1], step.kind, self->byte) < 0)\n"
+        "        Py_CLEAR(frame);\n",
+        "tests/log/test_native_errors.py::test_l2_memory_that_runs_out_anywhere_leaves_the_log_as_it_was",
     ),
 )
 

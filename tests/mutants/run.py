@@ -27,6 +27,17 @@ def plant(mutant: Mutant, sources: Path) -> None:
     if text.count(mutant.old) != 1:
         raise Misplanted(f"{mutant.name}: its text stands {text.count(mutant.old)} times in {mutant.file}, not once")
     path.write_text(text.replace(mutant.old, mutant.new), "utf-8")
+    if path.suffix in (".c", ".h"):
+        _compile(mutant, path.parent)
+
+
+def _compile(mutant: Mutant, folder: Path) -> None:
+    script = "import sys, pathlib, hatch_build; print(len(hatch_build.build(*2 * [pathlib.Path(sys.argv[1])])))"
+    built = subprocess.run(
+        [sys.executable, "-c", script, folder], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    if built.stdout.strip() != str(len(list(folder.glob("*.c")))):
+        raise Misplanted(f"{mutant.name}: it cannot be compiled: {built.stderr[-2000:]}")
 
 
 def is_found(mutant: Mutant) -> bool:

@@ -23,7 +23,8 @@ def test_there_are_twenty_and_each_has_a_name_of_its_own() -> None:
 def test_each_can_be_planted(mutant: Mutant) -> None:
     text = (SOURCES / "remuda" / mutant.file).read_text("utf-8")
     assert text.count(mutant.old) == 1
-    compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
+    if mutant.file.endswith(".py"):
+        compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
     path, _, test = mutant.test.partition("::")
     assert f"def {test}" in (ROOT / path).read_text("utf-8")
 

@@ -89,7 +89,7 @@ class PlainEntrance:
                         if struck is error:
                             return pending
                         break
-                raise struck
+                raise struck  # noqa: B904 - mostly it is the error itself, with its own cause
             finally:
                 self._holder = None
 
