@@ -144,3 +144,30 @@ def test_who_waits_for_an_answer_does_not_spin(monkeypatch: pytest.MonkeyPatch) 
         for thread in threads:
             thread.join(LIMIT)
         assert sorted(opened) == [1, 2]
+
+
+def test_a_connection_that_two_close_at_once_is_closed_once() -> None:
+    """A file number that is closed twice may belong to somebody else by then."""
+    for _ in range(20):
+        with ForgetfulBroker() as broker:
+            connection = Connection(broker.url).open()
+            errors: list[BaseException] = []
+            together = threading.Barrier(4)
+
+            def close(
+                connection: Connection = connection,
+                errors: list[BaseException] = errors,
+                together: threading.Barrier = together,
+            ) -> None:
+                together.wait()
+                try:
+                    connection.close()
+                except BaseException as error:
+                    errors.append(error)
+
+            closing = [threading.Thread(target=close) for _ in range(4)]
+            for thread in closing:
+                thread.start()
+            for thread in closing:
+                thread.join()
+            assert not errors

@@ -91,7 +91,7 @@ def test_config_says_where_settings_come_from(remuda: Remuda, folder: Path, monk
     ("arguments", "words"),
     [
         (["queues", "nowhere"], "there is no directory 'nowhere'; nothing was created"),
-        (["queues", "amqp://127.0.0.1"], "is not a directory"),
+        (["top", "amqp://127.0.0.1"], "is not a directory"),
         (["messages", "data", "nope"], "there is no queue 'nope'; the queues are: "),
         (["messages", "data", "ship", "--state", "odd"], "--state must be one of waiting"),
         (["message", "data", "nope"], "there is no message 'nope'"),

@@ -75,7 +75,7 @@ def test_u3_what_is_not_there_is_said_in_one_line(remuda: Remuda, written: Writt
     said = remuda("log", "tail", "amqp://me:secret@127.0.0.1:1/", code=1).err
     assert "no connection" in said
     assert "secret" not in said
-    assert "is not a directory" in remuda("queues", written.url, code=1).err
+    assert "is not a directory" in remuda("top", written.url, code=1).err
 
 
 def test_u3_schedules_on_rabbitmq(remuda: Remuda, clean_url: str) -> None:

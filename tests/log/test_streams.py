@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import remuda
+from remuda.amqp.confirms import Receipt
 from remuda.amqp.connection import Connection
 from remuda.amqp.consumer import Consumer
 from remuda.amqp.delivery import Delivery
@@ -505,6 +506,33 @@ def test_l1_an_end_does_not_wait_long_for_a_silent_broker(
             writer.close(patience)
         assert time.monotonic() - began < patience / 10
     assert "kept" in [id for _, id in rows_of(open_event_log(url))]
+
+
+def test_l1_an_end_does_not_wait_long_for_a_broker_that_takes_nothing_in(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is low on memory: nothing is on its way then, so nothing on its way tells how long that has been."""
+    monkeypatch.setattr(writers, "_STALLED", 0.2)
+    monkeypatch.setattr(writers, "_FAREWELL", 0.2)
+    patience = 300.0
+    writer = StreamWriter(url, timeout=patience)
+    connection = writer._connection
+
+    def blocked(entries: Sequence[tuple[int, bytes]]) -> Receipt:
+        while connection.failure is None:
+            time.sleep(0.01)
+        raise connection.failure
+
+    monkeypatch.setattr(writer, "_publish", blocked)
+    assert writer.trouble is None
+    writer.append([batch(["late"])])
+    while writer.trouble is None:
+        time.sleep(0.01)
+    assert "has confirmed nothing for" in writer.trouble
+    began = time.monotonic()
+    with pytest.raises(StorageError, match="did not confirm within"):
+        writer.close(patience)
+    assert time.monotonic() - began < patience / 10
 
 
 def test_l1_what_the_broker_does_not_take_holds_nothing_up(url: str, rabbit: RabbitNode) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 import remuda
+from remuda.amqp.channel import Channel
 from remuda.amqp.confirms import Outgoing
 from remuda.amqp.errors import ConnectFailed
 from remuda.amqp.properties import EMPTY
-from remuda.worker import Task, TaskMessage, Worker
+from remuda.model.errors import RemudaError
+from remuda.worker import Task, TaskMessage, Worker, WorkerConfig
 from remuda.worker.tasks import encode_task
 from tests.servers.faultproxy import FaultProxy
 from tests.servers.rabbitmq import RabbitNode
@@ -323,3 +325,63 @@ def test_the_broker_restarts_in_mid_load(quorum: Stage, rabbit: RabbitNode) -> N
             consumer.ack(batch)
         until(lambda: not problems(worker))
     assert len(seen) - total <= 2 * worker.config.prefetch
+
+
+def test_a_worker_that_waits_for_its_broker_can_be_stopped(tmp_path: Path, quorum: Stage) -> None:
+    """W7: SIGTERM ends it at once, not after the last attempt to connect."""
+    process = start(tmp_path, quorum, REMUDA_WORKER_URL="amqp://127.0.0.1:1/", REMUDA_WORKER_ATTEMPTS="100000")
+    lines = threading.Event()
+
+    def look() -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            for line in process.stderr:
+                if "trying again" in line:
+                    lines.set()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        assert lines.wait(100)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(100) == 0
+    finally:
+        process.kill()
+        process.wait()
+        looking.join()
+
+
+def test_who_starts_a_worker_that_is_stopped_meanwhile_is_told() -> None:
+    """W7: from another thread; and it cannot be stopped halfway."""
+    worker = Worker(WorkerConfig(url="amqp://127.0.0.1:1/", input_queue="in", attempts=100_000), lambda task: b"")
+    failures: list[RemudaError] = []
+
+    def begin() -> None:
+        try:
+            worker.start()
+        except RemudaError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    until(lambda: worker._intake.last_error)
+    worker.stop()
+    thread.join(100)
+    assert not thread.is_alive()
+    assert len(failures) == 1
+
+
+def test_a_stop_while_the_worker_begins_ends_it(quorum: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W7: it is connected, and its threads are not there yet."""
+    worker = Worker(quorum.config(), lambda task: b"")
+    declare = worker._declare
+
+    def stopped(channel: Channel) -> None:
+        declare(channel)
+        worker.stop()
+
+    monkeypatch.setattr(worker, "_declare", stopped)
+    worker.start()
+    worker.run()
+    assert worker.stopping
+    assert worker.failure is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 from typing import Final
 
 from remuda.keeping import keeping_interpreter
@@ -23,6 +24,7 @@ class Wakeup:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
+        self._closing = threading.Lock()
 
     def wake(self) -> None:
         if not self.awake:
@@ -38,8 +40,9 @@ class Wakeup:
             os.read(self.reader, 4096)
 
     def close(self) -> None:
-        """May be called again."""
-        if self._writer >= 0:
-            os.close(self.reader)
-            os.close(self._writer)
-            self.reader = self._writer = -1
+        """May be called again, also by two at once: a number that is closed twice may be somebody else's by then."""
+        with self._closing:
+            ends, self.reader, self._writer = (self.reader, self._writer), -1, -1
+        for end in ends:
+            if end >= 0:
+                os.close(end)

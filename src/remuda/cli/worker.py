@@ -30,6 +30,7 @@ def worker(
     import threading
 
     from remuda.bus.observing.logs import configure
+    from remuda.model.errors import RemudaError
 
     configure(as_json=log_json)
     running = _load(app, config)
@@ -38,18 +39,22 @@ def worker(
 
     def stop(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        if started.is_set():
-            grace = None if len(asked) == 1 else 0.0
-            threading.Thread(target=running.stop, args=(grace,), name="worker stop", daemon=True).start()
-        elif len(asked) > 1:
+        if len(asked) > 1 and not started.is_set():
             raise SystemExit(128 + number)
+        grace = None if len(asked) == 1 else 0.0
+        threading.Thread(target=running.stop, args=(grace,), name="worker stop", daemon=True).start()
 
     # Before it starts: it takes tasks from then on, and a signal meanwhile must not cut them short.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    running.start()
+    try:
+        running.start()
+    except RemudaError:
+        if not asked:
+            raise
+        return
     started.set()
-    if asked:
+    if asked and not running.stopping:  # it came before the worker could hear it
         running.stop()
     where = "" if running.health_port is None else f"; health on port {running.health_port}"
     logging.getLogger("remuda.worker").info("%s takes tasks from %s%s", app, running.config.input_queue, where)

@@ -80,6 +80,9 @@ class Worker:
         self._ended = threading.Event()
         self._work: queue.SimpleQueue[Input | None] = queue.SimpleQueue()
         self._started = self._running = False
+        self._connecting = True
+        self._patience = config.grace
+        self._guard = threading.Lock()
         self._consumer: Consumer | None = None
         self._health: HealthServer | None = None
         options = parse_url(config.url, attempts=config.attempts)
@@ -98,8 +101,7 @@ class Worker:
             raise Conflict("this worker was started before; make another one")
         self._started = True
         try:
-            self._intake.open()
-            self._results.open()
+            self._connect()
             results_channel = self._results.channel(confirms=True)
             self._declare(results_channel)
             self._intake_channel = self._intake.channel(prefetch=self.config.prefetch)
@@ -119,8 +121,12 @@ class Worker:
             self._threads.append(threading.Thread(target=self._do_work, name=f"worker task {number}", daemon=True))
         for thread in (self._publisher, *self._threads):
             thread.start()
-        self._running = True
+        with self._guard:
+            self._running = True
+            stopped = self._stopping.is_set()
         self._changed()
+        if stopped:
+            self._stop_aside(self._patience)
 
     def run(self) -> None:
         """Work until `stop` is called or the broker is lost for good."""
@@ -135,16 +141,40 @@ class Worker:
 
         After `grace` tasks that were not begun go back to the input queue, which does not count as a retry; tasks still
         running are told to abort, and the broker gives them out again. A task may stop its own worker: it is not waited
-        for then, and ends like the others.
+        for then, and ends like the others. Whoever is starting the worker is told that it was stopped, if it is not
+        yet connected; else it begins, and ends by itself.
         """
         patience = self.config.grace if grace is None else read_duration("grace", grace) / SECOND
         if not self._started or self._ended.is_set():
             return
-        self._stopping.set()
-        if threading.current_thread() in self._threads:
-            threading.Thread(target=self._stop, args=(patience,), name="worker end", daemon=True).start()
-        else:
-            self._stop(patience)
+        with self._guard:
+            self._stopping.set()
+            self._patience = patience
+            running, connecting = self._running, self._connecting
+        if running:
+            if threading.current_thread() in self._threads:
+                self._stop_aside(patience)
+            else:
+                self._stop(patience)
+        elif connecting:  # so that who starts it is told, also where the broker is down
+            self._intake.close()
+            self._results.close()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, or cannot go on."""
+        return self._stopping.is_set()
+
+    def _connect(self) -> None:
+        self._intake.open()
+        self._results.open()
+        with self._guard:
+            self._connecting = False
+            if self._stopping.is_set():
+                raise Conflict("the worker was stopped before it was connected")
+
+    def _stop_aside(self, patience: float) -> None:
+        threading.Thread(target=self._stop, args=(patience,), name="worker end", daemon=True).start()
 
     def _stop(self, patience: float) -> None:
         deadline = time.monotonic() + patience

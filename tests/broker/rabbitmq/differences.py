@@ -63,8 +63,9 @@ DOOR = (
 
 REFUSED = frozenset(
     {
-        "auto_destroy", "commit_when", "confirmations", "delay_between_messages", "expired_queue", "group",
-        "limit_exceeded", "message_limit", "message_timeout", "newest", "persistence", "type", "unique_ids",
+        "auto_destroy", "byte_limit", "commit_when", "confirmations", "delay_between_messages", "expired_queue",
+        "group", "limit_exceeded", "max_priority", "message_limit", "message_timeout", "newest", "persistence",
+        "single_active_consumer", "type", "unique_ids",
     }
 )  # fmt: skip
 """Features that are refused, as the tables of docs/rabbitmq.md say."""

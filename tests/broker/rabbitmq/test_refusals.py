@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remuda.broker.opening import open_broker
 from remuda.broker.port import Broker
-from remuda.model.errors import InvalidOption, Unsupported
+from remuda.model.errors import InvalidOption, QueueFull, Unsupported
 from remuda.model.message import Message
+from remuda.model.options import QueueOptions
 from remuda.model.routing import Binding
 from tests.broker.rabbitmq.differences import REFUSED
 
@@ -32,6 +34,8 @@ def broker(clean_url: str) -> Iterator[Broker]:
         ("auto_destroy", {"auto_destroy": "empty"}),
         ("auto_destroy", {"auto_destroy": "no-messages"}),
         ("expired_queue", {"expired_queue": "late", "message_limit": 3, "limit_exceeded": "delete-oldest"}),
+        ("expired_queue", {"expired_queue": "late", "byte_limit": 3, "limit_exceeded": "delete-oldest"}),
+        ("single_active_consumer", {"single_active_consumer": True}),
     ],
 )
 def test_options_are_refused_by_name(broker: Broker, feature: str, options: dict[str, Any]) -> None:
@@ -47,9 +51,56 @@ def test_options_are_refused_by_name(broker: Broker, feature: str, options: dict
     assert broker.queues() == []
 
 
+def test_q6_a_limit_of_bytes_is_rabbitmqs_own(broker: Broker) -> None:
+    """It counts the bodies of what waits; and says which limit it was."""
+    broker.create_queue("orders", type="pull", byte_limit=100)
+
+    def fill() -> None:
+        for _ in range(100):  # a quorum queue takes what is on its way at the moment when it becomes full
+            broker.publish(Message("orders", b"x" * 60), queue="orders")
+
+    with pytest.raises(QueueFull, match="'orders' holds as many messages as its byte_limit allows"):
+        fill()
+    broker.create_queue("newest", type="pull", byte_limit=100, limit_exceeded="delete-oldest")
+    for number in range(5):
+        broker.publish(Message("newest", b"%d" % number * 60), queue="newest")
+    delivery = broker.pull("newest", 10, timeout=60)
+    assert delivery is not None
+    assert delivery.bodies == [b"4" * 60]
+
+
+def test_q15_a_classic_queue_takes_no_higher_priority_than_its_own(clean_url: str) -> None:
+    """Messages of a higher one count as of this one, so they keep their order among themselves."""
+    with open_broker(clean_url + "?log=no&queue_type=classic") as broker:
+        broker.create_queue("orders", type="pull", max_priority=5)
+        for priority in (1, 5, 31, 9):
+            broker.publish(Message("orders", b"%d" % priority, priority=priority), queue="orders")
+        seen: list[bytes] = []
+        while len(seen) < 4:
+            delivery = broker.pull("orders", timeout=60)
+            assert delivery is not None
+            seen += delivery.bodies
+            delivery.ack()
+        assert seen == [b"5", b"31", b"9", b"1"]
+
+
+def test_every_option_of_a_queue_stands_in_the_table() -> None:
+    """What is taken and has no effect would be a lie."""
+    page = (Path(__file__).parents[3] / "docs" / "rabbitmq.md").read_text()
+    table = page[page.index("## Every option of a queue") : page.index("## Every verb")]
+    assert [name for name in QueueOptions.__struct_fields__ if f"`{name}`" not in table] == []
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"message_timeout": "1s"}, {"message_limit": 3}, {"persistence": "memory"}, {"auto_destroy": "no-consumers"}],
+    [
+        {"message_timeout": "1s"},
+        {"message_limit": 3},
+        {"byte_limit": 3},
+        {"max_priority": 3},
+        {"persistence": "memory"},
+        {"auto_destroy": "no-consumers"},
+    ],
 )
 def test_what_a_queue_was_made_with_cannot_be_changed(broker: Broker, change: dict[str, Any]) -> None:
     broker.create_queue("orders", type="pull")

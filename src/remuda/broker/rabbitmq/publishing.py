@@ -409,13 +409,16 @@ class Publication:
     def _full(self, row: int) -> Refused:
         queues = self._queues_of(row)
         limited = [
-            name
+            (name, limit)
             for name in queues
-            if (known := self._parent.definitions.queues.get(name)) is not None and known.options.message_limit
+            if (known := self._parent.definitions.queues.get(name)) is not None
+            for limit in ("message_limit", "byte_limit")
+            if getattr(known.options, limit)
         ]
         if limited:
+            name, limit = limited[0]
             return QueueFull(
-                f"queue {limited[0]!r} holds as many messages as its message_limit allows; it did not store the message"
+                f"queue {name!r} holds as many messages as its {limit} allows; it did not store the message"
                 + (", others of its queues may have" if len(queues) > 1 else "")
                 + ". Consume, or make a queue with limit_exceeded=delete-oldest"
             )

@@ -22,7 +22,10 @@ from remuda.model.options import (
 DEAD: Final = ".dead"
 """Behind a queue's name: the queue in which its dead letters wait for an operator."""
 
-FIXED: Final = ("message_timeout", "expired_queue", "message_limit", "limit_exceeded", "auto_destroy", "persistence")
+FIXED: Final = (
+    "message_timeout", "expired_queue", "message_limit", "byte_limit", "limit_exceeded", "auto_destroy", "persistence",
+    "max_priority",
+)  # fmt: skip
 """Options that are arguments of the queue, which RabbitMQ does not let anybody change."""
 
 UNUSED: Final = 60_000
@@ -58,8 +61,10 @@ def refuse(options: QueueOptions) -> None:
         raise _unsupported("confirmations", "other than 1", "each queue's message is answered once")
     if options.auto_destroy in (AutoDestroy.NO_MESSAGES, AutoDestroy.EMPTY):
         raise _unsupported("auto_destroy", options.auto_destroy, "no-consumers is possible")
-    evicts = bool(options.message_limit) and options.limit_exceeded is LimitExceeded.DELETE_OLDEST
-    if options.expired_queue is not None and evicts:
+    if options.single_active_consumer:
+        instead = "client_limit=1 takes one consumer, and refuses the next until it leaves"
+        raise _unsupported("single_active_consumer", "true", instead)
+    if options.expired_queue is not None and _evicts(options):
         instead = "a queue of RabbitMQ has one place for what expired and what was evicted"
         raise _unsupported("expired_queue", "together with limit_exceeded=delete-oldest", instead)
 
@@ -83,16 +88,19 @@ def native(
     kind = QueueKind.CLASSIC if options.persistence is Persistence.MEMORY else preferred
     arguments: dict[str, Any] = {"x-queue-type": kind.value}
     quorum = kind is QueueKind.QUORUM
-    evicts = bool(options.message_limit) and options.limit_exceeded is LimitExceeded.DELETE_OLDEST
+    evicts = _evicts(options)
+    highest = min(max_priority, options.max_priority)
     if quorum:
         # Since 4.0 a quorum queue drops what came back 20 times. How often is the bus's business.
         if version >= (4,):
             arguments["x-delivery-limit"] = -1
-    elif max_priority:
-        arguments["x-max-priority"] = max_priority
+    elif highest:
+        arguments["x-max-priority"] = highest
     if options.message_limit:
         arguments["x-max-length"] = options.message_limit
-    if quorum or options.message_limit:
+    if options.byte_limit:
+        arguments["x-max-length-bytes"] = options.byte_limit
+    if quorum or _is_limited(options):
         arguments["x-overflow"] = "drop-head" if evicts else "reject-publish"
     if options.message_timeout:
         arguments["x-message-ttl"] = -(-options.message_timeout // _MS)
@@ -116,7 +124,7 @@ def parking(kind: QueueKind, version: tuple[int, ...]) -> dict[str, Any]:
 
 def parks_natively(options: QueueOptions) -> bool:
     """Whether RabbitMQ itself may park messages of this queue, so that the place must be there from the beginning."""
-    return bool(options.message_timeout or options.message_limit) and options.persistence is Persistence.PERSISTENT
+    return bool(options.message_timeout or _is_limited(options)) and options.persistence is Persistence.PERSISTENT
 
 
 def version_of(server_properties: Mapping[str, Any]) -> tuple[int, ...]:
@@ -124,6 +132,14 @@ def version_of(server_properties: Mapping[str, Any]) -> tuple[int, ...]:
     text = str(server_properties.get("version", ""))
     parts = text.split("-")[0].split(".")
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else (3, 10)
+
+
+def _is_limited(options: QueueOptions) -> bool:
+    return bool(options.message_limit or options.byte_limit)
+
+
+def _evicts(options: QueueOptions) -> bool:
+    return _is_limited(options) and options.limit_exceeded is LimitExceeded.DELETE_OLDEST
 
 
 def _unsupported(option: str, value: str, instead: str) -> Unsupported:

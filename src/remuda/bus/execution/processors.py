@@ -79,9 +79,11 @@ class Processors:
         for name in sorted(bus.settings.unknown_queues(known)):
             _log.warning("a setting names the queue %s, which no handler here has", name)
         targets = [one.settings.failover for one in processors if one.settings.failover is not None]
-        declaring.warn_of_orphans(bus.broker, bus.url, mine, targets)
         bus.schedules.plan_all()
-        return Runner(processors, bus.broker, bus.deliver, loop)
+        runner = Runner(processors, bus.broker, bus.deliver, loop)
+        # Once handlers are at work: a broker with many queues takes its time to tell of all of them.
+        runner.on_started = lambda: declaring.warn_of_orphans(bus.broker, bus.url, mine, targets)
+        return runner
 
     def _processor(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,7 +15,7 @@ from remuda.bus.execution.threads import ThreadWorkerPool
 from remuda.bus.execution.watchdog import Watchdog
 from remuda.bus.execution.worker_pool import WorkerPool
 from remuda.bus.handlers.handler import ExecutorKind
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.errors import BrokerClosed, InvalidOption, RemudaError
 from remuda.model.messages import Messages
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Runner:
         self._ended = threading.Event()
         self._guard = threading.Lock()
         self._clean = True
+        self.on_started: Callable[[], None] = lambda: None
         self.running = False
 
     def __repr__(self) -> str:
@@ -57,6 +59,8 @@ class Runner:
         try:
             for pool in self._pools:
                 pool.start()
+            with contextlib.suppress(BrokerClosed):  # a handler may have ended the bus by now
+                self.on_started()
         except Exception:
             self.stop(0)
             raise

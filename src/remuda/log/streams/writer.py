@@ -73,7 +73,6 @@ class _Sent(NamedTuple):
     records: int
     """How many records are kept, counted from the first, once these are."""
     receipt: Receipt | None
-    since: float
 
 
 class StreamWriter:
@@ -115,6 +114,7 @@ class StreamWriter:
         self._size = 0
         self._appended = self._taken = self._kept = 0
         self._hurry = 0
+        self._still_since = 0.0
         self._sent: deque[_Sent] = deque()
         self._closing = False
         self._failure: BaseException | None = None
@@ -157,6 +157,8 @@ class StreamWriter:
             if not self._changed.wait_for(lambda: self._over() or self._size < _BUFFER, patience):
                 return False
             self._check()
+            if self._kept == self._appended:
+                self._still_since = time.monotonic()
             self._parts += parts
             self._size += size
             self._appended += len(parts)
@@ -240,8 +242,9 @@ class StreamWriter:
     # Behind the door.
 
     def _silence(self) -> float:
-        """For how many seconds the oldest entry on its way has not been confirmed."""
-        return time.monotonic() - self._sent[0].since if self._sent else 0.0
+        """For how many seconds nothing was confirmed while something waits, on its way or for a broker that takes
+        nothing in."""
+        return time.monotonic() - self._still_since if self._kept < self._appended else 0.0
 
     def _over(self) -> bool:
         return self._closing or self._failure is not None
@@ -317,6 +320,7 @@ class StreamWriter:
             if receipt is None or receipt.failed or receipt.error is not None:
                 return True
             self._kept = self._sent.popleft().records
+            self._still_since = time.monotonic()
             self._changed.notify_all()
         return False
 
@@ -337,7 +341,7 @@ class StreamWriter:
         self._changed.notify_all()
         return parts
 
-    def _send(self, entries: list[tuple[int, bytes]], records: int, since: float = 0) -> None:
+    def _send(self, entries: list[tuple[int, bytes]], records: int) -> None:
         try:
             receipt: Receipt | None = self._publish(entries)
         except AmqpError as error:
@@ -346,7 +350,7 @@ class StreamWriter:
             _LOG.warning("the event log waits for its stream: %s", error)
             receipt = None
         with self._changed:
-            self._sent.append(_Sent(entries, records, receipt, since or time.monotonic()))
+            self._sent.append(_Sent(entries, records, receipt))
         if receipt is not None:
             receipt.when_settled(self._wake)
 
@@ -377,12 +381,12 @@ class StreamWriter:
         for sent in waiting:
             missing = [entry for entry in sent.entries if entry[0] not in there and entry[0] not in refused]
             if missing:
-                self._send(missing, sent.records, sent.since)
+                self._send(missing, sent.records)
             else:
                 with self._changed:
                     settled = Receipt(())
                     settled.settle()
-                    self._sent.append(_Sent([], sent.records, settled, sent.since))
+                    self._sent.append(_Sent([], sent.records, settled))
 
     def _refused(self, entries: Iterable[tuple[int, bytes]]) -> set[int]:
         """The sequences of large entries that the broker does not take at all: sent again, they would be in the way of
