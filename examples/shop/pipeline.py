@@ -28,7 +28,7 @@ def show(directory: str, lake: Path, console: Console) -> None:
         with _step("start Spark", console):
             spark = session("shop", quick=True)
     except RemudaError as error:
-        console.print(f"  The pipelines were left out: {error}", markup=False)
+        console.print(f"  The pipelines did not run: {error}", markup=False)
         return
     from remuda.spark.pipelines.jobs import JOBS, Place
 

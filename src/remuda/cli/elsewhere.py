@@ -1,4 +1,4 @@
-"""What a queue holds at a broker that has no files here to read: it is asked for what ended without success."""
+"""A queue's messages at a broker whose files are not here: only those that ended without success can be listed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from remuda.model.errors import InvalidOption, NotFound
 from remuda.model.filters import MessageFilter
 from remuda.model.urls import parse_url
 
-_WHY = "a broker shows what waits or runs to those alone who take it"
+_WHY = "a broker shows waiting and running messages only to their consumers"
 
 
 def ended_rows(place: str, queue: str, kind: str | None, limit: int) -> Iterator[Row]:
-    """Dead letters of a queue, the newest first. What it cannot show is said: an empty list would be a lie."""
+    """Dead letters of a queue, the newest first. Says so if there are other messages, which cannot be listed."""
     states = frozenset(state for state, name in PARKED_KINDS.items() if kind in (None, name))
     if not states:
         raise InvalidOption(
@@ -27,7 +27,7 @@ def ended_rows(place: str, queue: str, kind: str | None, limit: int) -> Iterator
     with open_broker(place) as broker:
         info = broker.queue(queue)
         if kind is None and (others := info.waiting + info.delayed + info.in_flight):
-            typer.echo(f"{others} more wait or run, which are not listed: {_WHY}", err=True)
+            typer.echo(f"{others} more are waiting or running and are not listed: {_WHY}", err=True)
         for parked in broker.parked(queue, MessageFilter(states=states), limit):
             with suppress(NotFound):  # somebody was faster
                 found = broker.message(parked.offset)
