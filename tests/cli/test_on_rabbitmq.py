@@ -70,7 +70,7 @@ def test_u3_what_rabbitmq_does_not_show_is_said(remuda: Remuda, shop: tuple[str,
     assert "--state waiting needs a directory" in refused.err
     assert "guest:guest" not in refused.err
     listed = remuda("messages", url, queue)
-    assert "1 more wait or run" in listed.err
+    assert "1 more are waiting or running" in listed.err
     assert all(id in listed.out for id in dead)
 
 
