@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars
@@ -152,9 +152,10 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         pass
     with pytest.raises(InvalidOption, match="a table's format is delta or iceberg, not 'hudi'"):
         lake.publish(tmp_path, formats=["hudi"])
+    wrong: Any
     for wrong in ("delta", None, 5, []):
         with pytest.raises(InvalidOption, match="formats is a list, of delta and iceberg, not"):
-            lake.publish(tmp_path, formats=wrong)  # type: ignore[arg-type]
+            lake.publish(tmp_path, formats=wrong)
     with pytest.raises(InvalidOption, match="there is no table 'lives'; the tables are messages, events"):
         version_at(tmp_path, "lives", "delta", 5)
     with pytest.raises(InvalidOption, match="number must be a whole number from 0 on, not -1"):

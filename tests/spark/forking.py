@@ -95,7 +95,7 @@ def serve(place: str) -> None:
         door.bind(place)
         door.listen(64)
         print("ready", flush=True)
-        while sys.stdin.fileno() not in select.select([sys.stdin, door], [], [])[0]:
+        while sys.stdin not in select.select([sys.stdin, door], [], [])[0]:
             link, _ = door.accept()
             if os.fork() == 0:
                 door.close()

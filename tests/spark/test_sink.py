@@ -87,7 +87,7 @@ def test_rows_that_can_be_no_messages_are_refused_before_anything_is_written(
 @pytest.mark.parametrize("queue", ["", "line\nbreak", "x" * 256])
 def test_a_queue_that_cannot_be_is_refused_before_anything_is_written(tmp_path: Path, queue: str) -> None:
     rows = StructType().add("name", "string").add("body", "string")
-    with pytest.raises(InvalidOption, match="queue .*255 bytes"):
+    with pytest.raises(InvalidOption, match=r"queue .*255 bytes"):
         BatchSink({"path": str(tmp_path), "queue": queue}, rows, overwrite=False)
 
 

@@ -224,7 +224,7 @@ def _need_delta() -> None:
 @contextlib.contextmanager
 def _times_in_micros(spark: SparkSession) -> Iterator[None]:
     """In sessions that were not started here too: the writer knows no option for it."""
-    before = spark.conf.get(_TIMES)
+    before = spark.conf.get(_TIMES) or "INT96"
     if before == TIMES_IN_MICROS[_TIMES]:
         yield
         return
