@@ -537,8 +537,8 @@ class Bus:
         if self._closed:
             return {"live": False, "ready": False}
         try:
+            running = self.running
             runner = self._running.runner
-            running = runner is not None and runner.running
             return bus_health(self.broker, running, None if runner is None else runner.trouble, self.companions)
         except RemudaError as error:
             return {"live": False, "ready": False, "problems": {"broker": str(error)}}
