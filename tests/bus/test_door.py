@@ -332,3 +332,43 @@ def test_a_retry_policy_takes_lists_of_intervals_and_of_errors() -> None:
         test.run()
         test.advance(datetime.timedelta(seconds=3))
     assert attempts == [1, 2, 3]
+
+
+class Nameless:
+    """A value that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize("wrong", ["x" * 300_000, Nameless(), {1, 2}], ids=["long", "nameless", "unhashable"])
+def test_an_error_stays_readable_whatever_was_passed(wrong: Any) -> None:
+    """B3: it names the argument, and does not repeat megabytes."""
+    with Bus() as bus:
+        bus.subscribe("x", queue="q")(lambda body: body)
+        message = bus.publish("x", 1)
+        verbs: list[Callable[[], Any]] = [
+            lambda: bus.publish("x", 1, headers=wrong),
+            lambda: bus.publish("x", 1, at=wrong),
+            lambda: bus.result(message, wrong),
+            lambda: bus.result(message, queue=wrong),
+            lambda: bus.clear("q", since=wrong),
+            lambda: bus.dead_letters("q", states=wrong),
+            lambda: bus.subscribe("y", queue=wrong),
+            lambda: bus.subscribe("y", threads=wrong),
+            lambda: bus.subscribe("y", retry_on=wrong),
+            lambda: bus.cron("* * * * *", tz=wrong),
+            lambda: Bus(encoding=wrong),
+            lambda: Bus(worker=wrong),
+        ]
+        for verb in verbs:
+            with pytest.raises(RemudaError) as refused:
+                verb()
+            assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_a_path_that_no_file_can_have_is_refused(path: str) -> None:
+    """B3"""
+    with pytest.raises(InvalidOption, match="config must be the path of a TOML file"):
+        Bus(config=path)

@@ -305,3 +305,44 @@ class TestHealth:
         with pytest.raises(BrokerClosed):
             bus.publish("x")
         bus.close()
+
+
+FORKED = """
+import os, sys
+from remuda import Bus
+
+bus = Bus(sys.argv[1])
+
+@bus.on_startup
+async def connect() -> None: ...
+
+@bus.subscribe("x", queue="q")
+async def handle(body: int) -> None:
+    print("handled in", "child" if os.getpid() != parent else "parent", flush=True)
+
+parent = os.getpid()
+bus.start()
+child = os.fork()
+if child == 0:
+    print(bus.running, bus.health()["ready"], bus, flush=True)
+    bus.stop()
+    bus.close()
+    bus.start()
+    print(bus.running, bus.health()["ready"], flush=True)
+    bus.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print(bus.running, flush=True)
+bus.close()
+"""
+
+
+def test_handlers_stay_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """B16, S5: a fork says so, and can start its own; else a server that forks late would look ready and do nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path / "data")], capture_output=True, text=True, timeout=120
+    )
+    first, second, third = done.stdout.splitlines()
+    assert first.startswith("False False <Bus at ")
+    assert "running" not in first
+    assert (second, third) == ("True True", "True"), done.stderr

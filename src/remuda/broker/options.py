@@ -14,6 +14,7 @@ from remuda.model.durations import DAY, HOUR, SECOND, Duration
 from remuda.model.errors import InvalidOption
 from remuda.model.ids import WORKERS
 from remuda.model.options import QueueOptions, read_duration, read_enum
+from remuda.model.texts import shown
 
 
 class Sync(StrEnum):
@@ -85,7 +86,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
             if name not in cls.__struct_fields__:
                 near = difflib.get_close_matches(name, cls.__struct_fields__, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise InvalidOption(f"unknown broker option {name!r}{hint}")
+                raise InvalidOption(f"unknown broker option {shown(name)}{hint}")
             values[name] = _read(name, value)
         result = cls(**values)
         result.check()
@@ -118,27 +119,29 @@ def _read(name: str, value: Any) -> Any:
     if name in _DURATIONS:
         return read_duration(name, value)
     if name in _FLAGS and not isinstance(value, bool):
-        raise InvalidOption(f"{name} must be true or false, not {value!r}")
+        raise InvalidOption(f"{name} must be true or false, not {shown(value)}")
     if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidOption(f"{name} must be a whole number above zero, not {value!r}")
+        raise InvalidOption(f"{name} must be a whole number above zero, not {shown(value)}")
     if name == "queue_defaults" and not isinstance(value, QueueOptions):
         if not isinstance(value, Mapping):
-            raise InvalidOption(f"queue_defaults must be queue options, not {value!r}")
+            raise InvalidOption(f"queue_defaults must be queue options, not {shown(value)}")
         return QueueOptions.parse(value)
     if name == "compact_objects" and not (
         isinstance(value, Mapping) and all(isinstance(key, str) and isinstance(on, bool) for key, on in value.items())
     ):
-        raise InvalidOption(f"compact_objects must map names of objects to true or false, not {value!r}")
+        raise InvalidOption(f"compact_objects must map names of objects to true or false, not {shown(value)}")
     if name == "lake":
         if value is not None and (not isinstance(value, str) or value not in _LAKES):
-            raise InvalidOption(f"lake must be delta, iceberg, both or none, not {value!r}")
+            raise InvalidOption(f"lake must be delta, iceberg, both or none, not {shown(value)}")
         return _LAKES[value]
     if name == "collect_after_archive" and value is not None:
         if not isinstance(value, str | os.PathLike) or not os.fspath(value) or isinstance(os.fspath(value), bytes):
-            raise InvalidOption(f"collect_after_archive must be the folder of a lake, or None, not {value!r}")
+            raise InvalidOption(f"collect_after_archive must be the folder of a lake, or None, not {shown(value)}")
         return os.path.abspath(os.fspath(value))
     if name == "worker" and value is not None and (type(value) is not int or not 0 <= value < WORKERS):
-        raise InvalidOption(f"worker must be a number from 0 to {WORKERS - 1}, or None to claim one, not {value!r}")
+        raise InvalidOption(
+            f"worker must be a number from 0 to {WORKERS - 1}, or None to claim one, not {shown(value)}"
+        )
     if name == "default_queue" and value is not None and not (isinstance(value, str) and value):
-        raise InvalidOption(f"default_queue must be the name of a queue, or None, not {value!r}")
+        raise InvalidOption(f"default_queue must be the name of a queue, or None, not {shown(value)}")
     return value

@@ -74,7 +74,7 @@ from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
 from remuda.model.options import read_duration, read_enum
-from remuda.model.texts import read_optional_text
+from remuda.model.texts import read_optional_text, shown
 from remuda.model.urls import parse_url
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -537,8 +537,8 @@ class Bus:
         if self._closed:
             return {"live": False, "ready": False}
         try:
+            running = self.running
             runner = self._running.runner
-            running = runner is not None and runner.running
             return bus_health(self.broker, running, None if runner is None else runner.trouble, self.companions)
         except RemudaError as error:
             return {"live": False, "ready": False, "problems": {"broker": str(error)}}
@@ -620,7 +620,7 @@ class Bus:
         missed = read_enum("catch_up", catch_up, CatchUp)
         check_known(rules, RuleKwargs, "a schedule")
         if name is not None and (not isinstance(name, str) or not name):
-            raise InvalidOption(f"name must be a text, not {name!r}")
+            raise InvalidOption(f"name must be a text, not {shown(name)}")
 
         def register(function: F) -> F:
             chosen = name or handler_id(function)
@@ -643,7 +643,7 @@ class Bus:
 
     def _queue_name(self, queue: str) -> str:
         if not isinstance(queue, str) or not queue:
-            raise InvalidOption(f"queue must be the name of a queue, not {queue!r}")
+            raise InvalidOption(f"queue must be the name of a queue, not {shown(queue)}")
         return queue if queue in SYSTEM_QUEUES or not self.prefix else self.prefix + queue
 
     def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:

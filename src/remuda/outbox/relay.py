@@ -78,7 +78,7 @@ class Relay:
         """When to look for held messages again."""
 
     def start(self) -> None:
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():  # in a fork it is the parent's, and dead
             return
         self._stopping.clear()
         self._thread = threading.Thread(target=self._run, name="remuda-relay", daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -38,9 +39,17 @@ class Running:
         self._companions = companions
         self._waiting_runs = 0
         self._loop_thread: LoopThread | None = None
+        self._process = os.getpid()
+
+    def leave_to_parent(self) -> None:
+        """In a fork: the threads of handlers, and the loop, are the parent's. Here nothing runs until it is started."""
+        if self._process != (process := os.getpid()):
+            self._process = process
+            self.runner, self._loop_thread, self._loop_holder.loop, self._waiting_runs = None, None, None, 0
 
     @property
     def running(self) -> bool:
+        self.leave_to_parent()
         return (runner := self.runner) is not None and runner.running
 
     @property
@@ -142,6 +151,7 @@ class Running:
 
     def stop(self, grace: Duration) -> None:
         seconds = read_duration("grace", grace) / SECOND
+        self.leave_to_parent()
         if self._waiting_runs:
             self.ask_to_stop()
         elif threading.current_thread().name.startswith("remuda-"):
@@ -164,6 +174,7 @@ class Running:
 
     def end(self, grace: float) -> None:
         """Stop, and wait until all has stopped; `grace` in seconds."""
+        self.leave_to_parent()
         # Not under the bus's lock: handlers that are to finish may need it.
         runner, self.runner = self.runner, None
         if runner is not None:

@@ -14,6 +14,7 @@ import msgspec
 from remuda.bus.handlers.signature import Signature
 from remuda.bus.settings.retry import RetryPolicy
 from remuda.model.errors import InvalidOption
+from remuda.model.texts import shown
 from remuda.model.topics import matches
 
 
@@ -63,7 +64,7 @@ class Handler(msgspec.Struct, frozen=True):
 def handler_id(function: Callable[..., Any]) -> str:
     """`Class.method` for a method, by the class of its instance; else `module.function`."""
     if not hasattr(function, "__qualname__") or not hasattr(function, "__module__"):
-        raise InvalidOption(f"a handler must be a function or a method, not {function!r}; put it into one")
+        raise InvalidOption(f"a handler must be a function or a method, not {shown(function)}; put it into one")
     if isinstance(function, type):
         name = function.__name__
         raise InvalidOption(

@@ -12,6 +12,7 @@ from remuda.bus.handlers.context import Context
 from remuda.bus.handlers.middleware import MiddlewareStack
 from remuda.bus.handlers.signature import BY_TYPE
 from remuda.model.errors import InvalidOption
+from remuda.model.texts import shown
 
 _END: Final = object()
 
@@ -41,7 +42,7 @@ class Providers:
         if wanted in BY_TYPE:
             raise InvalidOption(f"{wanted.__name__} is filled in by the bus itself; {name} cannot provide it")
         if not callable(function):
-            raise InvalidOption(f"a provider must be a function, not {function!r}")
+            raise InvalidOption(f"a provider must be a function, not {shown(function)}")
         parameters = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
         if len(parameters) > 1:
             raise InvalidOption(f"provider {name} may take the message's Context and nothing else")
@@ -116,6 +117,6 @@ def refuse_async_providers(
         provider = providers.get(one)
         if provider is not None and provider.is_async:
             raise InvalidOption(
-                f"handler {name} is a plain function, but the provider of {one!r} is a coroutine; "
+                f"handler {name} is a plain function, but the provider of {shown(one)} is a coroutine; "
                 "make the handler a coroutine too"
             )

@@ -13,6 +13,7 @@ from remuda.bus.settings.retry import RetrySpec, error_types, policy
 from remuda.model.durations import Duration
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.options import read_duration, read_enum
+from remuda.model.texts import shown
 from remuda.model.topics import WILDCARDS, check_topic
 
 _log = logging.getLogger("remuda.bus")
@@ -108,7 +109,7 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
     timeout, executor = given.get("timeout"), given.get("executor")
     limit = None if timeout is None else read_duration("timeout", timeout)
     if limit == 0:
-        raise InvalidOption(f"timeout must be longer than zero, not {timeout!r}")
+        raise InvalidOption(f"timeout must be longer than zero, not {shown(timeout)}")
     failover = given.get("failover")
     _check_name("failover", failover)
     return HandlerOptions(
@@ -131,7 +132,7 @@ def check_queue(queue: str | None, group: str | None) -> str | None:
     _check_name("group", group)
     if queue is not None and group is not None and queue != group:
         raise InvalidOption(
-            f"a group is a queue that handlers share: give queue={queue!r} or group={group!r}, not both"
+            f"a group is a queue that handlers share: give queue={shown(queue)} or group={shown(group)}, not both"
         )
     return queue or group
 
@@ -141,7 +142,9 @@ def check_topics(topics: tuple[str, ...], decorator: str = "@bus.subscribe") -> 
         raise InvalidOption(f"{decorator.rpartition('.')[2].lstrip('@')} needs at least one topic")
     for topic in topics:
         if not isinstance(topic, str):
-            raise InvalidOption(f"a topic must be a text, not {topic!r}; the decorator is written {decorator}('topic')")
+            raise InvalidOption(
+                f"a topic must be a text, not {shown(topic)}; the decorator is written {decorator}('topic')"
+            )
         try:
             check_topic(topic)
         except InvalidMessage as error:
@@ -199,17 +202,17 @@ def _check_name(option: str, name: object) -> None:
         return
     if not isinstance(name, str) or not name or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
         raise InvalidOption(
-            f"{option} must be a queue's name, 1 to {_LONGEST_NAME} bytes of printable text, not {name!r}"
+            f"{option} must be a queue's name, 1 to {_LONGEST_NAME} bytes of printable text, not {shown(name)}"
         )
 
 
 def _at_least_one(name: str, value: int | None) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidOption(f"{name} must be at least 1, not {value!r}")
+        raise InvalidOption(f"{name} must be at least 1, not {shown(value)}")
     return value
 
 
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidOption(f"{name} must be True or False, not {value!r}")
+        raise InvalidOption(f"{name} must be True or False, not {shown(value)}")
     return value

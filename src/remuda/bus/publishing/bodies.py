@@ -107,8 +107,8 @@ def _base(mime_type: str) -> str:
 
 
 def check_encoding(encoding: str) -> None:
-    if encoding not in ENCODINGS:
-        raise InvalidOption(f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}")
+    if not isinstance(encoding, str) or encoding not in ENCODINGS:
+        raise InvalidOption(f"no encoding {shown(encoding)}; there are {', '.join(ENCODINGS)}")
 
 
 def check_wanted(wanted: Any) -> None:
@@ -117,13 +117,18 @@ def check_wanted(wanted: Any) -> None:
         _decoder(msgspec.json.Decoder, wanted)
 
 
-@lru_cache(maxsize=1024)
 def read_wanted(name: str, wanted: Any) -> Any:
     """A type that a result can be decoded to, or an error that names the argument."""
     try:
-        check_wanted(wanted)
-    except (TypeError, ValueError) as error:
-        raise InvalidOption(f"{name} must be a type, like int or list[str], not {shown(wanted)}: {error}") from None
+        return _known_wanted(wanted)
+    except Exception as error:  # msgspec shows what it was given, which may fail in any way, or be long
+        why = str(error)[:200]
+        raise InvalidOption(f"{name} must be a type, like int or list[str], not {shown(wanted)}: {why}") from None
+
+
+@lru_cache(maxsize=1024)
+def _known_wanted(wanted: Any) -> Any:
+    check_wanted(wanted)
     return wanted
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from remuda.model.durations import SECOND
 from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.texts import shown
 from remuda.model.topics import WILDCARDS, check_topic
 
 Moment = int | datetime
@@ -17,7 +18,7 @@ Moment = int | datetime
 def check_target(what: str, topic: str) -> None:
     """Raise `InvalidMessage` for a topic to which nothing can be published."""
     if type(topic) is not str and not isinstance(topic, str):
-        raise InvalidMessage(f"a {what} must be a text, not {topic!r}; nothing was stored")
+        raise InvalidMessage(f"a {what} must be a text, not {shown(topic)}; nothing was stored")
     _check_text(what, topic)
 
 
@@ -26,7 +27,7 @@ def _check_text(what: str, topic: str) -> None:
     check_storable(what, topic)
     check_topic(topic)
     if not WILDCARDS.isdisjoint(topic.split(".")):
-        raise InvalidMessage(f"{what} {topic!r} holds a wildcard, which is for subscribing; nothing was stored")
+        raise InvalidMessage(f"{what} {shown(topic)} holds a wildcard, which is for subscribing; nothing was stored")
 
 
 def check_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -34,12 +35,12 @@ def check_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
     if not headers:
         return {}
     if not isinstance(headers, Mapping):
-        raise InvalidMessage(f"headers must be a mapping of texts, not {headers!r}; nothing was stored")
+        raise InvalidMessage(f"headers must be a mapping of texts, not {shown(headers)}; nothing was stored")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(f"headers are texts, but {name!r} is {value!r}; nothing was stored")
+            raise InvalidMessage(f"headers are texts, but {shown(name)} is {shown(value)}; nothing was stored")
         check_storable("header", name)
-        check_storable(f"header {name!r}", value)
+        check_storable(f"header {shown(name)}", value)
     return headers
 
 
@@ -48,12 +49,12 @@ def check_storable(what: str, text: str | None) -> None:
     if text is None or (type(text) is str and text.isascii()):
         return
     if not isinstance(text, str):
-        raise InvalidMessage(f"{what} must be a text, not {text!r}; nothing was stored")
+        raise InvalidMessage(f"{what} must be a text, not {shown(text)}; nothing was stored")
     try:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidMessage(
-            f"{what} holds a lone surrogate, which cannot be stored: {text!r}; nothing was stored"
+            f"{what} holds a lone surrogate, which cannot be stored: {shown(text)}; nothing was stored"
         ) from None
 
 
@@ -64,5 +65,5 @@ def moment(name: str, value: Moment) -> int:
             raise InvalidOption(f"{name} has no time zone: {value}; write it like datetime.now(UTC)")
         return round(value.timestamp() * SECOND)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOption(f"{name} must be a datetime, or microseconds since the epoch, not {value!r}")
+        raise InvalidOption(f"{name} must be a datetime, or microseconds since the epoch, not {shown(value)}")
     return value

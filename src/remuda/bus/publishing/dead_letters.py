@@ -12,6 +12,7 @@ from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message
 from remuda.model.state import State
+from remuda.model.texts import shown
 
 
 class FilterKwargs(TypedDict, total=False):
@@ -64,7 +65,7 @@ def message_filter(
 ) -> MessageFilter:
     """A filter for dead letters; `states` may be given as letters: E dead, I invalid, N not interested."""
     if reason is not None and not isinstance(reason, str):
-        raise InvalidOption(f"reason must be a text, not {reason!r}")
+        raise InvalidOption(f"reason must be a text, not {shown(reason)}")
     chosen = MessageFilter(reason=reason, since=0 if since is None else moment("since", since))
     if until is not None:
         chosen = msgspec.structs.replace(chosen, until=moment("until", until))
@@ -72,5 +73,5 @@ def message_filter(
         try:
             chosen = msgspec.structs.replace(chosen, states=frozenset(map(State, states)))
         except (TypeError, ValueError):
-            raise InvalidOption(f"states must be letters of E, I and N, not {states!r}") from None
+            raise InvalidOption(f"states must be letters of E, I and N, not {shown(states)}") from None
     return chosen

@@ -16,7 +16,7 @@ from remuda.model.errors import InvalidMessage
 from remuda.model.message import Priority, read_priority
 from remuda.model.messages import Messages, fold
 from remuda.model.options import read_duration
-from remuda.model.texts import read_flag
+from remuda.model.texts import read_flag, shown
 
 _UNTYPED: Final[frozenset[type]] = frozenset({bytes, bytearray, memoryview, type(None)})
 """Values of these types say nothing of themselves in a header."""
@@ -190,5 +190,5 @@ def once_id(id: str, unique: str | None, idempotency_key: str | None) -> str:
         raise InvalidMessage("give one of id, unique and idempotency_key, not several; nothing was stored")
     key = unique if unique is not None else idempotency_key
     if not isinstance(key, str) or not key:
-        raise InvalidMessage(f"unique and idempotency_key must be texts, not {key!r}; nothing was stored")
+        raise InvalidMessage(f"unique and idempotency_key must be texts, not {shown(key)}; nothing was stored")
     return key

@@ -18,6 +18,7 @@ from remuda.bus.publishing.system_queues import UNROUTED
 from remuda.model.errors import Duplicate, InvalidMessage, NotFound, PartlyRefused, RemudaError
 from remuda.model.messages import Messages
 from remuda.model.state import LIVE
+from remuda.model.texts import shown
 
 if TYPE_CHECKING:
     from remuda.bus.bus import Bus
@@ -166,7 +167,7 @@ class Publisher:
         import msgspec
 
         if not isinstance(topic, str):
-            raise InvalidMessage(f"a topic must be a text, not {topic!r}; nothing was stored")
+            raise InvalidMessage(f"a topic must be a text, not {shown(topic)}; nothing was stored")
         prefix = self._bus.prefix
         changes = {}
         if isinstance(options.callback, str) and not options.callback.startswith(REPLY_TOPIC):

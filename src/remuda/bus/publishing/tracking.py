@@ -16,6 +16,7 @@ from remuda.model.document import Document, QueueView
 from remuda.model.errors import InvalidOption, NotFound
 from remuda.model.records import is_moved
 from remuda.model.state import LIVE, PARKED, State
+from remuda.model.texts import shown
 
 _LOOK: Final = 0.02
 _WORDS: Final = {
@@ -119,7 +120,7 @@ def result_of(broker: Broker, message_id: str, queue: str | None, wanted: Any, t
 def _chosen(document: Document, queue: str | None) -> QueueView | None:
     views = [view for view in document.queues if view.queue == queue or queue is None]
     if queue is not None and not views:
-        raise NotFound(f"message {document.message.id} is not in the queue {queue}")
+        raise NotFound(f"message {document.message.id} is not in the queue {shown(queue)}")
     live = [view for view in views if view.state in LIVE]
     # A message that failed over is gone from its first queue; the last one to get it answers for it.
     return next(reversed(live or views), None)
@@ -139,5 +140,5 @@ def _failure(view: QueueView, message_id: str) -> HandlerFailed:
 
 def check_id(id: str) -> str:
     if not isinstance(id, str) or not id:
-        raise InvalidOption(f"an id must be a text, not {id!r}")
+        raise InvalidOption(f"an id must be a text, not {shown(id)}")
     return id

@@ -13,6 +13,7 @@ from remuda.model.errors import InvalidOption, NotAllowed
 from remuda.model.extras import has_arrow
 from remuda.model.messages import cell
 from remuda.model.state import State
+from remuda.model.texts import shown
 
 _FEW: Final = 200
 """So many messages are looked up one by one. For more the log is read once, from the first of them on."""
@@ -44,7 +45,7 @@ def waiting_filter(
     """A filter as people write it; None where nothing is named."""
     for name, text in (("topic", topic), ("reason", reason)):
         if text is not None and not isinstance(text, str):
-            raise InvalidOption(f"{name} must be a text, not {text!r}")
+            raise InvalidOption(f"{name} must be a text, not {shown(text)}")
     if topic is None and reason is None and since is None and until is None:
         return None
     return WaitingFilter(

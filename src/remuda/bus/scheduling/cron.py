@@ -11,6 +11,7 @@ import msgspec
 
 from remuda.model.durations import SECOND
 from remuda.model.errors import InvalidOption
+from remuda.model.texts import shown
 
 _LONGEST: Final = 200
 _SEARCHED_DAYS: Final = 366 * 8
@@ -48,7 +49,7 @@ class Cron(msgspec.Struct, frozen=True):
         fields = _MACROS.get(text.strip().lower(), text).split()
         if len(fields) != len(_FIELDS):
             raise InvalidOption(
-                f"a cron text has five fields, minute hour day month weekday, like '0 3 * * mon-fri'; not {text!r}"
+                f"a cron text has five fields, minute hour day month weekday, like '0 3 * * mon-fri'; not {shown(text)}"
             )
         _zone(zone)
         sets = [_read_field(*known, field, text) for known, field in zip(_FIELDS, fields, strict=True)]
@@ -58,7 +59,7 @@ class Cron(msgspec.Struct, frozen=True):
             frozenset(day % 7 for day in weekdays), fields[2] in ("*", "?"), fields[4] in ("*", "?"),
         )  # fmt: skip
         if made.next_after(0) is None:
-            raise InvalidOption(f"the cron text {text!r} never comes: no month of it has such a day")
+            raise InvalidOption(f"the cron text {shown(text)} never comes: no month of it has such a day")
         return made
 
     def next_after(self, time: int) -> int | None:
@@ -113,7 +114,7 @@ def _read_field(name: str, least: int, most: int, words: dict[str, int], field: 
             first = _number(name, start, least, most, words, text)
             last = _number(name, end, least, most, words, text) if dash else (most if slash else first)
             if first > last:
-                raise InvalidOption(f"the {name} of the cron text {text!r} runs backwards: {span!r}")
+                raise InvalidOption(f"the {name} of the cron text {shown(text)} runs backwards: {shown(span)}")
         values.update(range(first, last + 1, step))
     return values
 
@@ -123,7 +124,9 @@ def _number(name: str, written: str, least: int, most: int, words: dict[str, int
     if value is None and written.isascii() and written.isdigit() and len(written) <= 2:
         value = int(written)
     if value is None or not least <= value <= most:
-        raise InvalidOption(f"the {name} of the cron text {text!r} must be from {least} to {most}, not {written!r}")
+        raise InvalidOption(
+            f"the {name} of the cron text {shown(text)} must be from {least} to {most}, not {shown(written)}"
+        )
     return value
 
 
@@ -131,4 +134,4 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-        raise InvalidOption(f"there is no time zone {name!r}; write it like 'Europe/Berlin' or 'UTC'") from None
+        raise InvalidOption(f"there is no time zone {shown(name)}; write it like 'Europe/Berlin' or 'UTC'") from None

@@ -16,6 +16,7 @@ from remuda.bus.scheduling.cron import Cron
 from remuda.model.durations import SECOND, Duration, text
 from remuda.model.errors import InvalidOption
 from remuda.model.options import read_duration
+from remuda.model.texts import shown
 
 TOPIC: Final = "remuda-schedule."
 NAME: Final = "remuda-schedule"
@@ -48,7 +49,7 @@ class Every(msgspec.Struct, frozen=True):
     def read(cls, interval: Duration) -> Every:
         length = read_duration("interval", interval)
         if length < SECOND:
-            raise InvalidOption(f"a schedule cannot run more often than once a second, not every {interval!r}")
+            raise InvalidOption(f"a schedule cannot run more often than once a second, not every {shown(interval)}")
         return cls(length)
 
     def next_after(self, time: int) -> int | None:

@@ -11,6 +11,7 @@ from remuda.bus.handlers.handler import ExecutorKind
 from remuda.bus.settings.retry import DEFAULT
 from remuda.model.durations import MILLISECOND, SECOND, micros
 from remuda.model.errors import InvalidMessage, InvalidOption
+from remuda.model.texts import shown
 from remuda.model.topics import check_topic
 
 
@@ -29,9 +30,9 @@ def _whole(minimum: int) -> Callable[[Any], int]:
         except (TypeError, ValueError, OverflowError):
             number = None
         if number is None or isinstance(value, bool) or (isinstance(value, float) and value != number):
-            raise InvalidOption(f"must be a whole number, not {value!r}")
+            raise InvalidOption(f"must be a whole number, not {shown(value)}")
         if number < minimum:
-            raise InvalidOption(f"must be at least {minimum}, not {value!r}")
+            raise InvalidOption(f"must be at least {minimum}, not {shown(value)}")
         return number
 
     return read
@@ -48,12 +49,12 @@ def _executor(value: Any) -> ExecutorKind:
     try:
         return ExecutorKind(value)
     except ValueError:
-        raise InvalidOption(f"must be one of {', '.join(ExecutorKind)}; not {value!r}") from None
+        raise InvalidOption(f"must be one of {', '.join(ExecutorKind)}; not {shown(value)}") from None
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidOption(f"must be a text, not {value!r}")
+        raise InvalidOption(f"must be a text, not {shown(value)}")
     return value
 
 
@@ -61,7 +62,7 @@ def _duration(unit: int, *, least: int = 0) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         length = micros(value, unit)
         if length < least:
-            raise InvalidOption(f"must be longer than zero, not {value!r}")
+            raise InvalidOption(f"must be longer than zero, not {shown(value)}")
         return length
 
     return read
@@ -74,7 +75,7 @@ def _prefix(value: Any) -> str:
     except InvalidMessage as error:
         raise InvalidOption(str(error).removesuffix("; nothing was stored")) from None
     if "*" in text or "#" in text:
-        raise InvalidOption(f"must not hold wildcards: {text!r}")
+        raise InvalidOption(f"must not hold wildcards: {shown(text)}")
     return text
 
 

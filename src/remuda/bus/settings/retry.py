@@ -25,7 +25,7 @@ def error_types(name: str, types: object) -> tuple[type[BaseException], ...] | N
     listed = tuple(types) if isinstance(types, list | tuple | set | frozenset) else (types,)
     for one in listed:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise InvalidOption(f"{name} must name exception types, like ConnectionError; not {one!r}")
+            raise InvalidOption(f"{name} must name exception types, like ConnectionError; not {shown(one)}")
     return listed
 
 
@@ -127,7 +127,7 @@ def policy(spec: RetrySpec) -> RetryPolicy | int | None:
         named = {"default": DEFAULT, "papertrail": DEFAULT, "cap": cap(), "never": NEVER, "exponential": exponential()}
         if spec not in named:
             raise InvalidOption(
-                f"no retry policy is named {spec!r}; there are {', '.join(named)}, or give a list of waits"
+                f"no retry policy is named {shown(spec)}; there are {', '.join(named)}, or give a list of waits"
             )
         return named[spec]
     if isinstance(spec, int):
@@ -135,6 +135,8 @@ def policy(spec: RetrySpec) -> RetryPolicy | int | None:
             raise InvalidOption(f"a number of retries must be zero or more, not {spec}")
         return spec
     if not isinstance(spec, Sequence):
-        raise InvalidOption(f"retry must be a list of waits, a number of retries, a name or a policy, not {spec!r}")
+        raise InvalidOption(
+            f"retry must be a list of waits, a number of retries, a name or a policy, not {shown(spec)}"
+        )
     waits = tuple(read_duration("retry", wait) for wait in spec)
     return RetryPolicy(max_retries=len(waits), intervals=waits)

@@ -89,15 +89,17 @@ class Settings:
             raise InvalidOption(f"the settings file {path} cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidOption(f"the settings file {path} is not valid TOML: {error}") from error
+        except ValueError as error:  # a name that no file can have
+            raise InvalidOption(f"config must be the path of a TOML file, not {shown(str(path))}: {error}") from error
         for name, value in _flatten(tables):
             self.put(name, value, str(path), _FILE)
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
-        names = {name.upper().replace(".", "_"): name for name in PROPERTIES}
+        names = {_PREFIX + name.upper().replace(".", "_"): name for name in PROPERTIES}
         for variable, value in environment.items():
             if not variable.startswith(_PREFIX + "MESSAGE_"):
                 continue
-            known, _, queue = variable.removeprefix(_PREFIX).partition("__")
+            known, _, queue = variable.partition("__")
             if known not in names:
                 raise InvalidOption(f"the environment variable {variable} is not a setting{_hint(known, list(names))}")
             self.put(names[known] + (f".{queue}" if queue else ""), value, variable, _ENVIRONMENT)
@@ -106,11 +108,11 @@ class Settings:
         """Take one setting, or refuse it with its name."""
         known = property_of(name) if isinstance(name, str) else None
         if known is None:
-            raise InvalidOption(f"{source}: unknown setting {name!r}{_hint(str(name), list(PROPERTIES))}")
+            raise InvalidOption(f"{source}: unknown setting {shown(name)}{_hint(str(name), list(PROPERTIES))}")
         if name == known + ".":
-            raise InvalidOption(f"{source}: {name!r} names no queue after its last dot")
+            raise InvalidOption(f"{source}: {shown(name)} names no queue after its last dot")
         if name != known and not PROPERTIES[known].per_queue:
-            raise InvalidOption(f"{source}: {known} holds for all queues; {name!r} cannot be set for one")
+            raise InvalidOption(f"{source}: {known} holds for all queues; {shown(name)} cannot be set for one")
         if name == "message.failover":
             raise InvalidOption(f"{source}: message.failover needs a queue: message.failover.<queueId>")
         try:
