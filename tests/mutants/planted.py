@@ -290,8 +290,7 @@ MUTANTS: Final = (
         "log/log.py",
         "if following is not None and (needed is None or segment.sequence < needed):",
         "if following is not None:",
-        "tests/faults/test_check.py::"
-        "test_l9_a_backup_whose_tail_was_sealed_while_it_was_copied_has_all_that_changed",
+        "tests/faults/test_check.py::test_l9_a_backup_whose_tail_was_sealed_while_it_was_copied_has_all_that_changed",
     ),
     Mutant(
         "names that a killed process did not sync are taken for kept",
