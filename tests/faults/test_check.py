@@ -14,16 +14,18 @@ from typer.testing import CliRunner
 
 from remuda import Message, open_broker
 from remuda.cli.app import app
-from remuda.log import spool
+from remuda.log import newest, spool
 from remuda.log.backup import backup
 from remuda.log.check import check
 from remuda.log.directory import MARKER
-from remuda.log.disk import MemoryDisk
+from remuda.log.disk import DirectoryDisk, MemoryDisk
+from remuda.log.reader import Reader
+from remuda.log.seal import seal
 from remuda.model.errors import ForeignDirectory, InvalidOption, StorageError
 from tests.faults import backups
 from tests.faults.backups import loaded_broker
 from tests.faults.killing import fork_server
-from tests.log.samples import appended, commit, open_log
+from tests.log.samples import appended, change, commit, events, open_log
 
 pytestmark = pytest.mark.faults
 
@@ -194,6 +196,80 @@ def test_l9_a_backup_of_a_closed_directory_and_its_spool(tmp_path: Path) -> None
     (tmp_path / "nothing").mkdir()
     with pytest.raises(StorageError, match="not a directory of Remuda's"):
         backup(tmp_path / "nothing", tmp_path / "new")
+
+
+def test_l9_a_backup_begins_anew_when_its_checkpoint_is_replaced_and_the_tail_after_it_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the old checkpoint, with a tail that begins later, would lack what changed in between."""
+    log, _, _ = open_log(DirectoryDisk(tmp_path / "log"))
+    commit(log, [appended(log, [b"x" * 500] * 3), events(log, 0)])
+    log.write_checkpoint(log.mark(), b"first")
+    read, struck = DirectoryDisk.read, 0
+
+    def reading(disk: DirectoryDisk, name: str, *args: Any) -> bytes:
+        nonlocal struck
+        if name == newest.NAME and not struck:  # the checkpoints are copied, the tail is not listed yet
+            struck += 1
+            for number in range(20):
+                commit(log, [appended(log, [b"x" * 500] * 3), events(log, number), change(number)])
+            for state in (b"second", b"third"):
+                log.write_checkpoint(log.mark(), state)
+            assert seal(log)
+        return read(disk, name, *args)
+
+    monkeypatch.setattr(DirectoryDisk, "read", reading)
+    made = backup(tmp_path / "log", tmp_path / "copy")
+    log.close()
+    assert struck
+    assert made.report.clean
+    copy, records, recovery = open_log(DirectoryDisk(tmp_path / "copy"))
+    copy.close()
+    assert recovery.report.clean, recovery.report.describe()
+    assert (recovery.snapshot, records) == (b"third", [])
+
+
+def test_l9_a_backup_whose_tail_was_sealed_while_it_was_copied_has_all_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the tail are in it twice then, but what they changed since the checkpoint is in the tail alone."""
+    log, _, _ = open_log(DirectoryDisk(tmp_path / "log"))
+    commit(log, [appended(log, [b"x" * 500] * 3), events(log, 0)])
+    log.write_checkpoint(log.mark(), b"first")
+    for number in range(20):
+        commit(log, [appended(log, [b"x" * 500] * 3), events(log, number), change(number)])
+    listing, listed = DirectoryDisk.list, 0
+
+    def sealing(disk: DirectoryDisk) -> list[str]:
+        nonlocal listed
+        listed += 1
+        if listed == 3:  # the checkpoints and the tail are copied, the sealed files are not listed yet
+            for state in (b"second", b"third"):
+                log.write_checkpoint(log.mark(), state)
+            assert seal(log)
+        return listing(disk)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryDisk, "list", sealing)
+        made = backup(tmp_path / "log", tmp_path / "copy")
+    end = log.next_offset, log.next_position
+    log.close()
+    assert made.report.clean, made.report.describe()
+    assert list((tmp_path / "copy" / "sealed").iterdir()), "they are in both"
+    for state, count in ((b"first", 60), (b"again", 0)):
+        copy, records, recovery = open_log(DirectoryDisk(tmp_path / "copy"))
+        assert recovery.report.clean, recovery.report.describe()
+        assert (recovery.snapshot, len(records)) == (state, count)
+        assert (copy.next_offset, copy.next_position) == end
+        reader = Reader(DirectoryDisk(tmp_path / "copy", create=False))
+        assert [
+            offset for record in reader.messages() for offset in range(record.first, record.first + len(record))
+        ] == [*range(end[0])]
+        for again in (b"before", b"again"):
+            copy.write_checkpoint(copy.mark(), again)
+        seal(copy)
+        copy.close()
+        assert check(DirectoryDisk(tmp_path / "copy")).clean
 
 
 def test_l9_a_backup_of_a_damaged_directory_says_so(tmp_path: Path) -> None:

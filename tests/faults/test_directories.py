@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from remuda.model.errors import (
     DirectoryNotWritable,
     ForeignDirectory,
     StorageError,
+    TooManyFiles,
     UnsupportedFormat,
 )
 from tests.privileges import unwritable_directory
@@ -231,3 +234,15 @@ def test_l7_a_folder_that_cannot_be_listed_is_not_an_empty_log(tmp_path: Path, m
         disk.list()
     with pytest.raises(StorageError):
         open_broker(tmp_path / "log")
+
+
+def test_l7_a_listing_for_which_there_is_no_handle_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = DirectoryDisk(tmp_path)
+
+    def no_handle(path: object) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "scandir", no_handle)
+    with pytest.raises(TooManyFiles, match="ulimit -n") as raised:
+        disk.list()
+    assert raised.value.passing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import time
@@ -40,6 +41,20 @@ def test_a_refusal_is_an_error_with_its_code(tmp_path: Path) -> None:
     finally:
         os.close(handle)
     assert raised.value.errno == errno.EBADF
+
+
+def test_a_write_that_a_signal_ended_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `os.pwrite` does: on some file systems a signal ends it, and that is no failure of the disk."""
+    writer = crowded()
+
+    def interrupted(*args: object) -> int:
+        ctypes.set_errno(errno.EINTR)
+        return -1
+
+    monkeypatch.setattr(writer, "_pwrite", interrupted)
+    with open(tmp_path / "file", "w+b") as file:
+        assert writer.write(file.fileno(), b"small", 0) == 5
+    assert (tmp_path / "file").read_bytes() == b"small"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")

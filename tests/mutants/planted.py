@@ -286,6 +286,13 @@ MUTANTS: Final = (
         f"{INTERRUPTS}::test_l2_a_second_interrupt_does_not_keep_a_broker_from_stopping",
     ),
     Mutant(
+        "a copy that drops the part of its tail that it still needs",
+        "log/log.py",
+        "if following is not None and (needed is None or segment.sequence < needed):",
+        "if following is not None:",
+        "tests/faults/test_check.py::test_l9_a_backup_whose_tail_was_sealed_while_it_was_copied_has_all_that_changed",
+    ),
+    Mutant(
         "names that a killed process did not sync are taken for kept",
         "log/directory.py",
         "                if folder.is_dir():\n                    sync_folder(folder)\n",

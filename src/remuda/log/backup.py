@@ -12,7 +12,8 @@ from remuda.log import checkpoint as checkpoints
 from remuda.log import ledger, newest
 from remuda.log.check import CheckReport, check
 from remuda.log.directory import MARKER, DirectoryDisk
-from remuda.log.recovery import closed_and_last
+from remuda.log.log import read_starts
+from remuda.log.recovery import closed_and_last, missing_after
 from remuda.log.segments import HEADER_BYTES, TailSegment, list_files
 from remuda.log.system import sync_folder
 from remuda.log.walk import Walk
@@ -76,7 +77,8 @@ class _Copy:
         # What waits in the spool, then checkpoints, then the tail: what is taken from one to the next in the meantime
         # is then in both, and known to be the same; the other way round it might be in neither.
         self._copy_spool()
-        for sequence in checkpoints.sequences(self._disk):
+        kept = checkpoints.sequences(self._disk)
+        for sequence in kept:
             name = checkpoints.name_of(sequence)
             with contextlib.suppress(FileNotFoundError):  # an old one, replaced meanwhile
                 self._write(target, name, self._disk.read(name))
@@ -85,6 +87,7 @@ class _Copy:
         tail = list_files(self._disk.list()).tail
         for segment in closed_and_last(self._disk, tail):
             self._copy_segment(segment)
+        self._check_begin(target, kept)
         for name in self._disk.list():
             if name.startswith(("sealed/", "index/")) and not name.endswith(".tmp"):
                 self._copy_sealed(name)
@@ -100,6 +103,14 @@ class _Copy:
         sync_folder(self._path)
         sync_folder(self._path.parent)
         return Backup(self._path, self._files, self._bytes, self._linked, report)
+
+    def _check_begin(self, target: DirectoryDisk, kept: list[int]) -> None:
+        """Begin anew if the segment in which the newest checkpoint goes on was sealed before the tail was listed."""
+        newest_kept = checkpoints.read_all(target).valid[:1]
+        segments = read_starts(target, list_files(target.list()))
+        for checkpoint in newest_kept:
+            if missing_after(checkpoint.mark, segments) and checkpoints.sequences(self._disk) != kept:
+                raise FileNotFoundError(checkpoints.name_of(checkpoint.sequence))
 
     def _copy_segment(self, segment: TailSegment) -> None:
         """A segment up to its last whole frame now. All but the newest take no more, so theirs is the end."""

@@ -94,6 +94,8 @@ class DirectoryDisk:
                     files = [name for name in files if name != SOCKET]
                 names += [name if below == "." else f"{below}/{name}" for name in files]
         except OSError as error:
+            if error.errno in _NO_HANDLES:
+                raise _storage_error(str(self._root), error) from error
             raise StorageError(
                 f"directory {str(self._root)!r} cannot be listed: {error.strerror}; nothing was changed. "
                 "Check its owner and permissions"

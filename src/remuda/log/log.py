@@ -23,7 +23,7 @@ from remuda.log.history import Finder
 from remuda.log.index import SegmentIndex
 from remuda.log.ledger import Ledger, Missed, Span
 from remuda.log.newest import Newest
-from remuda.log.recovery import Passage, Recovery, RecoveryReport, Replay, passages, read_first
+from remuda.log.recovery import UNKNOWN, Passage, Recovery, RecoveryReport, Replay, passages, read_first
 from remuda.log.segments import (
     EVENTS_TABLE,
     HEADER_BYTES,
@@ -48,8 +48,6 @@ _GUESS: Final = 256
 """About what a record of one message takes in memory and in the log, beside the body."""
 _MOST_GATHERED: Final = 256 * 1024
 _crc: Any = google_crc32c.value
-_UNKNOWN: Final = Counters(1 << 62, 1 << 62, 1 << 62)
-"""Where a segment begins that cannot be read and has none after it, until the log was read."""
 
 
 class Log(Standing):
@@ -131,7 +129,7 @@ class Log(Standing):
         gone = begun is not None and newest_segment.is_missing(
             disk, begun, segments, newest.mark if newest else None, sealed_end(files)
         )
-        segments = _drop_sealed(disk, files, segments)
+        segments = _drop_sealed(disk, files, segments, newest.mark.segment if newest else None)
         log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)
         log.unread = passages(segments, newest.mark if newest else None)
         log._last_checkpoint = max(checkpoints.sequences(disk), default=0)
@@ -151,7 +149,7 @@ class Log(Standing):
             ]
         )
         begins_in_tail = (
-            segments[0].sequence == 1 or segments[0].first.number == 0 or segments[0].first is _UNKNOWN
+            segments[0].sequence == 1 or segments[0].first.number == 0 or segments[0].first is UNKNOWN
             if segments
             else not found.damaged and (begun is None or begun.first.number == 0)
         )
@@ -189,7 +187,7 @@ class Log(Standing):
             if segment.written == 0:
                 self.catalog.drop_tail(segment)
                 continue
-            if segment.first is _UNKNOWN:
+            if segment.first is UNKNOWN:
                 segment.first = Counters(end.number, self.next_offset, self.next_position)
             if previous is not None:
                 previous.end = segment.first
@@ -644,7 +642,7 @@ def _check_begin(first: int, expected: int) -> None:
 def read_starts(disk: Disk, files: Files) -> list[TailSegment]:
     """The segments with what they begin at. One that cannot be read at all begins where the next one does: the one
     before it is then still read to its end."""
-    following = _UNKNOWN
+    following = UNKNOWN
     for segment in reversed(files.tail):
         following = segment.first = read_first(disk, segment) or following
         segment.written = disk.size(segment.name)
@@ -666,7 +664,7 @@ def _after_mark(mark: Mark) -> int:
 
 def _before_tail(files: Files, segments: list[TailSegment], state_lost: bool) -> Counters:
     """The counters at which the tail should begin when no checkpoint says so."""
-    if not (state_lost and segments) or segments[0].first is _UNKNOWN:
+    if not (state_lost and segments) or segments[0].first is UNKNOWN:
         return Counters(0, 0, 0)
     first = segments[0].first
     _, offset, position = sealed_end(files)
@@ -678,13 +676,14 @@ def sealed_end(files: Files) -> Counters:
     return Counters(0, offset, max((file.last + 1 for file in files.events), default=0))
 
 
-def _drop_sealed(disk: Disk, files: Files, segments: list[TailSegment]) -> list[TailSegment]:
-    """Remove segments whose sealing was finished but for this."""
+def _drop_sealed(disk: Disk, files: Files, segments: list[TailSegment], needed: int | None) -> list[TailSegment]:
+    """Remove segments whose sealing was finished but for this. Not those from the `needed` one on, in which the newest
+    checkpoint goes on: a copy taken beside the writer may have their rows as well, but not what they changed."""
     messages = {(file.first, file.last) for file in files.messages}
     events = {(file.first, file.last) for file in files.events}
     left = []
     for segment, following in zip_longest(segments, segments[1:]):
-        if following is not None:
+        if following is not None and (needed is None or segment.sequence < needed):
             offsets = (segment.first.offset, following.first.offset - 1)
             positions = (segment.first.position, following.first.position - 1)
             wanted = (offsets[0] <= offsets[1]) + (positions[0] <= positions[1])

@@ -47,5 +47,8 @@ class QuickWriter:
         if ended - began > _STALL:
             self._distrusted_until = ended + _DISTRUST
         if written < 0:
-            raise_failed()
+            try:
+                raise_failed()
+            except InterruptedError:
+                return os.pwrite(handle, data, position)
         return written

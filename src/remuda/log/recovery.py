@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
@@ -14,6 +14,9 @@ from remuda.log.newest import Newest
 from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, TailSegment, parse_header
 from remuda.log.walk import Damage, Hole, Walk
 from remuda.model.records import Record
+
+UNKNOWN: Final = Counters(1 << 62, 1 << 62, 1 << 62)
+"""Where a segment begins that cannot be read and has none after it, until the log was read."""
 
 
 @dataclass(slots=True)
@@ -132,6 +135,19 @@ def closed_and_last(disk: Disk, segments: Sequence[TailSegment]) -> Iterator[Tai
         yield segment
         if not begun:
             return
+
+
+def missing_after(mark: Mark, segments: Sequence[TailSegment]) -> range:
+    """The numbers of records that come after a mark and are in no segment: the one it lies in is gone, and others
+    follow. Their rows may be sealed, but what they changed cannot be played again."""
+    following = min(
+        (segment for segment in segments if segment.sequence >= mark.segment),
+        key=lambda segment: segment.sequence,
+        default=None,
+    )
+    if following is None or following.sequence == mark.segment or following.first == UNKNOWN:
+        return range(0)
+    return range(mark.number, following.first.number)
 
 
 def missing_before(disk: Disk, segments: Sequence[TailSegment], mark: Mark, sealed: Counters) -> tuple[Damage, ...]:
