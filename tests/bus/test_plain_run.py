@@ -117,7 +117,7 @@ class Rows:
 
 def test_who_answers_for_a_worker_knows_what_it_has_begun() -> None:
     """B16: of rows that are taken out one by one, those whose calls ended, the one that runs, and the rest."""
-    active: ActiveDelivery[Any] = ActiveDelivery(Rows(6))  # type: ignore[arg-type]
+    active: ActiveDelivery[Any] = ActiveDelivery(Rows(6))
     bad = CallResult(Outcome.NACK, "no")
     active.in_turn = 0
     for row in (0, 1, 2):
@@ -135,7 +135,7 @@ def test_who_answers_for_a_worker_knows_what_it_has_begun() -> None:
 
 def test_the_first_call_is_running_before_any_has_ended() -> None:
     """B16"""
-    active: ActiveDelivery[Any] = ActiveDelivery(Rows(2))  # type: ignore[arg-type]
+    active: ActiveDelivery[Any] = ActiveDelivery(Rows(2))
     active.in_turn = 0
     active.waiting.popleft()
     state = active.close()
@@ -146,7 +146,7 @@ def test_the_first_call_is_running_before_any_has_ended() -> None:
 def test_no_row_is_both_begun_and_given_back() -> None:
     """B8: a worker and whoever gives back what it has not begun take rows from both ends at once."""
     for _ in range(50):
-        active: ActiveDelivery[Any] = ActiveDelivery(Rows(400))  # type: ignore[arg-type]
+        active: ActiveDelivery[Any] = ActiveDelivery(Rows(400))
         active.in_turn, begun, go = 0, list[int](), threading.Event()
 
         def work(active: ActiveDelivery[Any] = active, begun: list[int] = begun, go: threading.Event = go) -> None:
