@@ -3,7 +3,8 @@
 The same clients, in processes of their own, drive Remuda and RabbitMQ in turn, with confirms, manual acknowledgements
 and a prefetch of 1000. Measured are messages per second from the first publish to the last acknowledgement, and the CPU
 time that the server needs for each. The limit of a synced row is what the same clients make of a server that only
-writes, syncs, confirms and hands on (`bare.py`).
+writes, syncs, confirms and hands on (`bare.py`); beside it stands what the disk alone takes in synced writes of a
+window.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _BOUND_BY: Final = {
     "synced": f"one core's Python, and a sync for each window of confirms{_LATER}",
 }
 _LARGER: Final = "; of what a consumer leaves more than 8 MiB behind, the log is read again"
+_ROOM: Final = 64 << 20
 _PUT_OFF: Final = 15.0
 _LOOK: Final = 1.2
 """Longer than a server of ours needs to find that it is quiet now."""
@@ -156,6 +158,24 @@ def measure(
     return Round(each * pairs / seconds, cpu, max(shares))
 
 
+def disk_rate(size: int, window: int, seconds: float) -> float:
+    """Messages of a second that the disk takes if nothing is done but to write and sync as many as a window has."""
+    data, count = bytes(size * window), 0
+    with scratch() as folder:
+        handle = os.open(folder / "log", os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(handle, 0, _ROOM)
+            began = time.perf_counter()
+            while (took := time.perf_counter() - began) < seconds or not count:
+                at = count * size % (_ROOM - len(data))
+                os.pwrite(handle, data, at)
+                os.fdatasync(handle)
+                count += window
+        finally:
+            os.close(handle)
+    return count / took
+
+
 def wait_until_idle(target: Target) -> None:
     """Return when a server does little or nothing, or does not come to an end with it."""
     deadline, worked = time.monotonic() + _PUT_OFF, cpu_seconds(target.pid)
@@ -173,6 +193,7 @@ def row(name: str, effort: Effort) -> Result:
     shape: Any = {"pairs": _PAIRS[pairs], "size": _SIZES[size], "durable": mode != "transient"}
     rounds: dict[str, list[Round]] = {"remuda": [], "classic": []}
     limits: list[float] = []
+    disk: list[float] = []
     with contextlib.ExitStack() as servers:
         ours = servers.enter_context(remuda("always" if mode == "synced" else "os"))
         theirs = servers.enter_context(rabbitmq())
@@ -188,6 +209,7 @@ def row(name: str, effort: Effort) -> Result:
             wait_until_idle(theirs)
             if least is not None:
                 limits.append(measure(least, **shape, count=4 * count, kind="classic").rate)
+                disk.append(disk_rate(shape["size"], _WINDOW * shape["pairs"], effort.seconds / 4))
     rates = {side: statistics.median(one.rate for one in found) for side, found in rounds.items()}
     settings: dict[str, Any] = {
         "window": _WINDOW, "prefetch": 1000,
@@ -202,8 +224,11 @@ def row(name: str, effort: Effort) -> Result:
     }  # fmt: skip
     limit = statistics.median(limits) if limits else None
     if limit is not None:
+        alone = statistics.median(disk)
+        settings["disk_alone"] = round(alone)
         settings["bound_by"] += (
-            f"; one that only syncs, confirms and hands on is {limit / rates['quorum']:.1f} times quorum"
+            f"; one that only syncs, confirms and hands on is {limit / rates['quorum']:.1f} times quorum, and the disk "
+            f"alone, in synced writes of a window, {alone / rates['quorum']:.1f} times"
         )
     return rate_result(name, rates.pop("remuda"), dict(rates), limit, settings)
 

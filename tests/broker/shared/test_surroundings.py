@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -18,6 +19,7 @@ import pytest
 from remuda import Message, open_broker
 from remuda.broker.shared import frames, sockets
 from remuda.broker.shared import host as hosting
+from remuda.broker.shared.connection import Connection
 from remuda.broker.shared.session import Session
 from remuda.model.commands import Subscribe
 from remuda.model.errors import StorageError
@@ -138,3 +140,40 @@ def test_s5_sixty_guests_go_on_when_their_host_leaves(folder: Path) -> None:
     finally:
         for guest in guests:
             guest.close()
+
+
+def test_s5_what_a_guest_takes_in_parts_is_not_copied_for_each_of_them() -> None:
+    """A host that copied the rest of a large delivery for every part of it would be there for nobody else meanwhile."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        connection = Connection(ours, Anyone(), local=True)
+        large, came, parts = bytes(range(256)) * 32_000, bytearray(), 0
+        for data in (large, b"second", b"third"):
+            connection.send(data)
+        while connection.unsent:
+            head = connection.unsent[0]
+            assert head is large or len(head) < 1 << 18 or (type(head) is memoryview and head.obj is large)
+            connection.flush()
+            parts += 1
+            with contextlib.suppress(BlockingIOError):
+                came += theirs.recv(1 << 20)
+        with contextlib.suppress(BlockingIOError):
+            while data := theirs.recv(1 << 20):
+                came += data
+        assert came == large + b"secondthird"
+        assert connection.unsent_bytes == 0
+        assert parts > 10
+
+
+class Anyone:
+    """Lets everybody in."""
+
+    def admit(self, connection: Connection, hello: frames.Hello) -> None: ...
+
+    def lives(self, token: str) -> bool | None:
+        return None
+
+    def marks(self, token: str) -> None:
+        return None

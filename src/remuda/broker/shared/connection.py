@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _STOP_READING: Final = 4 << 20
 """Unsent bytes at which a guest is not listened to until it has taken its answers."""
+_LARGE: Final = 1 << 18
+"""Bytes that are sent by themselves: others are joined first."""
 _SLOW_AT_ONCE: Final = 4
 _LOAD: Final = 4000
 COMMAND_WEIGHT: Final = 40
@@ -46,7 +48,7 @@ class Connection:
         self.local = local
         self.session: Session | None = None
         self.buffer = frames.Buffer(limit)
-        self.unsent: deque[bytes] = deque()
+        self.unsent: deque[bytes | memoryview] = deque()
         self.unsent_bytes = 0
         self.closing = False
         """Whether it is to be closed once everything is sent."""
@@ -82,20 +84,21 @@ class Connection:
     def flush(self) -> None:
         """Send as much as the peer takes."""
         unsent = self.unsent
-        if len(unsent) == 1:
+        if not unsent:
+            return
+        data: bytes | memoryview
+        if len(unsent) == 1 or len(unsent[0]) >= _LARGE:
             data = unsent.popleft()
-        elif unsent:
+        else:
             data = b"".join(unsent)
             unsent.clear()
-        else:
-            return
         try:
             sent = send_at_once(self.peer, data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         self.unsent_bytes -= sent
         if sent < len(data):
-            unsent.append(data[sent:])
+            unsent.appendleft(memoryview(data)[sent:])  # a copy for each part would be dear where much is on its way
 
 
 class Listener:

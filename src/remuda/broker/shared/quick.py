@@ -27,15 +27,15 @@ if wire is not None:
     wire.set_up(Publish, Messages, Receipt, Pending)
 
 
-def send_at_once(peer: socket.socket, data: bytes) -> int:
+def send_at_once(peer: socket.socket, data: bytes | memoryview) -> int:
     """Send as much as the system takes now; raises `BlockingIOError` where that is nothing."""
     if len(data) > _LITTLE:
         return peer.send(data, _FLAGS)
     if wire is not None:
-        return wire.send(peer.fileno(), data)
+        return wire.send(peer.fileno(), data if type(data) is bytes else bytes(data))
     if _send is None:
         return peer.send(data, _FLAGS)
-    sent: int = _send(peer.fileno(), data, len(data), _FLAGS)
+    sent: int = _send(peer.fileno(), bytes(data), len(data), _FLAGS)
     return sent if sent >= 0 else raise_failed()
 
 
