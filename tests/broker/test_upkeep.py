@@ -10,6 +10,7 @@ import pytest
 from remuda import Message, open_broker
 from remuda.broker.embedded import upkeep
 from remuda.broker.threads import EmbeddedBroker
+from remuda.log.dropping import closed_segments
 from remuda.model.errors import NotFound
 from remuda.model.messages import Messages
 from tests.broker.kit import DAY, HOUR, ManualClock, open_at
@@ -204,3 +205,28 @@ def test_l5_sealing_waits_for_a_quiet_moment_unless_much_waits(tmp_path: Path, m
         fill()
         keeping._seal_when_quiet()
         assert sealed() > before
+
+
+def test_l5_a_checkpoint_does_not_wait_for_all_that_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart plays what came since: it must not take longer because much waited to be sealed."""
+    with open_broker(tmp_path / "d", sync="os", segment_bytes=1 << 19) as broker:
+        keeping, log = broker.runtime.upkeep, broker.runtime.engine.log
+        keeping._stop.set()
+        keeping.thread.join(60)
+        for _ in range(6):
+            broker.publish([Message("jobs", b"x" * 1000) for _ in range(600)])
+        for _ in range(2):
+            broker.checkpoint()
+        waiting = len(list(closed_segments(log)))
+        assert waiting > 2
+        left: list[int] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(upkeep, "_BUSY_BYTES", 1 << 40)
+            patch.setattr(keeping, "checkpoint", lambda: left.append(len(list(closed_segments(log)))))
+            patch.setattr(keeping, "_checkpoint_is_due", lambda: not left)
+            keeping._unsealed = True
+            keeping._seal_when_quiet()
+            assert left == [waiting - 1]
+            assert keeping._unsealed, "the others are sealed the next time"
+            keeping._seal_when_quiet()
+            assert not list(closed_segments(log))

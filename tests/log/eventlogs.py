@@ -64,7 +64,7 @@ class WrittenStream:
     def publish(self, messages: Sequence[Message]) -> list[str]:
         given: list[str] = []
         for message in messages:
-            id = message.id or str(self._ids.take_one(now())[0])
+            id = message.id or str(self._ids.take_one(now()))
             columns = Messages(
                 bodies=[message.body], name=message.name, ids=[id], created=now(), headers=message.headers,
                 object=message.object, key=message.key,

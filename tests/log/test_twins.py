@@ -24,7 +24,7 @@ from remuda.core.ranges import MessageRange, RangeMap
 from remuda.core.ready import ReadyMessages
 from remuda.model.commands import Publish, is_plain
 from remuda.model.message import Message
-from remuda.model.messages import Messages, of_plain
+from remuda.model.messages import Messages, of_plain, with_id
 from remuda.model.records import SpoolTaken
 from remuda.model.state import State
 from remuda.model.texts import is_plain_name
@@ -209,6 +209,10 @@ class Own(Delivery):
         super().__init__(dispatch, plain, None)
         self.number = number
 told.append([Own(5).number, Own(6).queue, Own(7).offsets])
+for wrong in ([], [plain], [plain, 1.5, 1, 1], [plain, 5, "x", 1], [None, 1, 1, 1]):
+    tell(with_id, *wrong)
+for first in (0, 1024, 1 << 61):
+    told.append(repr(with_id(Messages([b"b"], "n", headers={"a": "b"}, priority=3, wire=b"w"), first, 1024, 99)))
 made = deliver(Delivery, dispatch, plain, None, None)
 told.append([type(made).__name__, made.queue, made.offsets, made.messages is plain])
 tell(Delivery)

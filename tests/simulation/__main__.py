@@ -7,7 +7,10 @@ import logging
 import sys
 import time
 
+from remuda import native
 from tests.simulation.runner import Failure, Tally, play
+
+LANGUAGE = "in Python alone" if native.tail is None else "with the parts in C"
 
 
 def main() -> int:
@@ -46,7 +49,7 @@ def _play(seeds: range, keep_going: bool) -> int:
         print(f"\rstopped before seed {seeds[played]}", file=sys.stderr)
     seconds = time.monotonic() - begin
     print(
-        f"\r{played} seeds in {seconds:.1f} s: {total.steps} steps, {total.operations} disk operations, "
+        f"\r{played} seeds in {seconds:.1f} s, {LANGUAGE}: {total.steps} steps, {total.operations} disk operations, "
         f"{total.crashes} crashes, {total.recoveries} recoveries, {total.messages} messages, "
         f"{total.deliveries} deliveries, {total.settled} answered, {total.stalls} waits for room, "
         f"{total.faults} failed writes; {failures} seeds failed"

@@ -16,9 +16,9 @@ from remuda.core.registry import Registry, whereabouts
 from remuda.core.spool import Spool
 from remuda.model.commands import NamedOptions, Publish, SkipSpooled, is_plain
 from remuda.model.errors import Conflict, NotFound, Refused
-from remuda.model.ids import Snowflakes
+from remuda.model.ids import STEP, Snowflakes
 from remuda.model.message import CORRELATION
-from remuda.model.messages import Column, Messages, cell
+from remuda.model.messages import Column, Messages, cell, with_id
 from remuda.model.options import CommitWhen, Status
 from remuda.model.records import Appended, Events, SpoolTaken
 from remuda.model.results import Differences, Receipt
@@ -150,7 +150,7 @@ class Publishing:
             recorder.now = now
         first = recorder.next_offset
         recorder.next_offset = first + 1
-        identified = replace(messages, ids=self._snowflakes.take_one(now), created=now)
+        identified = with_id(messages, self._snowflakes.take_one(now), STEP, now)
         record = Appended(first, now, identified, names, None, producer, command.sequence)
         if producer is not None:
             self.note_producer(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from remuda.log import idindex
@@ -55,10 +55,12 @@ class Sealed(NamedTuple):
     """Where the segment lies now, if not all of it could be read."""
 
 
-def seal(log: Log) -> list[Sealed]:
+def seal(log: Log, interrupted: Callable[[], bool] = lambda: False) -> list[Sealed]:
     """Seal every segment that is full and that no restart needs any more, in order: where one ends is told by where the
     next begins. One that cannot be sealed is reported, and tried again the next time before those behind it. When that
-    does not help, it is sealed without what cannot be read of it, so that it costs itself and not the others."""
+    does not help, it is sealed without what cannot be read of it, so that it costs itself and not the others.
+
+    Those that are left when it is `interrupted`, which is asked after each, wait for the next time."""
     sealed = []
     with log.maintenance:
         for segment in list(closed_segments(log)):
@@ -67,6 +69,8 @@ def seal(log: Log) -> list[Sealed]:
             except _FAILURES as error:
                 segment.failures += not passes(error)  # a full disk is not the segment's fault
                 sealed.append(Sealed(segment.name, (), 0, 0, segment.written, 0, (), str(error)))
+                break
+            if interrupted():
                 break
     return sealed
 

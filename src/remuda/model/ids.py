@@ -34,13 +34,13 @@ class Snowflakes:
         self._next = first + count * STEP
         return range(first, self._next, STEP)
 
-    def take_one(self, now: int) -> range:
+    def take_one(self, now: int) -> int:
         """As `take`, for one."""
         first = ((now // 1000 - EPOCH_MS) << _TICK_BITS) | self.worker
         if first < self._next:
             first = self._next
-        self._next = following = first + STEP
-        return range(first, following, STEP)
+        self._next = first + STEP
+        return first
 
     def resume(self, last: int) -> None:
         """Give only ids above `last` from now on."""

@@ -191,8 +191,17 @@ _PLAIN_BATCH: Final = tuple(map(type, astuple(Messages([], ""))))
 then. What is not so may be right all the same."""
 
 of_plain: Callable[[Message], Messages | None] = Messages.of_plain
+
+
+def _with_id(messages: Messages, first: int, step: int, now: int) -> Messages:
+    return msgspec.structs.replace(messages, ids=range(first, first + step, step), created=now)
+
+
+with_id = _with_id
+"""One message as it is taken in: with its id, of which the next would lie a step further, and the time."""
 if columns is not None:
     columns.set_messages(Message, Messages)
+    with_id = columns.with_id
     of_plain = columns.of_plain
 
 

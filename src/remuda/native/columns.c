@@ -18,9 +18,14 @@ static const char *const BATCH[B_FIELDS] = {"bodies", "name", "ids", "topics", "
 enum { P_MESSAGES, P_QUEUE, P_EXCHANGE, P_OPTIONS, P_SPOOLED, P_FIELDS };
 static const char *const PUBLISH[P_FIELDS] = {"messages", "queue", "exchange", "options", "spooled"};
 
+enum { ALL = 14 };
+static const char *const COLUMNS[ALL] = {"bodies", "name", "ids", "topics", "object", "key", "timestamp", "mime_type",
+                                         "headers", "priority", "created", "expires", "due", "wire"};
+enum { C_IDS = 2, C_CREATED = 10 };
+
 static PyTypeObject *message_type, *batch_type, *publish_type;
 static PyObject *usually; /* what is cleared after a request: none */
-static Py_ssize_t in_message[M_FIELDS], in_batch[B_FIELDS], in_publish[P_FIELDS];
+static Py_ssize_t in_message[M_FIELDS], in_batch[B_FIELDS], in_publish[P_FIELDS], in_columns[ALL];
 
 static int is_ascii(PyObject *text) { return PyUnicode_CheckExact(text) && PyUnicode_IS_COMPACT_ASCII(text); }
 
@@ -63,6 +68,29 @@ static PyObject *of_plain(PyObject *module, PyObject *message)
     PyObject *batch = PyObject_Vectorcall((PyObject *)batch_type, columns, sizeof columns / sizeof *columns, NULL);
     Py_DECREF(bodies);
     return batch;
+}
+
+static PyObject *with_id(PyObject *module, PyObject *const *args, Py_ssize_t given)
+{
+    long long first, step;
+    if (given != 4 || batch_type == NULL || Py_TYPE(args[0]) != batch_type || !is_number(args[1], &first) ||
+        !is_number(args[2], &step) || !PyLong_CheckExact(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "with_id takes messages, a first id, what lies between two, and the time");
+        return NULL;
+    }
+    PyObject *columns[ALL], *messages = NULL, *ids = NULL, *next = PyLong_FromLongLong(first + step);
+    if (next != NULL) {
+        PyObject *bounds[] = {args[1], next, args[2]};
+        ids = PyObject_Vectorcall((PyObject *)&PyRange_Type, bounds, 3, NULL);
+        Py_DECREF(next);
+    }
+    if (ids == NULL)
+        return NULL;
+    for (int at = 0; at < ALL; at++)
+        columns[at] = at == C_IDS ? ids : at == C_CREATED ? args[3] : field(args[0], in_columns[at]);
+    messages = PyObject_Vectorcall((PyObject *)batch_type, columns, ALL, NULL);
+    Py_DECREF(ids);
+    return messages;
 }
 
 static PyObject *is_plain(PyObject *module, PyObject *command)
@@ -137,11 +165,12 @@ static PyObject *is_plain_pull(PyObject *module, PyObject *const *args, Py_ssize
 static PyObject *set_messages(PyObject *module, PyObject *args)
 {
     PyObject *message, *batch;
-    Py_ssize_t places[M_FIELDS];
+    Py_ssize_t places[M_FIELDS], fields[B_FIELDS];
     if (!PyArg_ParseTuple(args, "OO", &message, &batch) || places_of(message, MESSAGE, places, M_FIELDS) < 0 ||
-        places_of(batch, BATCH, in_batch, B_FIELDS) < 0)
+        places_of(batch, BATCH, fields, B_FIELDS) < 0 || places_of(batch, COLUMNS, in_columns, ALL) < 0)
         return NULL;
     memcpy(in_message, places, sizeof places);
+    memcpy(in_batch, fields, sizeof fields);
     Py_XSETREF(message_type, (PyTypeObject *)Py_NewRef(message));
     Py_XSETREF(batch_type, (PyTypeObject *)Py_NewRef(batch));
     Py_RETURN_NONE;
@@ -157,6 +186,8 @@ static PyObject *set_publish(PyObject *module, PyObject *publish)
 
 static PyMethodDef methods[] = {
     {"of_plain", of_plain, METH_O, "The columns of one message of which nothing needs to be checked; None for others."},
+    {"with_id", (PyCFunction)(void (*)(void))with_id, METH_FASTCALL,
+     "The same message with an id, from a first one on, and the time it came in."},
     {"is_plain", is_plain, METH_O, "Whether a command publishes one message, of which nothing special is asked."},
     {"is_name", is_name, METH_O, "Whether a name is of ordinary letters, as most are."},
     {"plain_publish", (PyCFunction)(void (*)(void))plain_publish, METH_FASTCALL,

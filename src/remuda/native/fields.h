@@ -52,7 +52,11 @@ static inline int is_number(PyObject *value, long long *number)
     int over;
     if (value == NULL || !PyLong_CheckExact(value))
         return 0;
+#if LONG_MAX == LLONG_MAX
+    *number = PyLong_AsLongAndOverflow(value, &over); /* which takes a third of the time */
+#else
     *number = PyLong_AsLongLongAndOverflow(value, &over);
+#endif
     return !over;
 }
 

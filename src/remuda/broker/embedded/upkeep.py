@@ -105,7 +105,7 @@ class Upkeep:
         now are tried again."""
         self._try("sealing", self._seal)
 
-    def _seal(self) -> None:
+    def _seal(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         with self._turn:
             if self._volatile:
                 drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
@@ -114,7 +114,7 @@ class Upkeep:
                 return  # segments stay as they are until a process that has it seals them, or retention lets them go
             from remuda.log.seal import seal  # which loads Arrow, and most processes never get here
 
-            done = seal(self._runtime.engine.log)
+            done = seal(self._runtime.engine.log, interrupted)
             self._tables_due = self._tables_due or bool(done and self._runtime.options.lake)
             for sealed in done:
                 if sealed.failure is not None:
@@ -292,13 +292,17 @@ class Upkeep:
                 raise
 
     def _checkpoint_when_due(self) -> None:
+        if self._checkpoint_is_due():
+            self.checkpoint()
+            self._unsealed = True
+
+    def _checkpoint_is_due(self) -> bool:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
         log = self._runtime.engine.log
         # Whoever takes over from this process plays what came since: that must not take long.
         records = _RECORDS_TO_PLAY + self._snapshot_bytes // _SNAPSHOT_BYTES_PER_RECORD
-        if log.bytes_since_checkpoint >= due or (self._runtime.visited and log.records_since_checkpoint >= records):
-            self.checkpoint()
-            self._unsealed = True
+        visited = self._runtime.visited and log.records_since_checkpoint >= records
+        return visited or log.bytes_since_checkpoint >= due
 
     def _seal_when_quiet(self) -> None:
         """Sealing takes the interpreter from those who publish and handle, so it waits until they do little."""
@@ -309,7 +313,9 @@ class Upkeep:
         busy = self._written - before > _BUSY_BYTES
         if not busy or self._volatile or sum(1 for _ in closed_segments(log)) > _MOST_UNSEALED:
             self._unsealed = False
-            self._seal()
+            # Where much is written, sealing it all takes seconds, and a restart would play all that came meanwhile.
+            self._seal(self._checkpoint_is_due)
+            self._checkpoint_when_due()
 
     def _collect_when_due(self) -> None:
         runtime = self._runtime
