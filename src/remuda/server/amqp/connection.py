@@ -71,6 +71,9 @@ _FROM_CLIENTS: Final = frozenset(
     )
 )  # fmt: skip
 
+_AROUND: Final = 8
+"""A frame's head and end. Clients such as amqpstorm do not count them to its size, and RabbitMQ lets them."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much one peer, and all of them, may ask for."""
@@ -121,7 +124,7 @@ class ServerConnection:
         self._properties = properties
         self._closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
-        self._reader = RequestReader(limits.frame_max, max_body=limits.message_max)
+        self._reader = RequestReader(limits.frame_max + _AROUND, max_body=limits.message_max)
         self._greeting = b""
         self._out: list[bytes] = []
         self.answered = False
@@ -329,7 +332,7 @@ class ServerConnection:
                 _too_high("channel_max", asked.channel_max, limits.channel_max),
             )
         self.frame_max = asked.frame_max or limits.frame_max
-        self._reader.limit_frames(self.frame_max)
+        self._reader.limit_frames(self.frame_max + _AROUND)
         self.channel_max = asked.channel_max or limits.channel_max
         self.heartbeat = asked.heartbeat
         self.stage = Stage.OPEN
