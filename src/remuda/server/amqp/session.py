@@ -247,6 +247,7 @@ class Session:
             if channel is not None:
                 await self._end_channel(channel)
             self.send(number, ChannelCloseOk())
+            self.protocol.part_channel(number)
         elif (channel := self.channels.get(number)) is not None:
             await self._requests.carry_out(channel, method)
 
