@@ -53,6 +53,10 @@ class Client:
         for body in bodies:
             self.channel.basic_publish(exchange, queue, body, pika.BasicProperties(**properties))
 
+    @staticmethod
+    def properties(**given: Any) -> Any:
+        return pika.BasicProperties(**given)
+
     def get(self, queue: str, *, ack: bool = True) -> tuple[Any, Any, bytes]:
         """The next message, as soon as there is one."""
         found: list[Any] = []

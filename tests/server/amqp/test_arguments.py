@@ -13,8 +13,8 @@ from remuda.server.amqp.names import VHost
 from remuda.server.amqp.queues import QueueDeclaration, check_arguments, check_equivalent, options_of
 
 
-def refusal(arguments: Table, **flags: bool) -> str | None:
-    declaration = QueueDeclaration(arguments=arguments, **{"durable": True, **flags})
+def refusal(arguments: Table, *, exclusive: bool = False) -> str | None:
+    declaration = QueueDeclaration(durable=True, exclusive=exclusive, arguments=arguments)
     try:
         check_arguments("q", "/", declaration, arguments)
     except Failure as failure:

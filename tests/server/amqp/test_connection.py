@@ -97,7 +97,7 @@ def test_another_protocol_is_answered_with_ours() -> None:
         ([method_frame(1, QueueDeclare())], 504),
         ([method_frame(number, ChannelOpen()) for number in range(1, 10)], 530),
         ([method_frame(1, ChannelOpen()), method_frame(1, BasicDeliver()), b""], 505),
-        ([method_frame(0, ConnectionTuneOk())], 503),
+        ([method_frame(0, ConnectionTuneOk())], 504),
         ([b"\x01\x00\x01\x00\x00\x00\x04\x00\x63\x00\x01\xce"], 540),
         ([b"\x09\x00\x00\x00\x00\x00\x00\xce"], 501),
         ([b"\x01\x00\x01\x00\xff\xff\xff"], 501),

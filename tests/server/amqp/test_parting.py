@@ -6,8 +6,10 @@ import pytest
 
 from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
 from remuda.amqp.methods import (
+    BasicAck,
     BasicConsume,
     BasicPublish,
+    ChannelClose,
     ChannelOpen,
     ConnectionClose,
     ConnectionCloseOk,
@@ -23,10 +25,10 @@ _MORE = 16 << 20
 """Bytes that are sent behind a close: more than two sockets hold."""
 
 
-def _publications(queue: str, size: int) -> bytes:
+def _publications(queue: str, size: int, each: int = 100_000) -> bytes:
     frames: list[bytes] = []
-    add_content(frames, method_frame(1, BasicPublish(0, "", queue)), 1, b"\0\0", b"x" * 100_000)
-    return b"".join(frames) * (size // 100_000)
+    add_content(frames, method_frame(1, BasicPublish(0, "", queue)), 1, b"\0\0", b"x" * each)
+    return b"".join(frames) * (size // each)
 
 
 def _last(peer: RawPeer) -> list[Method]:
@@ -108,4 +110,28 @@ def test_any_number_will_do_for_a_channel(server: RunningServer) -> None:
     peer = RawPeer(server.port).open()
     peer.say(method_frame(65535, ChannelOpen()))
     peer.hear("ChannelOpenOk")
+    peer.close()
+
+
+def test_what_is_still_sent_on_a_channel_that_is_being_closed_is_passed_over(
+    server: RunningServer, client: Client
+) -> None:
+    """S4: one thread of a client closes it while another acknowledges and publishes."""
+    name = fresh()
+    client.channel.queue_declare(name)
+    peer = RawPeer(server.port).open()
+    peer.say(
+        method_frame(1, ChannelClose()), method_frame(1, BasicAck(5)), _publications(name, 30, 10),
+        method_frame(1, QueueDeclare(0, "amq.mine")),
+    )  # fmt: skip
+    peer.hear("ChannelCloseOk")
+    peer.say(method_frame(1, ChannelOpen()))
+    peer.hear("ChannelOpenOk")
+    assert client.waiting(name) == 0
+    peer.say(method_frame(1, ChannelClose()))
+    peer.hear("ChannelCloseOk")
+    peer.say(method_frame(1, BasicAck(5)))  # it has been told: now it is a mistake
+    (close,) = _last(peer)
+    assert isinstance(close, ConnectionClose)
+    assert close.code == 504
     peer.close()

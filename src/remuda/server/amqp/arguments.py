@@ -63,6 +63,21 @@ def check_queue_arguments(name: str, vhost: str, arguments: Table, queue_type: s
             )
 
 
+def check_consumer_arguments(name: str, vhost: str, arguments: Table, queue_type: str) -> int:
+    """Refuse arguments of a consumer that RabbitMQ would refuse; gives its priority."""
+    if "x-stream-offset" in arguments:
+        raise Failure(
+            PRECONDITION_FAILED,
+            f"invalid arg 'x-stream-offset' for queue '{name}' in vhost '{vhost}' of queue type "
+            f"rabbit_{queue_type}_queue",
+        )
+    priority = arguments.get("x-priority", 0)
+    why = _whole(priority)
+    if why is not None:
+        raise Failure(PRECONDITION_FAILED, f"invalid arg 'x-priority' for queue '{name}' in vhost '{vhost}': {why}")
+    return max(-0x80000000, min(int(priority), 0x7FFFFFFF))
+
+
 def compare_arguments(asked: Table, standing: Table, names: tuple[str, ...], kind: str, name: str, vhost: str) -> None:
     """Refuse arguments that differ from those with which something was declared."""
     own = sorted({given for given in (*asked, *standing) if given.startswith(OWN)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -24,17 +25,20 @@ _STALE: Final = 64
 class Handed:
     """Messages of one delivery in a client's hands. `open` are the stretches of them that it has not answered."""
 
-    __slots__ = ("consumer", "delivery", "first", "open", "rows", "since")
+    __slots__ = ("consumer", "delivery", "first", "limit", "open", "rows", "since")
 
     def __init__(
-        self, first: int, delivery: AsyncDelivery, rows: Sequence[int], consumer: AmqpConsumer | None, since: float
-    ) -> None:
+        self, first: int, delivery: AsyncDelivery, rows: Sequence[int], consumer: AmqpConsumer | None, since: float,
+        limit: int | None,
+    ) -> None:  # fmt: skip
         self.first = first
         """The tag of the first; the others follow."""
         self.delivery = delivery
         self.rows = rows
         self.consumer = consumer
         self.since = since
+        self.limit = limit
+        """How often a message of this queue may come back."""
         self.open = [(0, len(rows))]
 
     def take(self, start: int, stop: int) -> Iterator[Taken]:
@@ -83,6 +87,13 @@ class Taken(NamedTuple):
         rows = self.handed.rows
         return rows if self.size == len(rows) else rows[self.start : self.stop]
 
+    def by_limit(self, limit: int) -> Iterator[tuple[bool, Taken]]:
+        """Its neighbours that may not come back again, and those that may."""
+        attempts, rows = self.handed.delivery.attempts, self.handed.rows
+        for over, places in groupby(range(self.start, self.stop), key=lambda place: attempts[rows[place]] > limit):
+            found = list(places)
+            yield over, Taken(self.handed, found[0], found[-1] + 1)
+
 
 class Unanswered:
     """Messages that a client holds, by delivery tag."""
@@ -93,10 +104,13 @@ class Unanswered:
         """In the order of their tags; those with nothing open are cleared away now and then."""
         self._stale = 0
 
-    def add(self, delivery: AsyncDelivery, rows: Sequence[int], consumer: AmqpConsumer | None, now: float) -> int:
+    def add(
+        self, delivery: AsyncDelivery, rows: Sequence[int], consumer: AmqpConsumer | None, now: float,
+        limit: int | None = None,
+    ) -> int:  # fmt: skip
         """Give tags to rows of a delivery; the first of them."""
         first = self.last_tag + 1
-        self._handed.append(Handed(first, delivery, rows, consumer, now))
+        self._handed.append(Handed(first, delivery, rows, consumer, now, limit))
         self.last_tag += len(rows)
         return first
 
@@ -204,6 +218,8 @@ class Confirms:
     def __init__(self, channel: int) -> None:
         self._channel = channel
         self.last_tag = 0
+        self._told = 0
+        """The last tag of which the publisher was told."""
         self._waiting: deque[Batch] = deque()
 
     def next(self, count: int) -> int:
@@ -242,12 +258,15 @@ class Confirms:
                     out.append(self._ack(last))
                     last = 0
                 out.append(method_frame(self._channel, BasicNack(tag, False, False)))
+                self._told = tag
         if last:
             out.append(self._ack(last))
         return out
 
     def _ack(self, tag: int) -> bytes:
-        return method_frame(self._channel, BasicAck(tag, True))
+        several = tag - self._told > 1
+        self._told = tag
+        return method_frame(self._channel, BasicAck(tag, several))
 
 
 class Batch:

@@ -71,6 +71,9 @@ _FROM_CLIENTS: Final = frozenset(
     )
 )  # fmt: skip
 
+_AROUND: Final = 8
+"""A frame's head and end. Clients such as amqpstorm do not count them to its size, and RabbitMQ lets them."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much one peer, and all of them, may ask for."""
@@ -121,7 +124,9 @@ class ServerConnection:
         self._properties = properties
         self._closing: set[int] = set()
         """Channels that we have closed and whose close-ok has not come."""
-        self._reader = RequestReader(limits.frame_max, max_body=limits.message_max)
+        self._leaving: set[int] = set()
+        """Channels that the client has closed and has not been told of."""
+        self._reader = RequestReader(limits.frame_max + _AROUND, max_body=limits.message_max)
         self._greeting = b""
         self._out: list[bytes] = []
         self.answered = False
@@ -226,6 +231,10 @@ class ServerConnection:
             class_id, method_id = _numbers(method)
             self.send(channel, ChannelClose(failure.code, failure.text, class_id, method_id))
 
+    def part_channel(self, channel: int) -> None:
+        """The client closed a channel, and everything it asked for on it before is done."""
+        self._leaving.discard(channel)
+
     # Inside
 
     def _greet(self, data: bytes) -> bytes:
@@ -263,10 +272,13 @@ class ServerConnection:
             return
         if isinstance(method, ChannelOpen):
             self._open_channel(channel)
+        elif channel in self._leaving:
+            return  # another thread of the client was still using it
         elif channel not in self.channels:
             raise Failure(CHANNEL_ERROR, "expected 'channel.open'")
         elif isinstance(method, ChannelClose):
             self.channels.discard(channel)
+            self._leaving.add(channel)
             self._reader.forget(channel)
         elif isinstance(method, ChannelCloseOk) or type(method) not in _FROM_CLIENTS:
             raise Failure(COMMAND_INVALID, f"clients do not send {type(method).__name__}")
@@ -281,6 +293,7 @@ class ServerConnection:
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated channel_max "
                 f"({self.channel_max})",
             )
+        self._leaving.discard(channel)
         self.channels.add(channel)
 
     def _handle_own(self, method: Method, event: Event, requests: list[Event]) -> None:
@@ -308,6 +321,8 @@ class ServerConnection:
                 requests.append(event)
             case Stage.RUNNING, ConnectionUpdateSecret():
                 self.send(0, ConnectionUpdateSecretOk())
+            case Stage.RUNNING, _:
+                raise Failure(CHANNEL_ERROR, "unexpected method in connection state running")
             case _:
                 raise Failure(COMMAND_INVALID, f"expected {self.stage.value}, got {type(method).__name__}")
 
@@ -329,7 +344,7 @@ class ServerConnection:
                 _too_high("channel_max", asked.channel_max, limits.channel_max),
             )
         self.frame_max = asked.frame_max or limits.frame_max
-        self._reader.limit_frames(self.frame_max)
+        self._reader.limit_frames(self.frame_max + _AROUND)
         self.channel_max = asked.channel_max or limits.channel_max
         self.heartbeat = asked.heartbeat
         self.stage = Stage.OPEN

@@ -161,7 +161,7 @@ class AmqpConsumer:
         if self.no_ack:
             first = channel.unanswered.skip(count)
         else:
-            first = channel.unanswered.add(delivery, rows, self, time.monotonic())
+            first = channel.unanswered.add(delivery, rows, self, time.monotonic(), self._limit)
             self._under_way += count
         session.write(
             deliver_frames(

@@ -134,7 +134,7 @@ def _letter(queue: str, exchange: str, key: str | None, message: Message, reason
     entries: dict[str, Any] = {"x-death": deaths}
     if "x-first-death-queue" not in headers:
         entries |= {
-            "x-first-death-reason": reason, "x-first-death-queue": queue, "x-first-death-exchange": origin,
+            "x-first-death-exchange": origin, "x-first-death-queue": queue, "x-first-death-reason": reason,
         }  # fmt: skip
     gone = frozenset({"CC"}) if key is not None else frozenset()
     raw = with_headers(without_property(raw, "expiration"), entries, without=gone)

@@ -18,6 +18,7 @@ PREDECLARED: Final = {
     "amq.match": "headers", "amq.rabbitmq.trace": "topic", TOPICS: "topic",
 }  # fmt: skip
 _AMQP: Final = ("direct", "fanout", "topic", "headers")
+_MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
 
 
 class ExchangeDeclaration(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +65,18 @@ def check_equivalent(name: str, vhost: str, asked: ExchangeDeclaration, standing
         if received != current:
             raise inequivalent(flag, "exchange", name, vhost, f"'{_said(received)}'", f"'{_said(current)}'")
     compare_arguments(asked.arguments, standing.arguments, ("alternate-exchange",), "exchange", name, vhost)
+
+
+def check_binding(source: ExchangeDeclaration, arguments: Table) -> None:
+    """Refuse a binding that a headers exchange could not match."""
+    how = arguments.get("x-match", "all")
+    if source.type != "headers" or how in _MATCHES:
+        return
+    if isinstance(how, str):
+        text = f'Invalid x-match field value <<"{how}">>; expected all, any, all-with-x, or any-with-x'
+    else:
+        text = f"Invalid x-match field type {kind_of(how)} (value {how}); expected longstr"
+    raise Failure(PRECONDITION_FAILED, text)
 
 
 def binding_arguments(arguments: Table) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from remuda.model.durations import MILLISECOND, SECOND
 from remuda.model.message import MAX_PRIORITY, NO_HEADERS
 from remuda.model.messages import MAX_ID_BYTES, Column, Messages, cell, fold
 from remuda.model.texts import is_storable
+from remuda.server.amqp.arguments import LONGEST, kind_of
 from remuda.server.amqp.exchanges import as_text
 from remuda.server.amqp.failures import PRECONDITION_FAILED, SYNTAX_ERROR, Failure
 from remuda.server.amqp.reading import Publications
@@ -23,6 +25,7 @@ _BINARY: Final = "application/octet-stream"
 _LONGEST_KNOWN: Final = 512
 _MOST_KNOWN: Final = 2000
 _LATEST: Final = 1 << 52
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -145,17 +148,26 @@ def _read(raw: bytes) -> Facts:
 def _lifetime(expiration: str | None) -> int | None:
     if expiration is None:
         return None
-    if not expiration.isascii() or not expiration.isdecimal() or len(expiration) > 12:
-        raise Failure(PRECONDITION_FAILED, f"invalid expiration '{expiration}': not a number of milliseconds")
-    return int(expiration)
+    found = _INTEGER.match(expiration)
+    if found is None:
+        why = "no_integer"
+    elif found.end() < len(expiration):
+        why = f'{{leftover_string,"{expiration[found.end() :]}"}}'
+    elif (lifetime := int(expiration)) < 0:
+        why = f"{{value_negative,{lifetime}}}"
+    elif lifetime > LONGEST:
+        why = f"{{value_too_large,{lifetime}}}"
+    else:
+        return lifetime
+    raise Failure(PRECONDITION_FAILED, f"invalid expiration '{expiration}': {why}")
 
 
 def _keys(table: Mapping[str, Any], name: str) -> tuple[str, ...]:
     found = table.get(name)
     if found is None:
         return ()
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    if not isinstance(found, list):
         raise Failure(
-            PRECONDITION_FAILED, f"unacceptable type of the header '{name}': it must be an array of long strings"
+            PRECONDITION_FAILED, f'invalid message: {{unacceptable_type_in_header,"{name}",{kind_of(found)}}}'
         )
-    return tuple(str(one) for one in found)
+    return tuple(str(one) for one in found if isinstance(one, str))

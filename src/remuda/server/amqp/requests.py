@@ -53,12 +53,14 @@ from remuda.amqp.methods import (
     TxSelect,
     TxSelectOk,
 )
+from remuda.amqp.properties import with_headers
 from remuda.amqp.tables import Table
 from remuda.model.errors import ConsumersFull, InvalidOption, NotFound
 from remuda.model.options import Persistence
 from remuda.model.results import QueueInfo
 from remuda.model.routing import Binding
 from remuda.server.amqp import exchanges, queues
+from remuda.server.amqp.arguments import check_consumer_arguments
 from remuda.server.amqp.channels import Channel, Confirms, Transaction
 from remuda.server.amqp.consumers import AGAIN, BATCH, DONE, TOO_OFTEN, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS, ExchangeDeclaration, binding_arguments
@@ -174,6 +176,7 @@ class Requests:
             channel.shared_prefetch = method.prefetch_count
         else:
             channel.prefetch = method.prefetch_count
+            channel.shared_prefetch = 0  # as in RabbitMQ, the one for each takes the place of the one for all
         wanted = channel.shared_prefetch or channel.prefetch
         for consumer in channel.consumers.values():
             await consumer.set_prefetch(wanted)
@@ -182,10 +185,12 @@ class Requests:
     async def _recover(self, channel: Channel, method: BasicRecover | BasicRecoverAsync) -> Method | None:
         if not method.requeue:
             raise Failure(NOT_IMPLEMENTED, "requeue=false")
+        if isinstance(method, BasicRecover):
+            self._session.send(channel.number, BasicRecoverOk())  # what comes again comes behind it
         self._session.answer(channel.unanswered.take_all(), AGAIN)
         self._session.flush()
         await self._session.quiet()
-        return BasicRecoverOk() if isinstance(method, BasicRecover) else None
+        return None
 
     # Exchanges
 
@@ -252,6 +257,7 @@ class Requests:
                 raise no_exchange(name, self._vhost)
         if TOPICS in (source, destination):
             raise Failure(NOT_IMPLEMENTED, f"'{TOPICS}' stands for the topics of a bus; only queues can be bound to it")
+        exchanges.check_binding(topology.exchanges[source], method.arguments)
         binding = Binding(exchange=destination, key=method.routing_key, arguments=binding_arguments(method.arguments))
         if source != destination:
             await (topology.bind if binds else topology.unbind)(source, binding)
@@ -376,6 +382,7 @@ class Requests:
             if not binds:
                 return QueueUnbindOk()
             raise no_exchange(method.exchange, self._vhost)
+        exchanges.check_binding(topology.exchanges[source], method.arguments)
         if source == TOPICS:
             await self._follow_topics(full, info, key, binds)
         else:
@@ -408,7 +415,7 @@ class Requests:
         try:
             name, full, info = await self._named(channel, method.queue)
         except Failure as failure:
-            if failure.code == NOT_FOUND and method.queue:
+            if failure.code == NOT_FOUND and (method.queue or channel.last_queue):
                 return QueueDeleteOk(0)
             raise
         session.check("configure", "queue", name)
@@ -432,15 +439,14 @@ class Requests:
         name, full, info = await self._named(channel, method.queue)
         session.check("read", "queue", name)
         declaration = await session.server.topology.declaration(full)
+        quorum = declaration is not None and declaration.is_quorum
+        priority = check_consumer_arguments(name, self._vhost, method.arguments, "quorum" if quorum else "classic")
         consumer = AmqpConsumer(session, channel, tag, full, declaration, method.no_ack, method.exclusive)
         session.server.claim(consumer, name, self._vhost, info)
         consumer.renews = info.options.acknowledge_timeout < _SOON
         prefetch = channel.shared_prefetch or channel.prefetch
         credit = consumer.credit_for(prefetch)
         shared = channel.shared_prefetch and not method.no_ack
-        priority = method.arguments.get("x-priority", 0)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise Failure(PRECONDITION_FAILED, f"invalid arg 'x-priority' of consumer '{tag}': it must be a number")
         try:
             subscription = await session.server.broker.subscribe(
                 full,
@@ -448,7 +454,7 @@ class Requests:
                 batch=min(credit, BATCH),
                 credit=credit,
                 group=f"amqp-{session.server.topology.server}-{session.number}-{channel.number}" if shared else None,
-                priority=int(priority),
+                priority=priority,
             )
         except ConsumersFull:
             raise Failure(ACCESS_REFUSED, f"queue '{name}' in vhost '{self._vhost}' in exclusive use") from None
@@ -501,12 +507,15 @@ class Requests:
         if method.no_ack:
             tag = channel.unanswered.skip(1)
         else:
-            tag = channel.unanswered.add(delivery, [0], None, time.monotonic())
+            tag = channel.unanswered.add(delivery, [0], None, time.monotonic(), limit)
         left = sum(delivery.remaining)
         reply = BasicGetOk(tag, delivery.redelivered[0], exchange_of(message.headers), _short(message.name), left)
+        properties = properties_of(message)
+        if declaration is not None and declaration.is_quorum:
+            properties = with_headers(properties, {"x-delivery-count": delivery.attempts[0] - 1})
         frames: list[bytes] = []
         add_content(
-            frames, method_frame(channel.number, reply), channel.number, properties_of(message), message.body,
+            frames, method_frame(channel.number, reply), channel.number, properties, message.body,
             session.protocol.frame_max,
         )  # fmt: skip
         session.write(frames)

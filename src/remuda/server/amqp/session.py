@@ -48,7 +48,7 @@ from remuda.model.results import Receipt
 from remuda.model.settlement import Settlement
 from remuda.server.amqp.channels import Batch, Channel, Gathered, Soon, Taken, Transaction, UnknownTag
 from remuda.server.amqp.connection import ServerConnection, Stage
-from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, AmqpConsumer
+from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, TOO_OFTEN, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS
 from remuda.server.amqp.failures import (
     ACCESS_REFUSED,
@@ -117,6 +117,13 @@ class Session:
             channel = channels.get(number)
             try:
                 if isinstance(method, Publications):
+                    exchange = method.method.exchange
+                    if channel is not None and exchange and not self._takes_in(exchange):
+                        self.flush()
+                        await self.quiet()
+                        channel = channels.get(number)
+                        if channel is not None:
+                            await self._find_exchange(exchange)
                     if channel is not None:
                         self._take_in(channel, method)
                 elif isinstance(method, Acks):
@@ -240,6 +247,7 @@ class Session:
             if channel is not None:
                 await self._end_channel(channel)
             self.send(number, ChannelCloseOk())
+            self.protocol.part_channel(number)
         elif (channel := self.channels.get(number)) is not None:
             await self._requests.carry_out(channel, method)
 
@@ -289,16 +297,22 @@ class Session:
 
     def answer(self, taken: Iterable[Taken], settlement: Settlement) -> None:
         """Answer for messages that the client held, with the next `flush`."""
-        answers, kind = self._answers, id(settlement)
         for one in taken:
-            handed = one.handed
-            key = (id(handed.delivery), kind)
-            if key in answers:
-                answers[key][1].append(one)
+            if settlement is AGAIN and one.handed.limit is not None:
+                for too_often, part in one.by_limit(one.handed.limit):
+                    self._add_answer(part, TOO_OFTEN if too_often else AGAIN)
             else:
-                answers[key] = (settlement, [one])
-            if handed.consumer is not None:
-                handed.consumer.answered(one.size)
+                self._add_answer(one, settlement)
+
+    def _add_answer(self, one: Taken, settlement: Settlement) -> None:
+        answers, handed = self._answers, one.handed
+        key = (id(handed.delivery), id(settlement))
+        if key in answers:
+            answers[key][1].append(one)
+        else:
+            answers[key] = (settlement, [one])
+        if handed.consumer is not None:
+            handed.consumer.answered(one.size)
 
     def settle(self, delivery: AsyncDelivery, rows: Sequence[int] | None, settlement: Settlement) -> None:
         """Answer the broker; what comes of it is waited for by `quiet`."""
@@ -319,6 +333,22 @@ class Session:
             _log.warning("connection %d: %s", self.number, error)
 
     # Publications
+
+    def _takes_in(self, exchange: str) -> bool:
+        """Whether an exchange is known to take publications."""
+        declared = self.server.topology.exchanges.get(self.vhost.exchange(exchange))
+        return declared is not None and not declared.internal
+
+    async def _find_exchange(self, exchange: str) -> None:
+        """Refuse an exchange before anything that is published behind it counts: its channel is closed."""
+        self.check("write", "exchange", exchange)
+        declared = await self.server.topology.exchange(self.vhost.exchange(exchange))
+        if declared is None:
+            raise no_exchange(exchange, self.vhost.name)
+        if declared.internal:
+            raise Failure(
+                ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost.name}'"
+            )
 
     def _take_in(self, channel: Channel, given: Publications) -> None:
         method, properties, bodies = given.method, given.properties, given.bodies
@@ -445,13 +475,8 @@ class Session:
             if not publications:
                 return (), frames
         full = self.vhost.exchange(exchange)
-        declared = self.server.topology.exchanges.get(full) or await self.server.topology.exchange(full)
-        if declared is None:
-            raise no_exchange(exchange, self.vhost.name)
-        if declared.internal:
-            raise Failure(
-                ACCESS_REFUSED, f"cannot publish to internal exchange '{exchange}' in vhost '{self.vhost.name}'"
-            )
+        if exchange and not self._takes_in(exchange):
+            await self._find_exchange(exchange)  # it was deleted meanwhile
         broker = self.server.broker
         messages = self._inbound.batch(exchange, publications, time.time_ns() // 1000)
         if full == TOPICS:

@@ -173,7 +173,8 @@ class AmqpServer:
     def claim(self, consumer: AmqpConsumer, name: str, vhost: str, info: QueueInfo) -> None:
         """Refuse a consumer where another one has the queue to itself, or it wants that and cannot."""
         others = self._consumers.get(consumer.queue, set())
-        if any(other.exclusive for other in others) or (consumer.exclusive and info.consumers):
+        alone = info.consumers or info.options.single_active_consumer
+        if any(other.exclusive for other in others) or (consumer.exclusive and alone):
             raise Failure(ACCESS_REFUSED, f"queue '{name}' in vhost '{vhost}' in exclusive use")
 
     def joined(self, consumer: AmqpConsumer) -> None:
