@@ -146,7 +146,7 @@ class Treacherous(str):
 
 sky = Sky.__new__(Sky)
 sky.flights, sky.leases, sky._lease_ends = RangeMap(), {}, []
-sky.lift(5, 1, 99, 0, 7, "".join(["some", "body"]), 1, 99)
+sky.send("q", (5, 1, 99, 0), 7, "".join(["some", "body"]), 0, 1, 99, (0, 0))
 piece = sky.land(7, Treacherous("somebody"), None)
 assert piece is None or piece.first == 5
 print(json.dumps(True))
