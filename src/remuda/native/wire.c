@@ -444,6 +444,10 @@ static PyMethodDef methods[] = {
     {NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_wire", NULL, -1, methods};
+static int fill(PyObject *made)
+{
+    (void)made;
+    return know_ranges();
+}
 
-PyMODINIT_FUNC PyInit__wire(void) { return PyModule_Create(&module); }
+REMUDA_MODULE(_wire, methods, fill)
