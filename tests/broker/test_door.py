@@ -469,7 +469,7 @@ def test_texts_of_derived_types_are_texts() -> None:
     text = DerivedText("derived")
     with open_broker("memory://") as broker:
         for field in ("id", "object", "key", "mime_type", "name"):
-            broker.publish(Message(**{"name": "x", "body": b"", field: text}))
+            broker.publish(msgspec.structs.replace(Message("x", b""), **{field: text}))
         broker.publish([Message("x", b"", id=DerivedText("one")), Message(text, b"", topics=(text,))])
         broker.publish(Messages(name=[text, "x"], bodies=[b"", b""], ids=[DerivedText("two"), "three"]))
         broker.create_router("r", "headers", [Binding(queue=text, arguments={text: DerivedBytes(b"x"), "y": text})])

@@ -248,7 +248,7 @@ class TestRetriesAndFilters:
             bus.publish_many("b", range(400, 800))
             bus.run(until_idle=True, timeout="60s")
             assert bus.broker.queue("q").delayed == 800
-            calls = []
+            calls: list[Any] = []
             ask = bus.broker.message
             bus.broker.message = calls.append  # type: ignore[method-assign, assignment]
             assert bus.clear("q", topic="a", reason="odd") == 1

@@ -347,7 +347,7 @@ def _checked_ids(ids: Any, count: int) -> range | list[str] | None:
         for row, own in enumerate(ids):
             _check_id(row, own)
         if any(type(own) is not str for own in ids):  # such as NumPy's, which the log cannot write
-            ids = [str.__str__(own) for own in ids]
+            return [str.__str__(own) for own in ids]
     elif ids and not (ids.step > 0 and ids[0] >= 0 and ids[-1] < 1 << 63):
         raise InvalidMessage(f"ids {shown(ids)} are not snowflakes; nothing was stored")
     return ids
