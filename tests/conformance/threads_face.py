@@ -103,7 +103,8 @@ def _for_threads(delivery: AsyncDelivery | None, loop: LoopThread) -> Delivery |
     )
 
     async def settle(settlement: Any, runs: Any, wait: bool) -> int:
-        return await delivery._settle(delivery, settlement, runs, wait)
+        settled: int = await delivery._settle(delivery, settlement, runs, wait)
+        return settled
 
     return Delivery(
         dispatch,
