@@ -19,6 +19,7 @@ from remuda.log.collect import collect
 from remuda.log.disk import Disk
 from remuda.log.reader import Reader
 from remuda.log.seal import seal
+from remuda.log.system import sync_folder
 from remuda.log.tail import LogOptions
 from tests.log.recorded import Machine, Recorder
 from tests.log.samples import appended, commit, events, open_log
@@ -107,7 +108,6 @@ def killed_at(path: Path, sync: int, monkeypatch: pytest.MonkeyPatch) -> tuple[R
     """A life that ends just before a sync of a folder, given by its number, and a next one that builds on what it left;
     also how many calls the first one made. None if it was over by then."""
     recorder, confirmed, left = Recorder(path), list[Promise](), sync
-    sync_folder = directory.sync_folder
 
     def dying(folder: Path) -> None:
         nonlocal left

@@ -319,7 +319,7 @@ MUTANTS: Final = (
         "native/entrance.c",
         " > self->fence_until)\n",
         " < 0)\n",
-        f"{SHORT_WAY}::test_l7_a_directory_that_was_taken_over_is_not_written_to_by_the_short_way",
+        "tests/broker/test_fence.py::test_s5_nothing_is_written_by_who_lost_the_directory",
     ),
     Mutant(
         "a frame that counts in C when the disk took a part of it",
