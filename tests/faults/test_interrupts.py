@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
-from remuda.broker.embedded import keeping
+from remuda.broker.embedded import durability
 from remuda.broker.embedded.commit import GroupCommit
-from remuda.broker.embedded.entrance import Entrance, PlainEntrance
 from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.submission import PlainSubmission, Submission
 from remuda.broker.threads import EmbeddedBroker
 from remuda.model.commands import Publish, RemoveQueue
 from remuda.model.errors import DirectoryInUse, NotFound, StorageError
@@ -180,9 +180,9 @@ def test_two_interrupts_at_once_leave_no_leader_behind(after: bool) -> None:
 
 
 @pytest.mark.parametrize("struck", ["_mend", "_give_up", "log", "inbox"])
-@pytest.mark.parametrize("way", [Entrance, PlainEntrance], ids=["as built", "in Python"])
+@pytest.mark.parametrize("way", [Submission, PlainSubmission], ids=["as built", "in Python"])
 def test_l2_a_second_interrupt_does_not_keep_a_broker_from_stopping(
-    tmp_path: Path, way: type[Entrance], struck: str
+    tmp_path: Path, way: type[Submission], struck: str
 ) -> None:
     """Its queues may be half changed: nothing more may come of them, and everyone who waits is told."""
     told: list[BaseException] = []
@@ -206,7 +206,7 @@ def test_l2_a_second_interrupt_does_not_keep_a_broker_from_stopping(
     part, name = {
         "_mend": (runtime, "_mend"),
         "_give_up": (runtime, "_give_up"),
-        "log": (keeping._log, "error"),
+        "log": (durability._log, "error"),
         "inbox": (Inbox, "close"),
     }[struck]
     does = getattr(part, name)
@@ -243,7 +243,7 @@ def test_an_interrupt_that_lands_on_a_refusal_is_not_swallowed(tmp_path: Path) -
                 raise blows.pop()
             return does(*args)
 
-        for way in (Entrance, PlainEntrance):
+        for way in (Submission, PlainSubmission):
             blows = [KeyboardInterrupt]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(runtime, "_mend", strike)

@@ -74,7 +74,7 @@ MISUSED = (
     + """
 import msgspec
 from tests.log.samples import appended, open_log
-from remuda.core.air import Lease
+from remuda.core.in_flight import Lease
 from remuda.core.leases import Leases
 from remuda.core.ranges import MessageRange, RangeMap
 from remuda.log.disk import DirectoryDisk
@@ -106,8 +106,8 @@ for args in ((Stranger, Messages), (Message, Stranger), (None, None), (Message, 
 for verb in (native.columns.set_publish, native.deliveries.set_dispatch, native.ranges.set_range):
     refused(verb, Stranger)
 refused(native.stores.set_messages, dict, dict)
-refused(native.air.set_up, Stranger, MessageRange, State.FETCHED, print)
-refused(native.air.set_up, Lease, None, State.FETCHED, print)
+refused(native.in_flight.set_up, Stranger, MessageRange, State.FETCHED, print)
+refused(native.in_flight.set_up, Lease, None, State.FETCHED, print)
 
 log, _, _ = open_log(DirectoryDisk(directory))
 log.append(appended(log, [b"first"]))

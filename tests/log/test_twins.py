@@ -19,7 +19,7 @@ from remuda.broker.embedded.window import Window
 from remuda.core.delayed import ColumnMap
 from remuda.core.effects import Dispatch
 from remuda.core.leases import Leases
-from remuda.core.lines import NEVER
+from remuda.core.lanes import NEVER
 from remuda.core.ranges import MessageRange, RangeMap
 from remuda.core.ready import ReadyMessages
 from remuda.model.commands import Publish, is_plain

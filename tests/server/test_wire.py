@@ -15,7 +15,7 @@ import pytest
 
 from remuda import Bus, Message, open_broker
 from remuda.broker.shared import frames
-from remuda.broker.shared.border import checked
+from remuda.broker.shared.command_checks import checked
 from remuda.log.reader import Reader
 from remuda.model.commands import Pull, Settle, Subscribe
 from remuda.model.errors import HostNotResponding, InvalidOption, NotAllowed, RemudaError

@@ -7,7 +7,7 @@ from typing import Final
 
 from remuda.amqp.errors import AmqpError, ConnectFailed, ConnectionLost, LoginRefused
 from remuda.amqp.options import ConnectionOptions
-from remuda.chance import CHANCE
+from remuda.jitter import CHANCE
 
 _STEADY: Final = 5.0
 """A connection that held for so long was a good one: the next loss starts the back-off anew."""

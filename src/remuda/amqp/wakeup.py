@@ -8,7 +8,7 @@ import os
 import threading
 from typing import Final
 
-from remuda.keeping import keeping_interpreter
+from remuda.gil import keeping_interpreter
 
 _write: Final = keeping_interpreter("write", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 

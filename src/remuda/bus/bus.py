@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 
-from remuda.bus import door
+from remuda.bus import argument_checks
 from remuda.bus.broker_api import (
     Broker,
     BrokerKwargs,
@@ -107,12 +107,12 @@ class Bus:
         self.url = url
         self.user = read_optional_text("user", user)
         self.encoding = encoding
-        self.stack = MiddlewareStack(door.read_middleware(middleware))
+        self.stack = MiddlewareStack(argument_checks.read_middleware(middleware))
         self.settings = settings if isinstance(settings, Settings) else Settings.load(settings, config)
         if prefix is not None:
             self.settings.put("message.prefix", prefix, "Bus(prefix=…)")
         self.prefix: str = self.settings.get("message.prefix").value
-        self.on_threshold = door.read_function("on_threshold", on_threshold)
+        self.on_threshold = argument_checks.read_function("on_threshold", on_threshold)
         self.loop_holder = LoopHolder()
         self._registry = HandlerRegistry()
         self._providers = Providers()
@@ -121,7 +121,7 @@ class Bus:
         self._sending = Sending(self, self._publisher, self._registry, self._environment)
         self.schedules = Schedules(self)
         # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
-        self._clock = door.read_function("clock", clock) or steady_clock()
+        self._clock = argument_checks.read_function("clock", clock) or steady_clock()
         self._broker_options = broker_options
         self._broker: Broker | None = None
         self._closed = False
@@ -175,7 +175,7 @@ class Bus:
     def subscribe_class(self, instance: object) -> None:
         """Register the methods of an object that are marked with `handles`."""
         found = list(marked_methods(instance))
-        if isinstance(instance, type) and any(door.needs_instance(method) for method, _, _ in found):
+        if isinstance(instance, type) and any(argument_checks.needs_instance(method) for method, _, _ in found):
             raise InvalidOption(f"subscribe_class takes an instance: write {instance.__name__}(…), not the class")
         if not found:
             raise InvalidOption(f"no method of {type(instance).__name__} is marked with @handles")
@@ -217,7 +217,7 @@ class Bus:
         The function may take the `Context`. It may be a coroutine, or a generator that cleans up after its `yield`.
         """
 
-        door.check_type("provide", wanted)
+        argument_checks.check_type("provide", wanted)
 
         def register(function: F) -> F:
             self._providers.add(wanted, function)
@@ -227,12 +227,12 @@ class Bus:
 
     def on_startup(self, function: F) -> F:
         """Call a function, or await a coroutine, before handlers start. Coroutines run on the handlers' loop."""
-        self._running.lifecycle.startup.append(door.read_hook("on_startup", function))
+        self._running.lifecycle.startup.append(argument_checks.read_hook("on_startup", function))
         return function
 
     def on_shutdown(self, function: F) -> F:
         """Call a function, or await a coroutine, after handlers have stopped."""
-        self._running.lifecycle.shutdown.append(door.read_hook("on_shutdown", function))
+        self._running.lifecycle.shutdown.append(argument_checks.read_hook("on_shutdown", function))
         return function
 
     def add(self, handler: Handler) -> None:
@@ -298,7 +298,7 @@ class Bus:
 
     def publish_messages(self, messages: Message | Iterable[Message], *, transaction: Any = None) -> list[str]:
         """Publish `Message` objects."""
-        return self._publisher.publish(door.read_messages(messages), transaction)
+        return self._publisher.publish(argument_checks.read_messages(messages), transaction)
 
     def transaction(self, connection: Any) -> Any:
         """`with bus.transaction(connection):` makes everything published in the block part of the connection's
@@ -649,7 +649,7 @@ class Bus:
     def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
         if "id" in options:
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
-        return self._publisher.messages(topic, door.read_bodies(bodies), read_publish_options(options))
+        return self._publisher.messages(topic, argument_checks.read_bodies(bodies), read_publish_options(options))
 
     def _who(self) -> str:
         """Who is acting on this bus, if nobody is named."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from remuda.core.air import STALE, Air
-from remuda.core.air import Lease as Lease
 from remuda.core.credit import Consumer, Credit, room
+from remuda.core.in_flight import STALE, InFlight
+from remuda.core.in_flight import Lease as Lease
 from remuda.core.ranges import RangeMap
 from remuda.core.ready import NEVER
 
@@ -25,7 +25,7 @@ class Waiter(msgspec.Struct, frozen=True):
     clear_after: str = "none"
 
 
-class Leases(Air):
+class Leases(InFlight):
     """Consumers and waiting pulls of one queue, and what is in their hands until it is answered or its time is up."""
 
     waits: bool

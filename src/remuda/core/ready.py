@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from remuda.core.lines import NEVER as NEVER
-from remuda.core.lines import Line, Lines, Run
+from remuda.core.lanes import NEVER as NEVER
+from remuda.core.lanes import Lane, Lanes, Run
 
 _CHUNK: Final = 3 * 1024
 _WIDTH: Final = 3
@@ -141,7 +141,7 @@ class Chunk:
         return self.head < len(self.data)
 
 
-class ReadyList(Line):
+class ReadyList(Lane):
     """First in, first out; also from the end, by deadline, and out of the middle."""
 
     __slots__ = ("_chunks", "_shared", "_spare")
@@ -350,7 +350,7 @@ def _chunk_of(runs: Iterable[Run]) -> Chunk:
     return chunk
 
 
-class ReadyMessages(Lines):
+class ReadyMessages(Lanes):
     """All messages of one queue that can be delivered now: by priority, and in each those put back to the front before
     the others."""
 

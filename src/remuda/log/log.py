@@ -35,10 +35,10 @@ from remuda.log.segments import (
     list_files,
     set_aside_name,
 )
-from remuda.log.standing import Standing
 from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
 from remuda.log.walk import Damage, removed
+from remuda.log.write_position import WritePosition
 from remuda.model.errors import DirectoryInUse, StorageError
 from remuda.model.message import Message
 from remuda.model.records import Appended, Event, Events, Record
@@ -50,7 +50,7 @@ _MOST_GATHERED: Final = 256 * 1024
 _crc: Any = google_crc32c.value
 
 
-class Log(Standing):
+class Log(WritePosition):
     """One writer's log on a disk.
 
     `append`, `reserve`, `take` and `mark` are called under the caller's lock; everything else may run beside them.

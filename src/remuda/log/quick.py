@@ -12,7 +12,7 @@ import os
 import time
 from typing import Final
 
-from remuda.keeping import keeping_interpreter, raise_failed
+from remuda.gil import keeping_interpreter, raise_failed
 
 _MOST_BYTES: Final = 32 * 1024
 _CROWDED: Final = 0.00002

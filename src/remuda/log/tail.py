@@ -10,7 +10,7 @@ from typing import Final
 from remuda.log.directory import DirectoryFile
 from remuda.log.disk import AppendFile, Disk
 from remuda.log.segments import TailSegment
-from remuda.log.standing import Standing
+from remuda.log.write_position import WritePosition
 from remuda.model.errors import DiskFull, StorageError
 
 _MIB: Final = 1024 * 1024
@@ -41,7 +41,7 @@ class TailWriter:
     `standing` is told where single records may be written to by the short way.
     """
 
-    def __init__(self, disk: Disk, options: LogOptions, standing: Standing) -> None:
+    def __init__(self, disk: Disk, options: LogOptions, standing: WritePosition) -> None:
         self._disk = disk
         self._options = options
         self._standing = standing

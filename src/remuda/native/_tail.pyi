@@ -1,4 +1,4 @@
-"""As `remuda.log.standing.Standing`, which says what everything means."""
+"""As `remuda.log.write_position.WritePosition`, which says what everything means."""
 
 from typing import Any
 

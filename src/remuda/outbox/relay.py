@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from remuda.bus.settings.retry import RetryPolicy
-from remuda.chance import CHANCE
+from remuda.jitter import CHANCE
 from remuda.model.durations import SECOND
 from remuda.outbox import crashing
 from remuda.outbox.admin import Administration

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
+from remuda.broker.embedded.durability import FENCED
 from remuda.broker.embedded.extensions import Extensions
-from remuda.broker.embedded.keeping import FENCED
 from remuda.broker.shared import frames, inspect, sockets
 from remuda.broker.shared.filesystems import check_local, kind_of
 from remuda.core.extensions import no_handler

@@ -19,14 +19,14 @@ import msgspec
 from remuda.broker.embedded import stalls
 from remuda.broker.embedded.attempts import Survey
 from remuda.broker.embedded.clock import Clock
+from remuda.broker.embedded.durability import DEFERMENT, PROBE, SMALL_RECORD
 from remuda.broker.embedded.engine import PER_SINGLE
-from remuda.broker.embedded.entrance import Entrance
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.embedded.inbox import Inbox
-from remuda.broker.embedded.keeping import DEFERMENT, PROBE, SMALL_RECORD
 from remuda.broker.embedded.pending import Pending
-from remuda.broker.embedded.questions import Questions
+from remuda.broker.embedded.queries import Queries
+from remuda.broker.embedded.submission import Submission
 from remuda.broker.embedded.timer import Timer
 from remuda.broker.embedded.uninterrupted import Uninterrupted
 from remuda.broker.embedded.upkeep import Upkeep
@@ -61,7 +61,7 @@ _FORKED: Final = (
 )
 
 
-class Runtime(Questions):
+class Runtime(Queries):
     """Runs one engine for any number of threads."""
 
     new_tag: Callable[[], int]
@@ -105,7 +105,7 @@ class Runtime(Questions):
 
     # The way in: `submit`
 
-    begin = Entrance.submit
+    begin = Submission.submit
     """The same for those who may not wait for another process: here nobody does."""
 
     def _refuse(self, command: Command) -> Pending:

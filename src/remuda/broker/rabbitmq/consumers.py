@@ -219,7 +219,7 @@ class Consumers:
         if channel is not None:
             if (given := self._consuming.give_back(queue, channel, unseen)) is not None:
                 waiting.append(given)
-            for lease in self._consuming.hands.held_through(fetcher):
+            for lease in self._consuming.held.held_through(fetcher):
                 lost = Settlement(Outcome.NACK, "consumer lost", consumer=consumer)
                 work = self._consuming.settle(lease, lost, None)
                 if not isinstance(work, int):

@@ -24,7 +24,7 @@ from remuda.broker.rabbitmq.groups import (
     numbers_of,
     read_groups,
 )
-from remuda.broker.rabbitmq.hands import Hand, Hands
+from remuda.broker.rabbitmq.held import HeldDeliveries, HeldDelivery
 from remuda.broker.rabbitmq.journal import Definitions
 from remuda.broker.rabbitmq.numbers import runs_of
 from remuda.broker.rabbitmq.records import NoRecords, RecordSink
@@ -53,7 +53,7 @@ class Consuming:
         notices: NoticeBoard,
         background: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.hands = Hands()
+        self.held = HeldDeliveries()
         self.counts: dict[str, dict[State, int]] = {}
         """How often messages of a queue came into a state, as this process saw it."""
         self._definitions = definitions
@@ -87,9 +87,9 @@ class Consuming:
             if fetcher is not None:
                 fetcher.answered(count_of(groups))
         else:
-            hand = Hand(queue, consumer, channel, fetcher, groups, now, deadline)
-            self.hands.add(hand)
-            lease = hand.lease
+            held = HeldDelivery(queue, consumer, channel, fetcher, groups, now, deadline)
+            self.held.add(held)
+            lease = held.lease
         self._tell_fetched(queue, consumer, groups, silent, now)
         return _dispatch(queue, consumer, tag, lease, groups, deadline, fetcher), as_messages(groups)
 
@@ -97,28 +97,28 @@ class Consuming:
         self, lease: int, settlement: Settlement, runs: Sequence[tuple[int, int]] | None
     ) -> Callable[[], Future[int]] | int:
         """Answer. Gives how many were settled or, where RabbitMQ has to be asked first, what does it."""
-        found = self.hands.take(lease, runs)
+        found = self.held.take(lease, runs)
         if found is None:
             return 0
-        hand, groups = found
+        held, groups = found
         now = self._clock()
-        definition = self._definitions.queues.get(hand.queue)
+        definition = self._definitions.queues.get(held.queue)
         if definition is None:
-            raise NotFound(f"there is no queue {hand.queue!r} any more; its messages are gone with it")
+            raise NotFound(f"there is no queue {held.queue!r} any more; its messages are gone with it")
         if self._notices.wanted:
-            done = (hand.queue, now, settlement.consumer, settlement.outcome.value)
+            done = (held.queue, now, settlement.consumer, settlement.outcome.value)
             self._post(NoticeKind.ACKNOWLEDGED, numbers_of(groups), *done)
         if settlement.outcome is Outcome.ACK:
-            self._tell_succeeded(hand.queue, groups, settlement.consumer, now)
-            return hand.channel.ack(deliveries_of(groups))
+            self._tell_succeeded(held.queue, groups, settlement.consumer, now)
+            return held.channel.ack(deliveries_of(groups))
         items = items_of(groups)
-        plan = settling.plan(hand, items, settlement, definition, now)
+        plan = settling.plan(held, items, settlement, definition, now)
         self.tell(plan.events, now)
 
         def carry_out() -> Future[int]:
             if not self._settler.is_ready(plan):
                 self._settler.prepare(plan)
-            return self._settler.carry_out(plan, hand.channel, items, hand.fetcher)
+            return self._settler.carry_out(plan, held.channel, items, held.fetcher)
 
         return carry_out
 
@@ -141,20 +141,20 @@ class Consuming:
 
     def time_out(self, lease: int) -> None:
         """No answer came in time. Waits for RabbitMQ."""
-        found = self.hands.take(lease, None)
+        found = self.held.take(lease, None)
         if found is None:
             return
-        hand, groups = found
-        definition = self._definitions.queues.get(hand.queue)
+        held, groups = found
+        definition = self._definitions.queues.get(held.queue)
         if definition is None:
             return
         now, items = self._clock(), items_of(groups)
-        plan = settling.plan(hand, items, Settlement(Outcome.NACK, LATE), definition, now)
+        plan = settling.plan(held, items, Settlement(Outcome.NACK, LATE), definition, now)
         if self._notices.wanted:
-            self._post(NoticeKind.ACKNOWLEDGE_TIMED_OUT, numbers_of(groups), hand.queue, now)
+            self._post(NoticeKind.ACKNOWLEDGE_TIMED_OUT, numbers_of(groups), held.queue, now)
         self.tell(plan.events, now)
         self._settler.prepare(plan)
-        self._settler.carry_out(plan, hand.channel, items, hand.fetcher)
+        self._settler.carry_out(plan, held.channel, items, held.fetcher)
 
     def tell(self, events: list[Event], now: int) -> None:
         """Count states, and keep the events."""

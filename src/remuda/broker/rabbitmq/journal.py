@@ -29,7 +29,7 @@ from remuda.amqp.properties import PERSISTENT, Properties, encode_properties
 from remuda.broker.rabbitmq.definitions import BEGAN, PLANNED, Catalog, Change, QueueDefinition
 from remuda.broker.rabbitmq.sender import Sender
 from remuda.broker.rabbitmq.support import QueueKind, parking, version_of
-from remuda.chance import CHANCE
+from remuda.jitter import CHANCE
 from remuda.model.errors import RemudaError
 
 CHANGES: Final = "remuda.changes"

@@ -161,7 +161,7 @@ class Runtime:
         self.definitions.propose(change(defined.REMOVED, command.queue, now, who=command.who))
         self.consumers.leave(command.queue)
         self.topology.remove(command.queue, known)
-        held = self.consuming.hands.drop(command.queue)
+        held = self.consuming.held.drop(command.queue)
         ended = [Event(command.queue, State.DEAD, number, 1, reason="queue removed") for number in held]
         self.consuming.tell(ended, now)
 
@@ -173,7 +173,7 @@ class Runtime:
             raise NotFound(f"there is no queue {name!r} any more: it ended with its last consumer")
         parked = self.topology.look(name + DEAD) if known.parks else None
         here = self.consumers.of(name)
-        hands = self.consuming.hands
+        held = self.consuming.held
         names = self.consumers.names(name)
         if seen is not None and not names:
             elsewhere = seen.consumer_count - sum(one.consumers for one in here)
@@ -181,8 +181,8 @@ class Runtime:
         waiting = seen.message_count if seen is not None else 0
         return QueueInfo(
             name, known.status, known.options, 0, waiting + sum(one.held for one in here), 0,
-            hands.of(name), parked.message_count if parked else 0, 0, 0, names,
-            dict(self.consuming.counts.get(name, {})), self.consumers.waiting_pulls(name, known.status), hands.late,
+            held.of(name), parked.message_count if parked else 0, 0, 0, names,
+            dict(self.consuming.counts.get(name, {})), self.consumers.waiting_pulls(name, known.status), held.late,
         )  # fmt: skip
 
     def infos(self) -> list[QueueInfo]:

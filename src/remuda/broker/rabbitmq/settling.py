@@ -16,7 +16,7 @@ from remuda.broker.rabbitmq.codec import Attempt, Incoming
 from remuda.broker.rabbitmq.definitions import QueueDefinition
 from remuda.broker.rabbitmq.delays import exchange_of, level_for
 from remuda.broker.rabbitmq.fetcher import Fetcher
-from remuda.broker.rabbitmq.hands import Hand
+from remuda.broker.rabbitmq.held import HeldDelivery
 from remuda.broker.rabbitmq.numbers import runs_of
 from remuda.broker.rabbitmq.sender import Sender, Sent
 from remuda.broker.rabbitmq.support import DEAD, QueueKind
@@ -52,20 +52,24 @@ def succeeded(queue: str, numbers: Sequence[int], consumer: str | None) -> list[
     ]
 
 
-def plan(hand: Hand, items: Sequence[Incoming], answer: Settlement, definition: QueueDefinition, now: int) -> Plan:
+def plan(
+    held: HeldDelivery, items: Sequence[Incoming], answer: Settlement, definition: QueueDefinition, now: int
+) -> Plan:
     """From an answer other than an acknowledgement to what has to be done."""
     made = Plan()
     for item in items:
-        _decide(made, hand, item, answer, definition.options, now)
+        _decide(made, held, item, answer, definition.options, now)
     return made
 
 
-def _decide(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, options: QueueOptions, now: int) -> None:
-    queue, reason = hand.queue, answer.reason
+def _decide(
+    plan: Plan, held: HeldDelivery, item: Incoming, answer: Settlement, options: QueueOptions, now: int
+) -> None:
+    queue, reason = held.queue, answer.reason
     last = bool(options.delivery_limit) and item.attempt > options.delivery_limit
 
     def end(state: State, why: str, to: str | None) -> None:
-        end_message(plan, queue, item, state, why, now, to=to, answer=answer, fetched=hand.fetched)
+        end_message(plan, queue, item, state, why, now, to=to, answer=answer, fetched=held.fetched)
 
     match answer.outcome:
         case Outcome.NACK if options.put_back is PutBack.NO and answer.front is None:
@@ -75,9 +79,9 @@ def _decide(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, options:
         case Outcome.NACK:
             delay = options.put_back_delay if answer.delay is None else answer.delay
             front = options.put_back is PutBack.PRIORITY if answer.front is None else answer.front
-            _retry(plan, hand, item, answer, delay, front, now)
+            _retry(plan, held, item, answer, delay, front, now)
         case Outcome.RETRY:
-            _retry(plan, hand, item, answer, answer.delay or 0, bool(answer.front), now)
+            _retry(plan, held, item, answer, answer.delay or 0, bool(answer.front), now)
         case Outcome.RELEASE:
             attempts = item.attempt if answer.counted else item.attempt - 1
             back = Event(queue, State.QUEUED, item.number, 1, answer.consumer, attempts, reason or "not now")
@@ -94,8 +98,10 @@ def _decide(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, options:
             end(State.DEAD, reason or "given up", answer.to or options.dead_letter_queue)
 
 
-def _retry(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, delay: int, front: bool, now: int) -> None:
-    queue, reason = hand.queue, answer.reason or "negative answer"
+def _retry(
+    plan: Plan, held: HeldDelivery, item: Incoming, answer: Settlement, delay: int, front: bool, now: int
+) -> None:
+    queue, reason = held.queue, answer.reason or "negative answer"
     attempts = item.attempt - (answer.counted is False)
     due = now + delay if delay else None
     plan.events.append(
@@ -106,7 +112,7 @@ def _retry(plan: Plan, hand: Hand, item: Incoming, answer: Settlement, delay: in
     if front and not delay:
         plan.fronted.append((item, attempts))
         return
-    failed = Attempt(answer.consumer or "", hand.fetched, now, reason)
+    failed = Attempt(answer.consumer or "", held.fetched, now, reason)
     put_back(plan, queue, item, attempts, delay, now, failed)
 
 

@@ -209,7 +209,7 @@ class RabbitBroker(Verbs):
         known = runtime.definitions.queues.get(delivery.queue)
         if delivery.lease is None or known is None:
             return False
-        return runtime.consuming.hands.renew(delivery.lease, runtime.clock() + known.options.acknowledge_timeout)
+        return runtime.consuming.held.renew(delivery.lease, runtime.clock() + known.options.acknowledge_timeout)
 
     # Observing
 

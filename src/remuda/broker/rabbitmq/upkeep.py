@@ -13,7 +13,7 @@ from remuda.amqp.errors import ChannelClosed
 from remuda.broker.rabbitmq.consumers import Consumers
 from remuda.broker.rabbitmq.consuming import Consuming
 from remuda.broker.rabbitmq.numbers import Ids
-from remuda.chance import CHANCE
+from remuda.jitter import CHANCE
 from remuda.model.errors import Conflict, RemudaError
 from remuda.model.ids import WORKERS
 
@@ -62,13 +62,13 @@ class Upkeep:
                 _LOG.exception("upkeep failed; it goes on")
 
     def _pause(self) -> float:
-        deadline = self._consuming.hands.next_deadline
+        deadline = self._consuming.held.next_deadline
         if deadline is None:
             return _BEAT
         return min(max((deadline - self._clock()) / 1_000_000, 0.001), _BEAT)
 
     def _tick(self) -> None:
-        for lease in self._consuming.hands.overdue(self._clock()):
+        for lease in self._consuming.held.overdue(self._clock()):
             self._consuming.time_out(lease)
         self._consumers.rest()
         self._claim.renew()

@@ -278,7 +278,7 @@ QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "log_messages": (tuple[int, int | None], Pages),
     "log_events": (tuple[int, int | None], Pages),
 }
-"""Questions by name: what is asked with, and what is answered."""
+"""Queries by name: what is asked with, and what is answered."""
 
 _values = msgspec.structs.astuple
 _GIVEN: Final = 2

@@ -24,7 +24,7 @@ from remuda.broker.shared.frames import Carried, Welcome
 from remuda.broker.shared.holdings import Holdings
 from remuda.broker.shared.line import Line
 from remuda.broker.shared.link import Way, join, monotonic_micros
-from remuda.broker.shared.questions import Questions
+from remuda.broker.shared.queries import Queries
 from remuda.broker.shared.reading import Reading
 from remuda.broker.shared.request import Request
 from remuda.broker.shared.succession import Succession
@@ -49,7 +49,7 @@ PATIENCE: Final = 30.0
 _CLOSED_TEXT: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 
 
-class Guest(Questions):
+class Guest(Queries):
     """The backend whose engine runs in another process. Safe to use from any thread."""
 
     remote = True

@@ -45,7 +45,7 @@ _READS: Final = (SetCredit, Unsubscribe, CancelPull, HandOver, Renew)
 _CONFIGURES: Final = (DeclareQueue, ConfigureQueue, SetStatus, RemoveQueue, Clear, Reprocess, Forget)
 _OF_A_QUEUE: Final = frozenset({"parked", "waiting"})
 _HARMLESS: Final = frozenset({"health", "flush", "watch", "notices", "queues", "exchanges", "document"})
-"""Questions that anybody may ask; what they are not to see is left out of the answer."""
+"""Queries that anybody may ask; what they are not to see is left out of the answer."""
 
 
 class Grants(msgspec.Struct, frozen=True):
@@ -173,7 +173,7 @@ class Permissions:
             if name is not None:
                 self.check(WRITE, kind, str(name))
 
-    # Questions
+    # Queries
 
     def check_question(self, question: str, values: tuple[Any, ...]) -> None:
         if question == "info":

@@ -12,7 +12,7 @@ import socket
 from typing import Final
 
 from remuda.broker.embedded.pending import Pending
-from remuda.keeping import keeping_interpreter, raise_failed
+from remuda.gil import keeping_interpreter, raise_failed
 from remuda.model.commands import Publish
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from remuda.broker.shared import frames
-from remuda.broker.shared.border import checked, checked_question
+from remuda.broker.shared.command_checks import checked, checked_question
 from remuda.broker.shared.frames import WireError
 from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
 from remuda.broker.shared.permissions import READ, Permissions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from remuda.broker.shared.session import Session
 
 _SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUESTIONS
-"""Questions that may take long, and are answered by a thread of their own."""
+"""Queries that may take long, and are answered by a thread of their own."""
 
 
 class _Answer(msgspec.Struct, eq=False):

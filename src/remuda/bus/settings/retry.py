@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import force_setattr
 
-from remuda.chance import CHANCE
+from remuda.jitter import CHANCE
 from remuda.model.durations import HOUR, MINUTE, SECOND, Duration
 from remuda.model.errors import InvalidOption
 from remuda.model.options import read_duration

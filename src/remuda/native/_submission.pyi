@@ -1,8 +1,8 @@
-"""As `remuda.broker.embedded.entrance.PlainEntrance`, which says what everything means."""
+"""As `remuda.broker.embedded.submission.PlainSubmission`, which says what everything means."""
 
 from typing import Any
 
-class Entrance:
+class Submission:
     lock: Any
     clock: Any
     fence: Any

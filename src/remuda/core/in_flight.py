@@ -12,7 +12,7 @@ from remuda.core.effects import Dispatch
 from remuda.core.ranges import MessageRange, RangeMap
 from remuda.model.records import Event, Events
 from remuda.model.state import State
-from remuda.native import air
+from remuda.native import in_flight
 
 STALE: Final = 1000
 """How many ends of deliveries that are over may be kept beside twice those that are not."""
@@ -71,7 +71,7 @@ class Lease(msgspec.Struct, gc=False):
         return [name for name in self.consumers if name not in self.confirmed and name not in self.declined]
 
 
-class PlainAir:
+class PlainInFlight:
     """Messages in flight, the leases they are under, and when each ends."""
 
     flights: RangeMap
@@ -108,7 +108,7 @@ class PlainAir:
         return Events(at, now, rows)
 
     def land(self, token: int, consumer: str | None, runs: Runs | None) -> MessageRange | None:
-        """Take one run of a delivery, which may be all of it, out of the air. None, and nothing is done, if its first
+        """Take one run of a delivery, which may be all of it, out of flight. None, and nothing is done, if its first
         consumer is another, or it is not one run."""
         lease = self.leases.get(token)
         if lease is None or consumer is None:
@@ -137,8 +137,8 @@ class PlainAir:
         raise NotImplementedError
 
 
-if TYPE_CHECKING or air is None:
-    Air = PlainAir
+if TYPE_CHECKING or in_flight is None:
+    InFlight = PlainInFlight
 else:
-    air.set_up(Lease, MessageRange, Dispatch, Event, Events, (_FETCHED, _SUCCESS, _COMPLETED), heapq.heappush)
-    Air = air.Air
+    in_flight.set_up(Lease, MessageRange, Dispatch, Event, Events, (_FETCHED, _SUCCESS, _COMPLETED), heapq.heappush)
+    InFlight = in_flight.InFlight

@@ -15,7 +15,7 @@ from remuda.broker.rabbitmq.groups import Group, count_of, numbers_of
 _LEASES: Final = itertools.count(1)
 
 
-class Hand:
+class HeldDelivery:
     """What one consumer holds of one delivery."""
 
     __slots__ = ("channel", "consumer", "deadline", "fetched", "fetcher", "groups", "lease", "queue")
@@ -54,47 +54,47 @@ class Hand:
         return taken
 
 
-class Hands:
+class HeldDeliveries:
     """All deliveries of this process that wait for an answer."""
 
     def __init__(self) -> None:
         self.late = 0
         """Answers that came too late or for the second time."""
-        self._by_lease: dict[int, Hand] = {}
+        self._by_lease: dict[int, HeldDelivery] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._guard = threading.Lock()
 
-    def add(self, hand: Hand) -> None:
+    def add(self, held: HeldDelivery) -> None:
         with self._guard:
-            self._by_lease[hand.lease] = hand
-            heapq.heappush(self._deadlines, (hand.deadline, hand.lease))
+            self._by_lease[held.lease] = held
+            heapq.heappush(self._deadlines, (held.deadline, held.lease))
 
-    def take(self, lease: int, runs: Iterable[tuple[int, int]] | None) -> tuple[Hand, list[Group]] | None:
+    def take(self, lease: int, runs: Iterable[tuple[int, int]] | None) -> tuple[HeldDelivery, list[Group]] | None:
         """What an answer is for. Nobody else can answer for it afterwards; None if nothing is left to answer for."""
         with self._guard:
-            hand = self._by_lease.get(lease)
-            if hand is None:
+            held = self._by_lease.get(lease)
+            if held is None:
                 self.late += 1
                 return None
-            groups = hand.take(runs)
-            if not hand.groups:
+            groups = held.take(runs)
+            if not held.groups:
                 del self._by_lease[lease]
             if not groups:
                 self.late += 1
                 return None
-        if hand.fetcher is not None:
-            hand.fetcher.answered(count_of(groups))
+        if held.fetcher is not None:
+            held.fetcher.answered(count_of(groups))
         # What a lost connection took with it is RabbitMQ's again, and comes again.
-        epoch = hand.channel.epoch
+        epoch = held.channel.epoch
         current = [kept for group in groups if (kept := group.of_epoch(epoch)) is not None]
-        return (hand, current) if current else None
+        return (held, current) if current else None
 
     def renew(self, lease: int, deadline: int) -> bool:
         with self._guard:
-            hand = self._by_lease.get(lease)
-            if hand is None:
+            held = self._by_lease.get(lease)
+            if held is None:
                 return False
-            hand.deadline = deadline
+            held.deadline = deadline
             heapq.heappush(self._deadlines, (deadline, lease))
             return True
 
@@ -104,8 +104,8 @@ class Hands:
         with self._guard:
             while self._deadlines and self._deadlines[0][0] <= now:
                 _, lease = heapq.heappop(self._deadlines)
-                hand = self._by_lease.get(lease)
-                if hand is not None and hand.deadline <= now:
+                held = self._by_lease.get(lease)
+                if held is not None and held.deadline <= now:
                     due.append(lease)
         return due
 
@@ -119,16 +119,16 @@ class Hands:
     def of(self, queue: str) -> int:
         """How many messages of a queue are in hands."""
         with self._guard:
-            return sum(count_of(hand.groups) for hand in self._by_lease.values() if hand.queue == queue)
+            return sum(count_of(held.groups) for held in self._by_lease.values() if held.queue == queue)
 
     def held_through(self, fetcher: Fetcher) -> list[int]:
         with self._guard:
-            return [lease for lease, hand in self._by_lease.items() if hand.fetcher is fetcher]
+            return [lease for lease, held in self._by_lease.items() if held.fetcher is fetcher]
 
     def drop(self, queue: str) -> list[int]:
         """A queue is gone, and with it what was held of it; the numbers of the messages."""
         with self._guard:
-            gone = [hand for hand in self._by_lease.values() if hand.queue == queue]
-            for hand in gone:
-                del self._by_lease[hand.lease]
-        return [number for hand in gone for number in numbers_of(hand.groups)]
+            gone = [held for held in self._by_lease.values() if held.queue == queue]
+            for held in gone:
+                del self._by_lease[held.lease]
+        return [number for held in gone for number in numbers_of(held.groups)]

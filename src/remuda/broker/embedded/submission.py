@@ -19,13 +19,13 @@ from remuda.core.effects import Effects
 from remuda.model.commands import Command
 from remuda.model.errors import StorageError
 from remuda.model.records import Appended, Events
-from remuda.native import entrance
+from remuda.native import submission
 
 _STORM: Final = 10
 Verb = Callable[[Any, int, Inbox | None, bool], Pending]
 
 
-class PlainEntrance:
+class PlainSubmission:
     """What every call goes through. Whatever is out of the ordinary is left to the class that is built on this."""
 
     lock: threading.Lock
@@ -164,7 +164,7 @@ class PlainEntrance:
         raise NotImplementedError
 
 
-if TYPE_CHECKING or entrance is None:  # noqa: SIM108
-    Entrance = PlainEntrance
+if TYPE_CHECKING or submission is None:  # noqa: SIM108
+    Submission = PlainSubmission
 else:
-    Entrance = entrance.Entrance
+    Submission = submission.Submission

@@ -79,7 +79,7 @@ class Counting:
 
 
 if TYPE_CHECKING or tail is None:
-    Standing = Counting
+    WritePosition = Counting
 else:
     tail.set_up(Appended, Events, Event, Messages, State, Message("", b"").mime_type)
-    Standing = tail.Tail
+    WritePosition = tail.Tail

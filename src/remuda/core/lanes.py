@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from remuda.native import lines
+from remuda.native import lanes
 
 NEVER: Final = (1 << 63) - 1
 
@@ -17,7 +17,7 @@ Run = tuple[int, int, int]
 """First offset, count, deadline."""
 
 
-class PlainLine:
+class PlainLane:
     """A line of messages, whose last run may be at hand; all others are kept by the class that is built on this."""
 
     __slots__ = ("_count", "_deadline", "_first", "size", "soonest")
@@ -68,13 +68,13 @@ class PlainLine:
         raise NotImplementedError
 
 
-class PlainLines:
+class PlainLanes:
     """The lines of a queue."""
 
     __slots__ = ("_order", "size", "soonest")
 
     def __init__(self) -> None:
-        self._order: list[tuple[int, bool, Line]] = []
+        self._order: list[tuple[int, bool, Lane]] = []
         """Every line that was ever needed, in the order of delivery: its priority, and whether it is of those put back
         to the front."""
         self.size = 0
@@ -102,7 +102,7 @@ class PlainLines:
                 return None if run is None else (*run, priority)
         raise LookupError("no message waits")
 
-    def _take_run(self, line: Line, count: int) -> Run | None:
+    def _take_run(self, line: Lane, count: int) -> Run | None:
         """As `take_run`, from the first line in which messages wait."""
         raise NotImplementedError
 
@@ -111,9 +111,9 @@ class PlainLines:
         raise NotImplementedError
 
 
-if TYPE_CHECKING or lines is None:
-    Line = PlainLine
-    Lines = PlainLines
+if TYPE_CHECKING or lanes is None:
+    Lane = PlainLane
+    Lanes = PlainLanes
 else:
-    Line = lines.Line
-    Lines = lines.Lines
+    Lane = lanes.Lane
+    Lanes = lanes.Lanes

@@ -14,7 +14,7 @@ from remuda.model.results import Health, ParkedMessage, QueueInfo, Removed
 from remuda.model.routing import Binding, ExchangeKind
 
 
-class Questions:
+class Queries:
     """The part of a backend that only asks."""
 
     closed: bool

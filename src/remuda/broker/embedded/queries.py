@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.broker.embedded.keeping import Keeping
+from remuda.broker.embedded.durability import Durability
 from remuda.broker.embedded.notices import Handler
 from remuda.broker.embedded.upkeep import Upkeep
 from remuda.log.eventlog import EventLog
@@ -14,7 +14,7 @@ from remuda.model.results import Health, ParkedMessage, QueueInfo, Removed
 from remuda.model.routing import Binding, ExchangeKind
 
 
-class Questions(Keeping):
+class Queries(Durability):
     """Answers from the queues as they stand, and from the log."""
 
     upkeep: Upkeep

@@ -1,4 +1,4 @@
-/* A run of messages is put into flight, and lands: as `remuda/core/air.py`, which says what everything means. */
+/* A run of messages is put into flight, and lands: as `remuda/core/in_flight.py`, which says what everything means. */
 
 #include "fields.h"
 
@@ -18,9 +18,9 @@ static PyObject *none, *one; /* as numbers */
 typedef struct {
     PyObject_HEAD
     PyObject *flights, *leases, *ends;
-} Air;
+} InFlight;
 
-static int air_traverse(Air *self, visitproc visit, void *arg)
+static int air_traverse(InFlight *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->flights);
@@ -29,7 +29,7 @@ static int air_traverse(Air *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int air_clear(Air *self)
+static int air_clear(InFlight *self)
 {
     Py_CLEAR(self->flights);
     Py_CLEAR(self->leases);
@@ -37,7 +37,7 @@ static int air_clear(Air *self)
     return 0;
 }
 
-static void air_dealloc(Air *self)
+static void air_dealloc(InFlight *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
@@ -46,7 +46,7 @@ static void air_dealloc(Air *self)
     Py_DECREF(type);
 }
 
-static int is_whole(Air *self)
+static int is_whole(InFlight *self)
 {
     if (lease_type != NULL && self->flights != NULL && self->leases != NULL && PyDict_CheckExact(self->leases) &&
         self->ends != NULL && PyList_CheckExact(self->ends))
@@ -56,7 +56,7 @@ static int is_whole(Air *self)
 }
 
 /* Note when a delivery is over; -1 after an error. */
-static int note_end(Air *self, PyObject *deadline, PyObject *token)
+static int note_end(InFlight *self, PyObject *deadline, PyObject *token)
 {
     PyObject *end = PyTuple_Pack(2, deadline, token), *pushed = NULL;
     if (end != NULL) {
@@ -92,7 +92,7 @@ static PyObject *record_of(PyObject *position, PyObject *time, PyObject *event, 
 }
 
 /* Put a run into flight; gives it as runs. */
-static PyObject *lifted(Air *self, PyObject *run, PyObject *token, PyObject *consumer, PyObject *now, PyObject *deadline)
+static PyObject *lifted(InFlight *self, PyObject *run, PyObject *token, PyObject *consumer, PyObject *now, PyObject *deadline)
 {
     PyObject *first = PyTuple_GET_ITEM(run, 0), *count = PyTuple_GET_ITEM(run, 1);
     PyObject *runs = NULL, *holders = NULL, *lease = NULL, *piece = NULL, *added = NULL;
@@ -120,7 +120,7 @@ end:
     return runs;
 }
 
-static PyObject *air_send(Air *self, PyObject *const *args, Py_ssize_t given)
+static PyObject *air_send(InFlight *self, PyObject *const *args, Py_ssize_t given)
 {
     if (given != 8 || !PyTuple_CheckExact(args[1]) || PyTuple_GET_SIZE(args[1]) != 4) {
         PyErr_SetString(PyExc_TypeError, "send takes a name, a run, a lease, a consumer, a tag, the time, a deadline and "
@@ -151,7 +151,7 @@ end:
 }
 
 /* Take one run of a delivery, or the one it has, out of the air. */
-static PyObject *landed(Air *self, PyObject *lease, PyObject *token, PyObject *consumer, PyObject *runs)
+static PyObject *landed(InFlight *self, PyObject *lease, PyObject *token, PyObject *consumer, PyObject *runs)
 {
     long long count, open;
     PyObject *holders = field(lease, in_lease[CONSUMERS]), *pulled = field(lease, in_lease[PULLED]);
@@ -201,7 +201,7 @@ static PyObject *landed(Air *self, PyObject *lease, PyObject *token, PyObject *c
     return piece;
 }
 
-static PyObject *air_land(Air *self, PyObject *const *args, Py_ssize_t given)
+static PyObject *air_land(InFlight *self, PyObject *const *args, Py_ssize_t given)
 {
     if (given != 3) {
         PyErr_SetString(PyExc_TypeError, "land takes a lease, a consumer and runs");
@@ -226,7 +226,7 @@ static PyObject *air_land(Air *self, PyObject *const *args, Py_ssize_t given)
     return piece;
 }
 
-static PyObject *air_complete(Air *self, PyObject *const *args, Py_ssize_t given)
+static PyObject *air_complete(InFlight *self, PyObject *const *args, Py_ssize_t given)
 {
     if (given != 6) {
         PyErr_SetString(PyExc_TypeError, "complete takes a name, a lease, a consumer, runs, a position and the time");
@@ -261,9 +261,9 @@ static PyMethodDef air_methods[] = {
 };
 
 static PyMemberDef air_members[] = {
-    {"flights", T_OBJECT_EX, offsetof(Air, flights)},
-    {"leases", T_OBJECT_EX, offsetof(Air, leases)},
-    {"_lease_ends", T_OBJECT_EX, offsetof(Air, ends)},
+    {"flights", T_OBJECT_EX, offsetof(InFlight, flights)},
+    {"leases", T_OBJECT_EX, offsetof(InFlight, leases)},
+    {"_lease_ends", T_OBJECT_EX, offsetof(InFlight, ends)},
     {NULL},
 };
 
@@ -278,7 +278,7 @@ static PyType_Slot air_slots[] = {
 };
 
 static PyType_Spec air_spec = {
-    "remuda.native._air.Air", sizeof(Air), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, air_slots,
+    "remuda.native._in_flight.InFlight", sizeof(InFlight), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, air_slots,
 };
 
 static PyObject *set_up(PyObject *module, PyObject *args)
@@ -314,7 +314,7 @@ static int fill(PyObject *made)
         (names_pulled == NULL && (names_pulled = PyTuple_Pack(1, pulled)) == NULL) ||
         (none == NULL && (none = PyLong_FromLong(0)) == NULL) || (one == NULL && (one = PyLong_FromLong(1)) == NULL))
         return -1;
-    return add_type(made, "Air", &air_spec);
+    return add_type(made, "InFlight", &air_spec);
 }
 
-REMUDA_MODULE(_air, methods, fill)
+REMUDA_MODULE(_in_flight, methods, fill)

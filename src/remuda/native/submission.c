@@ -1,4 +1,4 @@
-/* The way in, and the short way of a record from there to the log: as `remuda/broker/embedded/entrance.py`, which says
+/* The way in, and the short way of a record from there to the log: as `remuda/broker/embedded/submission.py`, which says
    what everything means.
 
    Whatever is out of the ordinary is done by a method of the class in Python that is built on this. */
@@ -23,7 +23,7 @@ typedef struct {
     long long ticket, deferred, sync_by;
     double fence_until;
     char closed, must_sync, syncs, gathers, replicates;
-} Entrance;
+} Submission;
 
 #define OBJECTS(visit)                                                                                                 \
     visit(self->lock);                                                                                                 \
@@ -39,20 +39,20 @@ typedef struct {
     visit(self->pend);                                                                                                 \
     visit(self->sync)
 
-static int entrance_traverse(Entrance *self, visitproc visit, void *arg)
+static int entrance_traverse(Submission *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     OBJECTS(Py_VISIT);
     return 0;
 }
 
-static int entrance_clear(Entrance *self)
+static int entrance_clear(Submission *self)
 {
     OBJECTS(Py_CLEAR);
     return 0;
 }
 
-static void entrance_dealloc(Entrance *self)
+static void entrance_dealloc(Submission *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
@@ -85,7 +85,7 @@ static int says(PyObject *part, PyObject *name)
     return truth;
 }
 
-static int is_whole(Entrance *self)
+static int is_whole(Submission *self)
 {
     if (self->lock != NULL && self->group != NULL && self->verbs != NULL && PyDict_CheckExact(self->verbs) &&
         self->clock != NULL && self->stalled != NULL)
@@ -96,7 +96,7 @@ static int is_whole(Entrance *self)
 
 /* What `_mend` makes of the error that is set. What else is raised meanwhile, as by Ctrl-C once more, comes from outside:
    it must not keep a broker from being stopped whose queues are half changed, and is told afterwards. */
-static PyObject *mended(Entrance *self, PyObject *command)
+static PyObject *mended(Submission *self, PyObject *command)
 {
     PyObject *error = taken_error(), *struck = NULL, *pending = NULL;
     for (int tries = 0; error != NULL && tries < STORM; tries++) {
@@ -120,7 +120,7 @@ static PyObject *mended(Entrance *self, PyObject *command)
 }
 
 /* Carry out a command under the lock. */
-static PyObject *carried_out(Entrance *self, PyObject *command, PyObject *inbox, PyObject *wait)
+static PyObject *carried_out(Submission *self, PyObject *command, PyObject *inbox, PyObject *wait)
 {
     PyObject *verb = Py_XNewRef(PyDict_GetItemWithError(self->verbs, (PyObject *)Py_TYPE(command)));
     if (verb == NULL && !PyErr_Occurred())
@@ -137,7 +137,7 @@ static PyObject *carried_out(Entrance *self, PyObject *command, PyObject *inbox,
     return pending;
 }
 
-static PyObject *submit(Entrance *self, PyObject *command, PyObject *inbox, PyObject *wait)
+static PyObject *submit(Submission *self, PyObject *command, PyObject *inbox, PyObject *wait)
 {
     PyObject *caller = is_whole(self) ? PyLong_FromUnsignedLong(PyThread_get_thread_ident()) : NULL;
     if (caller == NULL)
@@ -189,7 +189,7 @@ static PyObject *submit(Entrance *self, PyObject *command, PyObject *inbox, PyOb
     return pending;
 }
 
-static PyObject *entrance_submit(Entrance *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
+static PyObject *entrance_submit(Submission *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
 {
     PyObject *wait = Py_True;
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
@@ -205,7 +205,7 @@ static PyObject *entrance_submit(Entrance *self, PyObject *const *args, Py_ssize
 }
 
 /* Whether the directory is known to be ours. */
-static int is_ours(Entrance *self)
+static int is_ours(Submission *self)
 {
     if (self->fence == Py_None)
         return 1;
@@ -215,13 +215,13 @@ static int is_ours(Entrance *self)
 }
 
 /* Whether a record may go to the log without a detour. */
-static int is_plain(Entrance *self)
+static int is_plain(Submission *self)
 {
     return self->outbox != NULL && PyList_CheckExact(self->outbox) && !self->replicates && self->fence != NULL;
 }
 
 /* Whether nobody else writes, and the directory is known to be ours; -1 after an error. */
-static int is_alone(Entrance *self)
+static int is_alone(Submission *self)
 {
     if (!is_plain(self) || PyList_GET_SIZE(self->outbox) || !is_ours(self))
         return 0;
@@ -231,7 +231,7 @@ static int is_alone(Entrance *self)
 
 /* How a record goes to the log at once: written, where nobody else writes and the directory is known to be ours; or only
    made pending, where it is written along with others anyway. NULL, perhaps with an error, if in no such way. */
-static PyObject *way_of(Entrance *self)
+static PyObject *way_of(Submission *self)
 {
     if (self->gathers)
         return self->hold;
@@ -245,7 +245,7 @@ static PyObject *way_of(Entrance *self)
     return is_ours(self) ? self->write : NULL;
 }
 
-static PyObject *entrance_keep(Entrance *self, PyObject *const *args, Py_ssize_t given)
+static PyObject *entrance_keep(Submission *self, PyObject *const *args, Py_ssize_t given)
 {
     if (given != 2 || !PyBool_Check(args[1])) {
         PyErr_SetString(PyExc_TypeError, "_keep takes a record, and whether it is durable");
@@ -325,7 +325,7 @@ static int is_deserted(PyObject *group)
 }
 
 /* Whether a sync is all that is left to do, and nobody else does it, or waits for it; -1 after an error. */
-static int is_left_to_sync(Entrance *self)
+static int is_left_to_sync(Submission *self)
 {
     if (!self->must_sync || self->closed || self->stalled != Py_None || self->sync == NULL)
         return 0;
@@ -346,7 +346,7 @@ static int is_left_to_sync(Entrance *self)
     return so;
 }
 
-static int lead(Entrance *self, PyObject *place)
+static int lead(Submission *self, PyObject *place)
 {
     return PyObject_SetAttr(self->group, name_leader, place) < 0 ||
                    PyObject_SetAttr(self->group, name_busy, place == Py_None ? Py_False : Py_True) < 0
@@ -355,7 +355,7 @@ static int lead(Entrance *self, PyObject *place)
 }
 
 /* Pass on the lead. An interrupt may come where that takes Python: then it is begun again, and the interrupt goes on. */
-static int leave(Entrance *self, PyObject *place, PyObject *reached, PyObject *failure)
+static int leave(Submission *self, PyObject *place, PyObject *reached, PyObject *failure)
 {
     int simple = failure != Py_None ? 0 : is_unguarded(self->group);
     if (simple > 0)
@@ -383,7 +383,7 @@ static int leave(Entrance *self, PyObject *place, PyObject *reached, PyObject *f
 
 /* Sync, as whoever leads, for all that is written. 0 if there is more to do, and then nothing was done; -1 after an
    error. Up to the sync, and behind it, the interpreter is kept: nobody finds it half done. */
-static int sync_alone(Entrance *self)
+static int sync_alone(Submission *self)
 {
     PyObject *place = PyObject_GetAttr(self->group, name_alone), *reached = PyLong_FromLongLong(self->ticket);
     PyObject *done = NULL, *failure = NULL;
@@ -419,7 +419,7 @@ end:
     return ended;
 }
 
-static PyObject *entrance_wait(Entrance *self, PyObject *ticket)
+static PyObject *entrance_wait(Submission *self, PyObject *ticket)
 {
     long long number = PyLong_AsLongLong(ticket);
     if ((number == -1 && PyErr_Occurred()) || !is_whole(self))
@@ -443,27 +443,27 @@ static PyMethodDef entrance_methods[] = {
 };
 
 static PyMemberDef entrance_members[] = {
-    {"lock", T_OBJECT_EX, offsetof(Entrance, lock)},
-    {"_holder", T_OBJECT_EX, offsetof(Entrance, holder)},
-    {"_group", T_OBJECT_EX, offsetof(Entrance, group)},
-    {"_stalled", T_OBJECT_EX, offsetof(Entrance, stalled)},
-    {"_verbs", T_OBJECT_EX, offsetof(Entrance, verbs)},
-    {"clock", T_OBJECT_EX, offsetof(Entrance, clock)},
-    {"_outbox", T_OBJECT_EX, offsetof(Entrance, outbox)},
-    {"fence", T_OBJECT_EX, offsetof(Entrance, fence)},
-    {"_hold", T_OBJECT_EX, offsetof(Entrance, hold)},
-    {"_write_single", T_OBJECT_EX, offsetof(Entrance, write)},
-    {"_pend_single", T_OBJECT_EX, offsetof(Entrance, pend)},
-    {"_sync_single", T_OBJECT_EX, offsetof(Entrance, sync)},
-    {"_sync_by", T_LONGLONG, offsetof(Entrance, sync_by)},
-    {"_ticket", T_LONGLONG, offsetof(Entrance, ticket)},
-    {"_deferred", T_LONGLONG, offsetof(Entrance, deferred)},
-    {"_fence_until", T_DOUBLE, offsetof(Entrance, fence_until)},
-    {"_closed", T_BOOL, offsetof(Entrance, closed)},
-    {"_must_sync", T_BOOL, offsetof(Entrance, must_sync)},
-    {"_syncs", T_BOOL, offsetof(Entrance, syncs)},
-    {"_gathers", T_BOOL, offsetof(Entrance, gathers)},
-    {"_replicates", T_BOOL, offsetof(Entrance, replicates)},
+    {"lock", T_OBJECT_EX, offsetof(Submission, lock)},
+    {"_holder", T_OBJECT_EX, offsetof(Submission, holder)},
+    {"_group", T_OBJECT_EX, offsetof(Submission, group)},
+    {"_stalled", T_OBJECT_EX, offsetof(Submission, stalled)},
+    {"_verbs", T_OBJECT_EX, offsetof(Submission, verbs)},
+    {"clock", T_OBJECT_EX, offsetof(Submission, clock)},
+    {"_outbox", T_OBJECT_EX, offsetof(Submission, outbox)},
+    {"fence", T_OBJECT_EX, offsetof(Submission, fence)},
+    {"_hold", T_OBJECT_EX, offsetof(Submission, hold)},
+    {"_write_single", T_OBJECT_EX, offsetof(Submission, write)},
+    {"_pend_single", T_OBJECT_EX, offsetof(Submission, pend)},
+    {"_sync_single", T_OBJECT_EX, offsetof(Submission, sync)},
+    {"_sync_by", T_LONGLONG, offsetof(Submission, sync_by)},
+    {"_ticket", T_LONGLONG, offsetof(Submission, ticket)},
+    {"_deferred", T_LONGLONG, offsetof(Submission, deferred)},
+    {"_fence_until", T_DOUBLE, offsetof(Submission, fence_until)},
+    {"_closed", T_BOOL, offsetof(Submission, closed)},
+    {"_must_sync", T_BOOL, offsetof(Submission, must_sync)},
+    {"_syncs", T_BOOL, offsetof(Submission, syncs)},
+    {"_gathers", T_BOOL, offsetof(Submission, gathers)},
+    {"_replicates", T_BOOL, offsetof(Submission, replicates)},
     {NULL},
 };
 
@@ -478,7 +478,7 @@ static PyType_Slot entrance_slots[] = {
 };
 
 static PyType_Spec entrance_spec = {
-    "remuda.native._entrance.Entrance", sizeof(Entrance), 0,
+    "remuda.native._submission.Submission", sizeof(Submission), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, entrance_slots,
 };
 
@@ -495,7 +495,7 @@ static int fill(PyObject *made)
     if (intern(names, sizeof names / sizeof *names) < 0 ||
         (nothing_yet == NULL && (nothing_yet = PyLong_FromLong(0)) == NULL))
         return -1;
-    return add_type(made, "Entrance", &entrance_spec);
+    return add_type(made, "Submission", &entrance_spec);
 }
 
-REMUDA_MODULE(_entrance, NULL, fill)
+REMUDA_MODULE(_submission, NULL, fill)

@@ -1,8 +1,8 @@
-"""As `remuda.core.lines.PlainLine` and `PlainLines`, which say what everything means."""
+"""As `remuda.core.lanes.PlainLane` and `PlainLanes`, which say what everything means."""
 
 from typing import Any
 
-class Line:
+class Lane:
     size: int
     soonest: int
     _first: int
@@ -11,7 +11,7 @@ class Line:
     def append(self, first: int, count: int, deadline: int = ...) -> None: ...
     def take_first(self, count: int) -> tuple[int, int, int]: ...
 
-class Lines:
+class Lanes:
     size: int
     soonest: int
     _order: list[tuple[int, bool, Any]]

@@ -19,10 +19,10 @@ from remuda.broker.embedded.clock import Clock, steady_clock
 from remuda.broker.embedded.commit import GroupCommit
 from remuda.broker.embedded.committer import Committer
 from remuda.broker.embedded.engine import Engine
-from remuda.broker.embedded.entrance import Entrance
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.embedded.recipients import Recipients
+from remuda.broker.embedded.submission import Submission
 from remuda.broker.embedded.timer import Timer
 from remuda.broker.embedded.workers import claim_worker
 from remuda.broker.options import BrokerOptions, Sync
@@ -48,7 +48,7 @@ SMALL_RECORD: Final = 4096
 _CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 
 
-class Keeping(Entrance):
+class Durability(Submission):
     """One engine and its log, for any number of threads."""
 
     _timer: Timer

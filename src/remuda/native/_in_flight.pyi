@@ -1,9 +1,9 @@
-"""As `remuda.core.air.PlainAir`, which says what everything means."""
+"""As `remuda.core.in_flight.PlainInFlight`, which says what everything means."""
 
 from collections.abc import Callable
 from typing import Any
 
-class Air:
+class InFlight:
     flights: Any
     leases: Any
     _lease_ends: Any

@@ -1,4 +1,4 @@
-/* The end of a line of messages that wait, and the lines of a queue: as `remuda/core/lines.py`, which says what
+/* The end of a line of messages that wait, and the lines of a queue: as `remuda/core/lanes.py`, which says what
    everything means.
 
    What is done for every message is done here; everything else is a method of the class in Python that is built on
@@ -14,17 +14,17 @@ static PyTypeObject *line_type;
 typedef struct {
     PyObject_HEAD
     long long size, soonest, first, count, deadline;
-} Line;
+} Lane;
 
 static PyObject *line_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Line *self = (Line *)type->tp_alloc(type, 0);
+    Lane *self = (Lane *)type->tp_alloc(type, 0);
     if (self != NULL)
         self->soonest = self->deadline = NEVER;
     return (PyObject *)self;
 }
 
-static void line_dealloc(Line *self)
+static void line_dealloc(Lane *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     type->tp_free(self);
@@ -47,7 +47,7 @@ static int get_numbers(const char *verb, PyObject *const *args, Py_ssize_t given
     return 0;
 }
 
-static int append(Line *self, long long first, long long count, long long deadline)
+static int append(Lane *self, long long first, long long count, long long deadline)
 {
     if (self->count && self->deadline == deadline && self->first + self->count == first) {
         self->count += count;
@@ -75,7 +75,7 @@ counted:
     return 0;
 }
 
-static PyObject *line_append(Line *self, PyObject *const *args, Py_ssize_t given)
+static PyObject *line_append(Lane *self, PyObject *const *args, Py_ssize_t given)
 {
     long long numbers[3];
     if (get_numbers("append", args, given, numbers, 3) < 0 || append(self, numbers[0], numbers[1], numbers[2]) < 0)
@@ -84,7 +84,7 @@ static PyObject *line_append(Line *self, PyObject *const *args, Py_ssize_t given
 }
 
 /* Take messages from the end, where there are no others. */
-static void take(Line *self, long long count, long long *run)
+static void take(Lane *self, long long count, long long *run)
 {
     run[0] = self->first;
     run[1] = count < self->count ? count : self->count;
@@ -94,7 +94,7 @@ static void take(Line *self, long long count, long long *run)
     self->size -= run[1];
 }
 
-static PyObject *line_take_first(Line *self, PyObject *wanted)
+static PyObject *line_take_first(Lane *self, PyObject *wanted)
 {
     long long run[3], count = PyLong_AsLongLong(wanted);
     if (count == -1 && PyErr_Occurred())
@@ -116,11 +116,11 @@ static PyMethodDef line_methods[] = {
 };
 
 static PyMemberDef line_members[] = {
-    {"size", T_LONGLONG, offsetof(Line, size)},
-    {"soonest", T_LONGLONG, offsetof(Line, soonest)},
-    {"_first", T_LONGLONG, offsetof(Line, first)},
-    {"_count", T_LONGLONG, offsetof(Line, count)},
-    {"_deadline", T_LONGLONG, offsetof(Line, deadline)},
+    {"size", T_LONGLONG, offsetof(Lane, size)},
+    {"soonest", T_LONGLONG, offsetof(Lane, soonest)},
+    {"_first", T_LONGLONG, offsetof(Lane, first)},
+    {"_count", T_LONGLONG, offsetof(Lane, count)},
+    {"_deadline", T_LONGLONG, offsetof(Lane, deadline)},
     {NULL},
 };
 
@@ -134,7 +134,7 @@ static PyType_Slot line_slots[] = {
 };
 
 static PyType_Spec line_spec = {
-    "remuda.native._lines.Line", sizeof(Line), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, line_slots,
+    "remuda.native._lanes.Lane", sizeof(Lane), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, line_slots,
 };
 
 /* The lines of a queue, in the order of delivery: tuples of a priority, whether it is of those put back, and a line. */
@@ -143,11 +143,11 @@ typedef struct {
     PyObject_HEAD
     long long size, soonest;
     PyObject *order;
-} Lines;
+} Lanes;
 
 static PyObject *lines_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Lines *self = (Lines *)type->tp_alloc(type, 0);
+    Lanes *self = (Lanes *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->soonest = NEVER;
@@ -156,20 +156,20 @@ static PyObject *lines_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int lines_traverse(Lines *self, visitproc visit, void *arg)
+static int lines_traverse(Lanes *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->order);
     return 0;
 }
 
-static int lines_clear(Lines *self)
+static int lines_clear(Lanes *self)
 {
     Py_CLEAR(self->order);
     return 0;
 }
 
-static void lines_dealloc(Lines *self)
+static void lines_dealloc(Lanes *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
@@ -179,7 +179,7 @@ static void lines_dealloc(Lines *self)
 }
 
 /* One of the lines; NULL if it is none that can be read here. */
-static Line *line_at(Lines *self, Py_ssize_t at, PyObject **priority, PyObject **front)
+static Lane *line_at(Lanes *self, Py_ssize_t at, PyObject **priority, PyObject **front)
 {
     PyObject *item = PyList_GET_ITEM(self->order, at);
     if (!PyTuple_CheckExact(item) || PyTuple_GET_SIZE(item) != 3 ||
@@ -187,10 +187,10 @@ static Line *line_at(Lines *self, Py_ssize_t at, PyObject **priority, PyObject *
         return NULL;
     *priority = PyTuple_GET_ITEM(item, 0);
     *front = PyTuple_GET_ITEM(item, 1);
-    return (Line *)PyTuple_GET_ITEM(item, 2);
+    return (Lane *)PyTuple_GET_ITEM(item, 2);
 }
 
-static PyObject *lines_add(Lines *self, PyObject *const *args, Py_ssize_t given)
+static PyObject *lines_add(Lanes *self, PyObject *const *args, Py_ssize_t given)
 {
     long long numbers[3], wanted, own;
     if (given < 4 || given > 5) {
@@ -205,7 +205,7 @@ static PyObject *lines_add(Lines *self, PyObject *const *args, Py_ssize_t given)
     if (args[1] == Py_False && self->order != NULL && PyList_CheckExact(self->order))
         for (Py_ssize_t at = 0; at < PyList_GET_SIZE(self->order); at++) {
             PyObject *priority, *front;
-            Line *line = line_at(self, at, &priority, &front);
+            Lane *line = line_at(self, at, &priority, &front);
             if (line == NULL || front != Py_False)
                 continue;
             own = PyLong_AsLongLong(priority);
@@ -227,7 +227,7 @@ static PyObject *lines_add(Lines *self, PyObject *const *args, Py_ssize_t given)
     return PyObject_VectorcallMethod(name_add, all, (size_t)given + 1, NULL);
 }
 
-static PyObject *lines_take_run(Lines *self, PyObject *const *args, Py_ssize_t given)
+static PyObject *lines_take_run(Lanes *self, PyObject *const *args, Py_ssize_t given)
 {
     long long count, now, run[3];
     if (given != 2) {
@@ -243,7 +243,7 @@ static PyObject *lines_take_run(Lines *self, PyObject *const *args, Py_ssize_t g
     if (self->order != NULL && PyList_CheckExact(self->order))
         for (Py_ssize_t at = 0; at < PyList_GET_SIZE(self->order); at++) {
             PyObject *priority, *front, *result;
-            Line *line = line_at(self, at, &priority, &front);
+            Lane *line = line_at(self, at, &priority, &front);
             if (line == NULL)
                 break;
             if (!line->size)
@@ -288,9 +288,9 @@ static PyMethodDef lines_methods[] = {
 };
 
 static PyMemberDef lines_members[] = {
-    {"size", T_LONGLONG, offsetof(Lines, size)},
-    {"soonest", T_LONGLONG, offsetof(Lines, soonest)},
-    {"_order", T_OBJECT_EX, offsetof(Lines, order)},
+    {"size", T_LONGLONG, offsetof(Lanes, size)},
+    {"soonest", T_LONGLONG, offsetof(Lanes, soonest)},
+    {"_order", T_OBJECT_EX, offsetof(Lanes, order)},
     {NULL},
 };
 
@@ -306,7 +306,7 @@ static PyType_Slot lines_slots[] = {
 };
 
 static PyType_Spec lines_spec = {
-    "remuda.native._lines.Lines", sizeof(Lines), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    "remuda.native._lanes.Lanes", sizeof(Lanes), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     lines_slots,
 };
 
@@ -317,7 +317,7 @@ static int fill(PyObject *made)
     if (line == NULL)
         return -1;
     Py_XSETREF(line_type, (PyTypeObject *)line);
-    return PyModule_AddObjectRef(made, "Line", line) < 0 ? -1 : add_type(made, "Lines", &lines_spec);
+    return PyModule_AddObjectRef(made, "Lane", line) < 0 ? -1 : add_type(made, "Lanes", &lines_spec);
 }
 
-REMUDA_MODULE(_lines, NULL, fill)
+REMUDA_MODULE(_lanes, NULL, fill)
