@@ -95,7 +95,7 @@ def test_growth_beyond_noise_is_told(cpu: float, holds: bool) -> None:
     found = grown(PIPELINES[1], small, large, "ours", "the disk")
     assert found.remuda == cpu / 10
     demands = {finding.demand: finding.holds for finding in musts.findings({found.name: found})}
-    assert [ok for demand, ok in demands.items() if demand.endswith("for ten times as many")] == [holds]
+    assert [ok for demand, ok in demands.items() if demand.endswith("with ten times as many")] == [holds]
     assert found.settings["large"]["messages"] == 5
 
 

@@ -310,15 +310,15 @@ MUTANTS: Final = (
     Mutant(
         "a short way in C that leaves out the sync",
         "native/submission.c",
-        "        (durable && self->syncs) || self->replicates",
-        "        self->replicates",
+        "    int syncs = self->syncs && args[1] == Py_True;\n",
+        "    int syncs = 0;\n",
         f"{SHORT_WAY}::test_l2_with_sync_always_a_single_message_and_its_answer_are_synced_before_they_count",
     ),
     Mutant(
         "a short way in C to a directory that another process has",
         "native/submission.c",
-        " > self->fence_until)\n",
-        " < 0)\n",
+        " <= self->fence_until;\n",
+        " > 0;\n",
         "tests/broker/test_fence.py::test_s5_nothing_is_written_by_who_lost_the_directory",
     ),
     Mutant(

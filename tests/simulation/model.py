@@ -21,7 +21,17 @@ from remuda.model.options import (
     QueueOptions,
     Status,
 )
-from remuda.model.records import MOVED, NEVER_DELIVERED, Appended, Event, Events, ExchangeChange, QueueChange, Record
+from remuda.model.records import (
+    MOVED,
+    MOVED_FROM,
+    NEVER_DELIVERED,
+    Appended,
+    Event,
+    Events,
+    ExchangeChange,
+    QueueChange,
+    Record,
+)
 from remuda.model.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.topics import matches
 
@@ -38,6 +48,12 @@ class Violation(AssertionError):
 def require(holds: bool, text: str) -> None:
     if not holds:
         raise Violation(text)
+
+
+def came_from_another(event: Event) -> bool:
+    """Whether a message comes to a queue because it ended in another, or moved on from there."""
+    reason = event.reason or ""
+    return " in " in reason or reason.startswith(MOVED_FROM)
 
 
 @dataclass
@@ -361,14 +377,15 @@ class Model:
         entry = queue.entries.get(offset)
         source, target = entry.state if entry else queue.ended.get(offset, "L"), event.state.value
         where = f"{queue.name}: message {offset}"
-        if source in ("S", "K", "X") and target == "Q" and " in " in (event.reason or ""):
+        if source in ("S", "K", "X") and target == "Q" and came_from_another(event):
             # It expired or was given up elsewhere after its copy here was settled: a new copy begins its life.
             del queue.ended[offset]
             source = "L"
         again = source == target == "S"
         require(again or source + target in MOVES, f"M6: {where} went from {source} to {target} ({event.reason})")
         step.told[queue.name, offset] = step.told.get((queue.name, offset), "") + target
-        queue.counts[target] += 1
+        if event.to is None:  # what moves on has not ended
+            queue.counts[target] += 1
         if entry is None:
             entry = queue.entries[offset] = Entry("L", event.priority)
             queue.ended.pop(offset, None)

@@ -18,7 +18,7 @@ from remuda.spark.report.figures import Figures, QueueReport, Reason, Report, St
 from remuda.spark.report.limits import MOST_ATTEMPTS, MOST_QUEUES, MOST_REASONS, REASONS_PER_QUEUE
 from remuda.spark.report.wish import Tell, Wish, empty
 
-_ALL_TIME: Final = "100000 days"
+_ALL_TIME: Final = "36525 days"
 """Windows are counted from 1970, so that this one holds everything until 2243."""
 _NEEDED: Final = (
     "offset", "queue", "name", "state", "success", "archived", "created", "consumed", "failed", "attempts",
