@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from remuda.amqp.frames import PROTOCOL_HEADER, FrameParser, add_content, method_frame
@@ -44,6 +45,16 @@ _ANSWERS: Final[dict[type[Method], Method]] = {
     BasicQos: BasicQosOk(),
     QueueDeclare: QueueDeclareOk("q", 0, 0),
 }
+
+
+LIMIT: Final = 60.0
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class ForgetfulBroker:

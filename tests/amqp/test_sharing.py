@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from remuda.amqp.connection import Connection
 from remuda.amqp.consumer import Consumer
 from remuda.amqp.delivery import Delivery
 from remuda.broker.rabbitmq.fetcher import Fetcher
-from tests.amqp.forgetful import ForgetfulBroker
-
-LIMIT = 60.0
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.amqp.forgetful import LIMIT, ForgetfulBroker, eventually
 
 
 def settled(acked: list[tuple[int, bool]]) -> set[int]:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from remuda.amqp.connection import Connection
 from remuda.amqp.errors import ConnectionLost, ReplyTimeout
-from tests.amqp.forgetful import ForgetfulBroker
-
-LIMIT = 60.0
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.amqp.forgetful import LIMIT, ForgetfulBroker, eventually
 
 
 def test_what_can_be_repeated_is_asked_again_on_a_fresh_channel() -> None:
