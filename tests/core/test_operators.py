@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import pytest
 
-from remuda.model.commands import Reprocess
+from remuda.model.commands import EndUnreadable, Reprocess
 from remuda.model.errors import IllegalMove
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Priority
@@ -93,3 +98,54 @@ def test_b15_clear_takes_delayed_messages_that_are_just_due() -> None:
     bench.publish("due", due=bench.now + 10)
     bench.now += 10
     assert bench.clear() == 2
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many lines of Python are carried out."""
+    found = [0]
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        found[0] += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return found[0]
+
+
+def of_two_queues(count: int) -> Bench:
+    """A bench with as many messages in `q`, none of which is another's neighbour."""
+    bench = Bench(PULL)
+    bench.declare("other", PULL)
+    for _ in range(count):
+        bench.publish("a")
+        bench.publish("b", name="other")
+    return bench
+
+
+@pytest.mark.alone
+def test_clearing_many_single_messages_takes_steps_for_each_of_them_alone() -> None:
+    def clear(count: int) -> int:
+        bench, chosen = of_two_queues(count), tuple((2 * number, 1) for number in range(count))
+        taken = steps(lambda: bench.clear(offsets=chosen))
+        assert bench.core.info("q").dead == count
+        return taken
+
+    assert clear(200) < 2.5 * clear(100)
+
+
+@pytest.mark.alone
+def test_a_message_that_cannot_be_read_takes_no_steps_for_other_deliveries() -> None:
+    def end_one(count: int) -> int:
+        bench = of_two_queues(count)
+        for _ in range(count):
+            bench.pull()
+        taken = steps(lambda: bench.do(EndUnreadable("q", ((0, 1),))))
+        assert bench.core.info("q").in_flight == count - 1
+        return taken
+
+    assert end_one(200) < 1.5 * end_one(100)

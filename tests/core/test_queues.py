@@ -6,7 +6,7 @@ import pytest
 
 from remuda.model.commands import Pull
 from remuda.model.errors import Conflict, InvalidOption, NotFound
-from remuda.model.options import Status
+from remuda.model.options import Status, read_options
 from remuda.model.records import Event
 from remuda.model.settlement import Outcome
 from remuda.model.state import State
@@ -61,6 +61,15 @@ def test_q13_a_subscriber_that_names_options_initializes_the_queue() -> None:
     bench.subscribe("c1")
     bench.subscribe("c2", options={"type": "push"})
     assert (bench.core.info("q").status, bench.core.info("q").options.type) == ("running", "push")
+
+
+def test_q13_what_the_first_subscriber_named_stands_after_a_restart_too() -> None:
+    bench = Bench()
+    bench.subscribe("c", options={"message_limit": 5})
+    bench.core = bench.restarted()
+    bench.publish_to({"options": read_options({"message_limit": 7, "put_back": "no"})}, "a")
+    options = bench.core.info("q").options
+    assert (options.message_limit, options.put_back) == (5, "no")
 
 
 def test_q1_the_type_is_fixed_once_initialized_and_other_options_are_not() -> None:

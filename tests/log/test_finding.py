@@ -10,6 +10,7 @@ import google_crc32c
 import pytest
 
 from remuda.log import idindex
+from remuda.log.collect import collect
 from remuda.log.disk import DirectoryDisk, MemoryDisk
 from remuda.log.log import Log
 from remuda.log.reader import Reader
@@ -92,6 +93,21 @@ def test_m7_every_message_is_found_in_the_tail_and_sealed_by_writer_and_reader(t
         assert find("never used") is None
         assert find("123") is None
     log.close()
+
+
+def test_m7_nothing_is_remembered_of_files_that_were_collected() -> None:
+    log, _, _ = open_log(MemoryDisk(), LogOptions(segment_bytes=100_000))
+    fill(log, 60, own_ids=True)
+    for _ in range(2):
+        log.write_checkpoint(log.mark(), b"")
+    assert len(seal(log)) >= 5
+    assert log.find_id("never used") is None
+    assert log.events_of(150)
+    assert len(log._finder._told) >= 5
+    assert len(log._finder._ids) >= 5
+    collect(log, lambda first, last: [])
+    assert log.find_id("never used") is None
+    assert (log._finder._told, log._finder._ids) == ({}, {})
 
 
 def test_m7_a_lost_or_damaged_index_is_done_without() -> None:

@@ -61,12 +61,13 @@ def test_brokers_that_listen(url: str, expected: Url) -> None:
     ("url", "text"),
     [
         ("", "empty"), (Path("\0"), "zero byte"), ("x\0", "zero byte"), ("file://host/x", "names the host 'host'"),
-        ("file:", "names no path"), ("file:///x?y", "takes no options"), ("file:///%zz", "begins no escape"),
+        ("file:", "names no path"), ("file:///x?y", "takes no options"), ("file:///%zz", "not part of an escape"),
         ("file:///%ff", "not UTF-8"), ("memory://name", "takes no name"), ("redis://h", "no broker speaks redis://"),
         ("amqp://", "names no host"), ("amqp:/h", "lacks its //"), ("amqp://h:0", "not a port"),
         ("amqp://h:x", "not a port"), ("amqp://h:99999", "not a port"), ("amqp://h,,i", "is not a host"),
         ("amqp://::1", "is not a host"), ("amqp://[::1", "is not a host"), ("amqp://h/v#x", "no fragment"),
-        (5, "must be a text or a path"), (b"x", "must be a text or a path"), (None, "must be a text or a path"),
+        ("\ud800", "lone surrogate"), ("~", "home directory"), ("~/x", "expanduser"), (Path("~/x"), "home directory"),
+        (5, "must be a string or a path"), (b"x", "must be a string or a path"), (None, "must be a string or a path"),
     ],
 )  # fmt: skip
 def test_what_names_no_place_is_refused(url: Any, text: str) -> None:

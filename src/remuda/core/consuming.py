@@ -11,7 +11,7 @@ from remuda.core.leases import Waiter
 from remuda.core.queue import Queue
 from remuda.core.ranges import MessageRange
 from remuda.core.recorder import BLOCK_BITS
-from remuda.core.registry import Registry
+from remuda.core.registry import Registry, whereabouts
 from remuda.model.commands import (
     Abandon,
     CancelPull,
@@ -58,8 +58,7 @@ class Consuming:
         if queue is None:
             registry.check_creation(command.queue)
             status = Status.RUNNING if named is not None and "type" in named else Status.NOT_INITIALIZED
-            queue = registry.create(command.queue, registry.options(named), status)
-            queue.named = frozenset(named or ())
+            queue = registry.create(command.queue, registry.options(named), status, named or ())
         elif command.consumer in queue.consumers:
             raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
         elif queue.status is Status.NOT_INITIALIZED and (queue.size or (named is not None and "type" in named)):
@@ -185,7 +184,9 @@ class Consuming:
         queue = self._registry.queues.get(command.queue)
         if queue is None:
             return 0
-        return delivering.reclaim(self._registry, queue, command.lease, command.consumer, command.runs, command.pulled)
+        runs = command.runs
+        own = delivering.reclaim(self._registry, queue, command.lease, command.consumer, runs, command.pulled)
+        return own or -sum(size for first, count in runs for _, _, size, _ in whereabouts(queue, first, count))
 
     def abandon(self, command: Abandon) -> None:
         queue = self._registry.queues.get(command.queue)

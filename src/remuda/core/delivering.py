@@ -3,7 +3,7 @@ answer, a missing one, or a consumer that is gone (Q1-Q3, Q9, M8)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -297,9 +297,9 @@ def lose(registry: Registry, queue: Queue, consumer: str, begun: Mapping[int, Se
                 put_back_lost(registry, queue, piece, attempted=not unseen, seen=not unseen)
 
 
-def recount(queue: Queue) -> None:
-    """Messages in flight ended without their consumer's answer: a delivery with none left is over."""
-    for lease in list(queue.leases.values()):
+def recount(queue: Queue, tokens: Iterable[int]) -> None:
+    """Messages of these deliveries ended without their consumer's answer: one with none left is over."""
+    for lease in [queue.leases[token] for token in tokens if token in queue.leases]:
         left = sum(piece.count for piece in _held(queue, lease, lease.runs))
         if left < lease.open:
             queue.give_back(lease, lease.silent, lease.open - left)
@@ -372,6 +372,8 @@ def reclaim(
     """A holder that outlived a restart still has these messages: they are its own again, under the lease it knows."""
     lease = queue.leases.get(token)
     if lease is not None:
+        if not _held(queue, lease, runs):
+            return 0  # a power loss took the holder's own delivery, and its number was given again
         if consumer not in lease.consumers:
             lease.consumers = (*lease.consumers, consumer)
         return lease.open

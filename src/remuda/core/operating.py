@@ -96,8 +96,9 @@ class Operating:
 
     def end_unreadable(self, command: EndUnreadable) -> None:
         queue = self._registry.queue(command.queue)
+        held = {piece.lease for first, count in command.runs for piece in queue.flights.find(first, count)}
         end(self._registry, queue, command.runs, "unreadable in the log")
-        delivering.recount(queue)
+        delivering.recount(queue, held)
         self._registry.after(queue)
 
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:

@@ -211,7 +211,7 @@ class Publishing:
 
     def watch_again(self, first: int, count: int) -> int | None:
         """Watch the fate of messages that were taken in before, where their queues commit later than on receipt."""
-        recorder, watch = self._recorder, None
+        recorder, watch, failed = self._recorder, None, None
         for queue in self._registry.queues.values():
             commits = queue.options.commit_when
             if commits not in (CommitWhen.SENT, CommitWhen.ACKNOWLEDGED):
@@ -222,7 +222,9 @@ class Publishing:
                     recorder.watch_messages(watch, queue, start, size)
             for parked in queue.parked.find(first, count):
                 watch = watch or recorder.watch()
-                recorder.fail_watch(watch, parked.reason or parked.state.name.lower())
+                failed = failed or parked.reason or parked.state.name.lower()
+        if watch is not None and failed is not None:
+            recorder.fail_watch(watch, failed)
         return watch
 
     # Inside

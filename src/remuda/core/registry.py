@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -142,10 +144,12 @@ class Registry:
                 f"Create it first: broker.create_queue({name!r})"
             )
 
-    def create(self, name: str, options: QueueOptions, status: Status) -> Queue:
+    def create(self, name: str, options: QueueOptions, status: Status, named: Iterable[str] = ()) -> Queue:
         read_name("a queue's name", name)
-        self.recorder.change(QueueChange(CREATED, name, self.recorder.now, options, status))
+        change = QueueChange(CREATED, name, self.recorder.now, options, status, named=tuple(sorted(named)))
+        self.recorder.change(change)
         queue = self.open(name, options, status)
+        queue.named = frozenset(change.named)
         self.recorder.notice(NoticeKind.QUEUE_CREATED, queue)
         return queue
 
@@ -486,12 +490,15 @@ def whereabouts(queue: Queue, first: int = 0, count: int = NEVER) -> list[tuple[
 def _within(
     found: list[tuple[State, int, int, int]], offsets: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[State, int, int, int]]:
-    """The parts of what was found that lie in these runs of offsets."""
+    """The parts of what was found that lie in these runs of offsets, which are in order and do not overlap."""
     for state, first, count, priority in found:
-        for start, size in offsets:
+        at = max(bisect_right(offsets, first, key=itemgetter(0)) - 1, 0)
+        for start, size in islice(offsets, at, None):
             low, high = max(first, start), min(first + count, start + size)
             if low < high:
                 yield state, low, high - low, priority
+            elif start >= first + count:
+                break
 
 
 def _between(lifted: Sequence[ReadyRun], first: int, count: int) -> list[ReadyRun]:

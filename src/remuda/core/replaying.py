@@ -118,7 +118,8 @@ class Replaying:
                 queue.note_rules()
                 del self.found[change.queue]
             else:
-                registry.open(change.queue, change.options, change.status or Status.RUNNING)
+                opened = registry.open(change.queue, change.options, change.status or Status.RUNNING)
+                opened.named = frozenset(change.named)
         elif change.action == CONFIGURED and change.options is not None:
             self._find(change.queue, 0)
             registry.apply_options(registry.queues[change.queue], change.options)

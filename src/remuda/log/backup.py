@@ -12,7 +12,7 @@ from remuda.log import checkpoint as checkpoints
 from remuda.log import ledger, newest
 from remuda.log.check import CheckReport, check
 from remuda.log.directory import MARKER, DirectoryDisk
-from remuda.log.log import read_starts
+from remuda.log.inventory import read_starts
 from remuda.log.recovery import closed_and_last, missing_after
 from remuda.log.segments import HEADER_BYTES, TailSegment, list_files
 from remuda.log.system import sync_folder
@@ -48,7 +48,7 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str], *, li
         raise InvalidOption(f"{str(path)!r} lies in the directory that is copied; give another place")
     disk = DirectoryDisk(origin, create=False)
     if not (origin / MARKER).exists():
-        raise StorageError(f"{str(origin)!r} is not a directory of Remuda's: it has no {MARKER}; nothing was copied")
+        raise StorageError(f"{str(origin)!r} is not a Remuda directory: it has no {MARKER}; nothing was copied")
     for attempt in range(_ATTEMPTS):
         copy = _Copy(disk, origin, path, link)
         try:

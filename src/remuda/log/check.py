@@ -10,16 +10,16 @@ from typing import Final
 
 import msgspec
 
+from remuda.log import changes, idindex
 from remuda.log import checkpoint as checkpoints
-from remuda.log import idindex
 from remuda.log import ledger as ledgers
 from remuda.log import newest as newest_segment
 from remuda.log.arranging import arrange
 from remuda.log.checkpoint import Mark
 from remuda.log.directory import LOCK, MARKER
 from remuda.log.disk import Disk
+from remuda.log.inventory import read_starts, sealed_end
 from remuda.log.ledger import Span, both, uncovered, without
-from remuda.log.log import read_starts, sealed_end
 from remuda.log.newest import Newest, is_missing
 from remuda.log.recovery import closed_and_last, missing_before
 from remuda.log.segments import (
@@ -137,6 +137,11 @@ class _Check:
         report.next_offset = max(report.next_offset, end[0])
         report.next_position = max(report.next_position, end[1])
         self._removed(files, segments, mark)
+        for name in changes.names(names):
+            try:
+                changes.read(self._disk, name)
+            except StorageError as error:
+                self._note(name, str(error).partition(": ")[2] + "; restore it from a copy, or remove it")
         for name in names:
             if name.startswith(f"{SET_ASIDE}/"):
                 self._note(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -100,6 +100,39 @@ def read_all(disk: Disk, readable: Callable[[bytes], bool] = lambda snapshot: Tr
         else:
             found.valid.append(checkpoint)
     return found
+
+
+class CheckpointKeeper:
+    """The checkpoints of an open log: a few are kept, older ones removed."""
+
+    def __init__(self, disk: Disk, found: Sequence[Checkpoint]) -> None:
+        self._disk = disk
+        self._kept = [(one.sequence, one.mark) for one in reversed(found)]
+        self._last = max(sequences(disk), default=0)
+        self.total = 0
+        """Bytes of the log before the newest that was written since it was opened."""
+
+    def write(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
+        """Keep `snapshot`, whole or in parts, as the state at `mark`; gives its size."""
+        self._last += 1
+        size = write(self._disk, self._last, mark, (snapshot,) if isinstance(snapshot, bytes) else snapshot)
+        self._kept = [*self._kept, (self._last, mark)][-KEPT:]
+        self.total = mark.total
+        kept = {sequence for sequence, _ in self._kept}
+        for sequence in sequences(self._disk):
+            if sequence not in kept:
+                self._disk.remove(name_of(sequence))
+        return size
+
+    @property
+    def newest_number(self) -> int:
+        """How many records lie before the newest."""
+        return self._kept[-1][1].number if self._kept else 0
+
+    @property
+    def oldest_segment(self) -> int:
+        """The sequence of the first segment that is needed beside any of them."""
+        return min((mark.segment for _, mark in self._kept), default=0)
 
 
 def _read(sequence: int, data: bytes) -> Checkpoint | None:

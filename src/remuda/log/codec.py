@@ -1,7 +1,7 @@
 """Records as bytes and back: msgpack of columns, a shared column as its one value.
 
 Every payload begins with the log's counters before the record, so that any readable frame tells exactly what was
-lost before it. Bodies stand last: who does not need them does not decode them.
+lost before it. Bodies come last, so that readers who do not need them need not decode them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Decoded(NamedTuple):
 
 
 class Damaged(StorageError):
-    """A payload whose checksum holds but whose content is no record."""
+    """A payload whose checksum matches but whose content is not a record."""
 
 
 class _Head(msgspec.Struct, array_like=True, gc=False):
@@ -178,7 +178,7 @@ def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
         if kind == SPOOL:
             return Decoded(*_decode_spool(payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError, MemoryError) as error:
-        raise Damaged(f"a frame of kind {kind} holds no record: {error}") from error
+        raise Damaged(f"a frame of kind {kind} is not a record: {error}") from error
     raise Damaged(f"a frame has the unknown kind {kind}")
 
 
@@ -187,7 +187,7 @@ def message_range(payload: bytes) -> range:
     try:
         head = _decode_head(payload)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Damaged(f"a frame of messages holds none: {error}") from error
+        raise Damaged(f"a frame of messages cannot be decoded: {error}") from error
     return range(head.first, head.first + head.count)
 
 

@@ -19,6 +19,7 @@ from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
 from remuda.log.sealed import EventTable, MessageTable, Table
 from remuda.log.segments import EVENTS_TABLE, MESSAGES_TABLE, SealedFile
 from remuda.model.errors import RemudaError
+from remuda.model.runs import merged
 
 REWRITE_BELOW: Final = 0.75
 _FAILURES: Final = (RemudaError, OSError, pa.ArrowException, ValueError)
@@ -49,7 +50,7 @@ class _Gone(NamedTuple):
 
 def _collect_messages(log: Log, keep: Keep, failures: list[str]) -> _Gone:
     def look(file: SealedFile) -> tuple[Table, list[list[int]] | None]:
-        runs = _merged(keep(file.first, file.last))
+        runs = merged(keep(file.first, file.last))
         table = MessageTable(log.disk, file)
         return table, _staying(table, ["offset"], partial(_rows_in, runs)) if runs else []
 
@@ -73,14 +74,14 @@ def _collect_events(log: Log, present: _Present, failures: list[str], events_fro
 
 def _note_missing(log: Log, keep: Keep, present: _Present, events_from: int | None) -> None:
     """What is missing is not called so any more once retention would have removed it too."""
-    messages, events = log.missing()
-    known = {(one.first, one.stop): one for one in (log.ledger.missed if log.ledger is not None else ())}
+    messages, events = log.ledger.missing()
+    known = {(one.first, one.stop): one for one in (log.ledger.known.missed if log.ledger.known is not None else ())}
     missed = [known.get(span, Missed(*span, log.next_offset)) for span in events]
     over = [
         one for one in missed if present.none_before(one.before) and (events_from is None or one.stop <= events_from)
     ]
-    log.note_missed(one for one in missed if one not in over)
-    log.note_collected(
+    log.ledger.note_missed(one for one in missed if one not in over)
+    log.ledger.note_collected(
         [(first, stop) for first, stop in messages if not keep(first, stop - 1)],
         [(one.first, one.stop) for one in over],
     )
@@ -194,16 +195,6 @@ def _remove_one(log: Log, file: SealedFile) -> int:
             freed += log.disk.size(name)
         log.disk.remove(name)
     return freed
-
-
-def _merged(runs: Iterable[Run]) -> list[Run]:
-    """The runs in order, none over another."""
-    merged: list[Run] = []
-    for first, count in sorted(runs):
-        done = sum(merged[-1]) if merged else first
-        if first + count > done:
-            add_run(merged, max(first, done), first + count - max(first, done))
-    return merged
 
 
 def _rows_in(runs: list[Run], batch: pa.RecordBatch) -> list[int]:

@@ -8,6 +8,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -33,13 +34,16 @@ _GATHERED: Final = 1 << 20
 _FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
 SOCKET: Final = "socket"
 """Where other processes reach whoever has the directory."""
+_SEARCH_INDEX: Final = re.compile(r"\d{6}\.sqlite(-\w+)?")
 _UNLISTED: Final = frozenset({"spool", "guests"})
-"""Folders that others may write to. They are no part of the log, and checked by who reads them."""
+"""Folders that others may write to. They are not part of the log; whoever reads them checks them."""
 _NO_HANDLES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Neither through a link nor waiting for the other end of a pipe."""
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
+_NOT_WRITABLE: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
+)
 
 
 SHARED: Final = "shared"
@@ -197,7 +201,7 @@ class DirectoryDisk:
             self.epoch = before.epoch + 1
             text = f"{os.getpid()}\n{self.epoch}\n{SHARED if self._shared else EXCLUSIVE}\n".encode()
             os.pwrite(note, text, 0)
-            # Not synced: who is to be kept out by it reads it from the same system, and dies with that.
+            # Not synced: those whom it keeps out run on the same machine, and go down with it.
             os.ftruncate(note, len(text))
             if not (self._root / MARKER).exists():
                 self.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
@@ -242,7 +246,7 @@ class DirectoryDisk:
             )
         if self._locks and (now := read_holder(os.pread(self._locks[-1], 256, 0))).epoch != self.epoch:
             raise StorageError(
-                f"directory {str(self._root)!r} was taken over by process {now.pid} while this one stood still; "
+                f"directory {str(self._root)!r} was taken over by process {now.pid} while this one was suspended; "
                 "nothing more is written by this one"
             )
 
@@ -365,6 +369,8 @@ class DirectoryDisk:
         except FileNotFoundError:
             ours = {LOCK, SOCKET, "guests"}  # made by those who open a new directory at the same time
             others = [name for name in os.listdir(self._root) if name not in ours and not name.startswith(MARKER)]
+            if "index" in others and self._holds_search_index():
+                others.remove("index")
             if others and (self._root / MARKER).exists():
                 self._check_owner()  # another process opens the new directory at the same time
                 return
@@ -390,6 +396,13 @@ class DirectoryDisk:
                 "nothing was changed. Install a newer Remuda"
             )
 
+    def _holds_search_index(self) -> bool:
+        """Whether the folder `index` is that of a search, which may have looked before the first message came."""
+        try:
+            return all(_SEARCH_INDEX.fullmatch(name) for name in os.listdir(self._root / "index"))
+        except OSError:
+            return False
+
     def _sweep(self) -> None:
         """Remove what a crash left half written. Only the holder of the lock may: nobody else writes here then."""
         for folder in (self._root, *(self._root / name for name in _FOLDERS)):
@@ -400,10 +413,10 @@ class DirectoryDisk:
 
     def _make_folder(self, folder: Path) -> None:
         """Make a folder, and those above it, and their names last."""
-        if folder.is_dir():
-            return
-        self.check_there()
         try:
+            if folder.is_dir():
+                return
+            self.check_there()
             if not folder.parent.is_dir():
                 self._make_folder(folder.parent)
             with contextlib.suppress(FileExistsError):
@@ -494,7 +507,7 @@ def _storage_error(name: str, error: OSError) -> StorageError:
     if error.errno in _NO_HANDLES:
         return TooManyFiles(
             f"{name!r} cannot be opened: {error.strerror}; nothing was stored, everything accepted before is kept. "
-            "Close files, or allow more of them (ulimit -n)"
+            "Close some files, or raise the limit (ulimit -n)"
         )
     if error.errno == errno.ELOOP:
         return StorageError(f"{name!r} is a link, which Remuda did not put there; nothing was opened. Remove it")

@@ -79,12 +79,12 @@ def remove_noted(log: Log, messages: list[Span], events: list[Span], remove: Cal
     are called missing, of which nobody needs anything.
     """
     try:
-        log.note_collected(messages, events)
+        log.ledger.note_collected(messages, events)
     except StorageError as error:
         if not error.passing:
             raise
         remove()
-        log.note_collected(messages, events)
+        log.ledger.note_collected(messages, events)
     else:
         remove()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from remuda.model.errors import InvalidOption
 from remuda.model.urls import AMQP, AMQPS, PathLike, Url, parse_url
@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from remuda.model.message import Message
-    from remuda.model.records import Appended, Event, Events
+    from remuda.model.records import Appended, Event, Events, QueueChange
+
+
+class Numbered(Protocol):
+    """A record of rows that are numbered from `first` on."""
+
+    @property
+    def first(self) -> int: ...
+    def __len__(self) -> int: ...
+
+
+R = TypeVar("R", bound=Numbered)
 
 
 class Ends(NamedTuple):
@@ -119,6 +130,13 @@ class EventLog(Protocol):
         """Events from a position, waiting for more until `stop` is set."""
         ...
 
+    def changes(self, queue: str | None = None) -> list[QueueChange]:
+        """What somebody did by name to a queue, or to any: status, options, removal, forgotten messages; oldest first.
+
+        A stream keeps no such record, and gives none.
+        """
+        ...
+
     @property
     def gaps(self) -> tuple[range, ...]:
         """Offsets found missing while reading: collected, or lost to damage."""
@@ -128,6 +146,17 @@ class EventLog(Protocol):
     def event_gaps(self) -> tuple[range, ...]:
         """Positions found missing while reading."""
         ...
+
+
+def follow(read: Callable[[int], Iterator[R]], start: int, poll: float, stop: threading.Event | None) -> Iterator[R]:
+    """What `read` gives from a number on, again and again from behind the last record, until `stop` is set."""
+    stop = stop or threading.Event()
+    while True:
+        for record in read(start):
+            start = record.first + len(record)
+            yield record
+        if stop.wait(poll):
+            return
 
 
 def open_event_log(url: str | PathLike | Url) -> EventLog:

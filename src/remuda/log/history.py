@@ -6,7 +6,7 @@ What it costs does not grow with the log: a few blocks of the tail and a few row
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from remuda.log import idindex
@@ -60,6 +60,8 @@ class Finder:
                 files = self._files()
                 if self._tables is not None:
                     self._tables.keep((*files.messages, *files.events))
+                _keep(self._told, files.events)
+                _keep(self._ids, files.messages)
                 return look(files)
             except FileNotFoundError as error:
                 missing = error  # sealed or collected meanwhile
@@ -204,6 +206,13 @@ class Finder:
         end = segment.written if end is None else min(end, segment.written)
         for found in Walk().records(self._disk, segment, start, end, bodies=bodies):
             yield found.record
+
+
+def _keep(known: dict[str, Any], files: Sequence[SealedFile]) -> None:
+    """Forget what is known of files that are not there any more."""
+    if len(known) > len(files):
+        for name in known.keys() - {file.name for file in files}:
+            known.pop(name, None)
 
 
 def _tells_of(table: EventTable, group: int) -> range:

@@ -48,11 +48,11 @@ class _Pandas(MetaPathFinder):
             sys.meta_path.remove(self)
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader)
+            spec.loader = _PandasLoader(spec.loader)
         return spec
 
 
-class _Telling(Loader):
+class _PandasLoader(Loader):
     """Loads pandas as its own loader does, and tells Arrow."""
 
     def __init__(self, own: Loader) -> None:

@@ -7,7 +7,7 @@ It is begun with the first checkpoint: before, all of the log is in the tail, wh
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import google_crc32c
@@ -15,7 +15,8 @@ import msgspec
 
 from remuda.log.checkpoint import Mark
 from remuda.log.disk import Disk
-from remuda.log.segments import EVENTS_TABLE, MESSAGES_TABLE, Files
+from remuda.log.segments import EVENTS_TABLE, MESSAGES_TABLE, Catalog, Files
+from remuda.log.walk import Damage, removed
 from remuda.model.errors import StorageError
 
 NAME: Final = "tail/collected"
@@ -48,6 +49,72 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(
             self, messages=merged([*self.messages, *messages]), events=merged([*self.events, *events])
         )
+
+
+class LedgerKeeper:
+    """The ledger of an open log: what was collected is noted here before its files go, and what else is missing can
+    then be told. `ends` gives the next offset and the next position."""
+
+    def __init__(self, disk: Disk, catalog: Catalog, known: Ledger | None, ends: Callable[[], Span]) -> None:
+        self.known = known
+        """What was noted; None where nobody has taken note of anything yet."""
+        self._disk = disk
+        self._catalog = catalog
+        self._ends = ends
+        self._written = known
+
+    def note_collected(self, messages: Iterable[Span] = (), events: Iterable[Span] = ()) -> None:
+        """Take note of what is collected, before its files go."""
+        self._write(self._begun().noting(messages, events))
+
+    def note_missed(self, missed: Iterable[Missed]) -> None:
+        """Take note of the events that are missing and were not collected."""
+        self._write(msgspec.structs.replace(self._begun(), missed=tuple(missed)))
+
+    def begin(self) -> bool:
+        """Have a ledger on the disk; False where that cannot be, which must not keep anything else from being done."""
+        try:
+            self._write(self._begun())
+        except StorageError as error:
+            if error.passing:
+                raise
+            return False
+        return True
+
+    def uncovered(self, table: str) -> list[Span]:
+        """The numbers of which no file says that it holds them."""
+        offset, position = self._ends()
+        return uncovered(self._catalog.files(), table, offset if table == MESSAGES_TABLE else position)
+
+    def missing(self) -> tuple[list[Span], list[Span]]:
+        """The messages and the events that no file holds and that were not collected."""
+        known = self._begun()
+        return (
+            without(self.uncovered(MESSAGES_TABLE), known.messages),
+            without(self.uncovered(EVENTS_TABLE), known.events),
+        )
+
+    def gone(self, damages: Sequence[Damage]) -> tuple[Damage, ...]:
+        """What is missing beside the damage that is known."""
+        messages, events = self.missing()
+        messages = without(messages, [(one.messages.start, one.messages.stop) for one in damages if one.messages])
+        events = without(events, [(one.events.start, one.events.stop) for one in damages if one.events])
+        return (
+            *(removed(MESSAGES_TABLE, *span) for span in messages),
+            *(removed(EVENTS_TABLE, *span) for span in events),
+        )
+
+    def _begun(self) -> Ledger:
+        """In a log without one, nobody can tell what was collected: what is missing now counts as that."""
+        if self.known is not None:
+            return self.known
+        return Ledger(tuple(self.uncovered(MESSAGES_TABLE)), tuple(self.uncovered(EVENTS_TABLE)))
+
+    def _write(self, ledger: Ledger) -> None:
+        self.known = ledger
+        if ledger != self._written:
+            write(self._disk, ledger)
+            self._written = ledger
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import Any, Final
 
 import google_crc32c
 import msgspec
 
-from remuda.log import checkpoint as checkpoints
-from remuda.log import ledger as ledgers
 from remuda.log import newest as newest_segment
-from remuda.log.arranging import arrange
-from remuda.log.checkpoint import KEPT, Checkpoint, Mark
+from remuda.log.checkpoint import CheckpointKeeper, Mark
 from remuda.log.codec import EVENTS, MESSAGES, encode, encode_appended, encode_events
 from remuda.log.disk import Disk
 from remuda.log.fetch import Fetched, Fetcher
 from remuda.log.frames import FRAME_BYTES, HEADER, MAX_PAYLOAD, NUMBERED, checksum, new_marker
 from remuda.log.history import Finder
 from remuda.log.index import SegmentIndex
-from remuda.log.ledger import Ledger, Missed, Span
+from remuda.log.inventory import Inventory, sealed_end, take_inventory
+from remuda.log.ledger import LedgerKeeper
 from remuda.log.newest import Newest
-from remuda.log.recovery import UNKNOWN, Passage, Recovery, RecoveryReport, Replay, passages, read_first
+from remuda.log.recovery import UNKNOWN, Passage, Recovery, Replay, passages
 from remuda.log.segments import (
-    EVENTS_TABLE,
     HEADER_BYTES,
     MESSAGES_TABLE,
     Catalog,
     Counters,
-    Files,
     TailSegment,
-    list_files,
-    set_aside_name,
 )
 from remuda.log.tail import Batch, Part, TailWriter, broken, passes
 from remuda.log.tail import LogOptions as LogOptions
-from remuda.log.walk import Damage, removed
+from remuda.log.walk import Damage
 from remuda.log.write_position import WritePosition
 from remuda.model.errors import DirectoryInUse, StorageError
 from remuda.model.message import Message
@@ -56,12 +49,12 @@ class Log(WritePosition):
     `append`, `reserve`, `take` and `mark` are called under the caller's lock; everything else may run beside them.
     """
 
-    def __init__(self, disk: Disk, options: LogOptions, files: Files, kept: list[Checkpoint]) -> None:
+    def __init__(self, disk: Disk, options: LogOptions, found: Inventory) -> None:
         super().__init__()
         self.disk = disk
         self.options = options
-        self.catalog = Catalog(files)
-        self.unread: list[Passage] = []
+        self.catalog = Catalog(found.files)
+        self.unread: list[Passage] = passages(list(found.files.tail), found.mark)
         """Parts of the tail that were not read when the log was opened."""
         self.maintenance = threading.Lock()
         """Held by whoever seals or collects."""
@@ -76,7 +69,7 @@ class Log(WritePosition):
         self._fetcher = Fetcher(disk, self.catalog)
         self._finder = Finder(disk, self.catalog.files)
         self._active: TailSegment | None = None
-        self._upcoming = TailSegment(1, new_marker(), Counters(0, 0, 0))
+        self._upcoming = TailSegment(found.next_sequence, new_marker(), Counters(0, 0, 0))
         self._begun = 0
         """The time of the first record in the active segment."""
         self._pending: list[Part] = []
@@ -86,13 +79,9 @@ class Log(WritePosition):
         self._finished: list[TailSegment] = []
         self._before = 0
         """Bytes of the log before the active segment."""
-        self._checkpoint_total = 0
-        self._kept = [(kept.sequence, kept.mark) for kept in reversed(kept)]
-        self._last_checkpoint = 0
+        self._checkpoints = CheckpointKeeper(disk, found.checkpoints)
         self._noted = 0
-        self.ledger: Ledger | None = None
-        """What was collected; None where nobody has taken note of it yet."""
-        self._written_ledger: Ledger | None = None
+        self.ledger = LedgerKeeper(disk, self.catalog, found.ledger, lambda: (self.next_offset, self.next_position))
 
     @classmethod
     def open(
@@ -113,68 +102,20 @@ class Log(WritePosition):
 
     @classmethod
     def _open(cls, disk: Disk, options: LogOptions, readable: Callable[[bytes], bool]) -> tuple[Log, Recovery]:
-        found = checkpoints.read_all(disk, readable)
-        newest = found.valid[0] if found.valid else None
-        names = disk.list()
-        for name in names:
-            if name.startswith("sealed/") and name.endswith(".tmp"):
-                disk.remove(name)  # what a crash left half written
-        files = list_files(names)
-        arranged = arrange(disk, files.tail)
-        for copy in arranged.copies:
-            disk.rename(copy.name, set_aside_name(copy))
-        files = files._replace(tail=tuple(arranged.segments))
-        segments = read_starts(disk, files)
-        begun = _newest(disk)
-        gone = begun is not None and newest_segment.is_missing(
-            disk, begun, segments, newest.mark if newest else None, sealed_end(files)
-        )
-        segments = _drop_sealed(disk, files, segments, newest.mark.segment if newest else None)
-        log = cls(disk, options, files._replace(tail=tuple(segments)), found.valid)
-        log.unread = passages(segments, newest.mark if newest else None)
-        log._last_checkpoint = max(checkpoints.sequences(disk), default=0)
-        unreadable = None
-        try:
-            log.ledger = log._written_ledger = ledgers.read(disk, newest.mark if newest else None)
-        except StorageError as error:
-            if error.passing:
-                raise
-            unreadable = str(error)
-        log._upcoming.sequence = max(
-            [
-                1,
-                *(_after_mark(checkpoint.mark) for checkpoint in found.valid),
-                *(segment.sequence + 1 for segment in files.tail),
-                begun.segment + 1 if begun else 1,
-            ]
-        )
-        begins_in_tail = (
-            segments[0].sequence == 1 or segments[0].first.number == 0 or segments[0].first is UNKNOWN
-            if segments
-            else not found.damaged and (begun is None or begun.first.number == 0)
-        )
-        state_lost = newest is None and bool(files.messages or files.events or not begins_in_tail)
-        expected = newest.mark.counters if newest else _before_tail(files, segments, state_lost)
-        report = RecoveryReport(
-            damaged_checkpoints=tuple(found.damaged),
-            state_lost=state_lost,
-            sealed=files.messages + files.events if state_lost else (),
-            copies=tuple(set_aside_name(copy) for copy in arranged.copies),
-            cut_off=begun if gone else None,
-            damaged_ledger=unreadable,
-        )
-        replay = Replay(disk, segments, newest.mark if newest else None, expected, sealed_end(files), report.cut_off)
-        records = log._recover(replay, report, files, expected if state_lost else None)
-        return log, Recovery(newest.snapshot if newest else None, records, report)
+        found = take_inventory(disk, readable)
+        log = cls(disk, options, found)
+        sealed = sealed_end(found.files)
+        replay = Replay(disk, list(found.files.tail), found.mark, found.expected, sealed, found.report.cut_off)
+        records = log._recover(replay, found)
+        return log, Recovery(found.newest.snapshot if found.newest else None, records, found.report)
 
-    def _recover(
-        self, replay: Replay, report: RecoveryReport, files: Files, rebuilt: Counters | None
-    ) -> Iterator[Record]:
+    def _recover(self, replay: Replay, found: Inventory) -> Iterator[Record]:
+        files, report = found.files, found.report
         unreadable: list[Damage] = []
-        if rebuilt is not None:
+        if report.state_lost:
             from remuda.log.rebuild import sealed_records  # Arrow is loaded only where there are files to read
 
-            yield from sealed_records(self.disk, files, rebuilt, unreadable)
+            yield from sealed_records(self.disk, files, found.expected, unreadable)
         yield from replay.records()
         end = replay.end or Counters(0, 0, 0)
         self._number = end.number
@@ -198,8 +139,8 @@ class Log(WritePosition):
         report.torn_bytes = sum(hole.end - hole.start for hole in replay.torn)
         report.damages = (*unreadable, *replay.damages)
         report.next_offset, report.next_position = self.next_offset, self.next_position
-        if self.ledger is not None:
-            report.damages += self._gone(report.damages)
+        if self.ledger.known is not None:
+            report.damages += self.ledger.gone(report.damages)
         elif report.state_lost or report.damaged_ledger:
             report.uncovered = tuple(self.uncovered())
         self._recovered = True
@@ -217,6 +158,10 @@ class Log(WritePosition):
         will take; 0, and nothing is done, if it is not small."""
         if size := self.hold_single(record):
             return size
+        if self._held and not self._gathered:  # where they are held may be full
+            self._add(self.let_go())
+            if size := self.hold_single(record):
+                return size
         size = _GUESS
         if type(record) is Appended:
             messages = record.messages
@@ -428,7 +373,7 @@ class Log(WritePosition):
         if self._gathered or self._held:
             self._append_gathered()
         segment = self._active.sequence if self._active else self._upcoming.sequence
-        return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self._total)
+        return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self.total)
 
     def check_there(self) -> None:
         """Raise if the segment that is written to was removed: what is written to it would go with it."""
@@ -461,39 +406,30 @@ class Log(WritePosition):
         Everything before the mark must be synced.
         """
         self._check()
-        noted = msgspec.structs.replace(mark, ledger=self._begin_ledger())
-        self._last_checkpoint += 1
-        parts = (snapshot,) if isinstance(snapshot, bytes) else snapshot
-        size = checkpoints.write(self.disk, self._last_checkpoint, noted, parts)
-        self._kept = [*self._kept, (self._last_checkpoint, mark)][-KEPT:]
-        self._checkpoint_total = mark.total
-        kept = {sequence for sequence, _ in self._kept}
-        for sequence in checkpoints.sequences(self.disk):
-            if sequence not in kept:
-                self.disk.remove(checkpoints.name_of(sequence))
-        return size
+        return self._checkpoints.write(msgspec.structs.replace(mark, ledger=self.ledger.begin()), snapshot)
 
     @property
     def pending_bytes(self) -> int:
         return sum(len(chunk) for part in self._pending for chunk in part.chunks)
 
     @property
-    def _total(self) -> int:
+    def total(self) -> int:
+        """Bytes appended since the log was opened, those replayed included; not what is only gathered yet."""
         return self._before + self._byte
 
     @property
     def bytes_since_checkpoint(self) -> int:
-        return self._total - self._checkpoint_total
+        return self.total - self._checkpoints.total
 
     @property
     def records_since_checkpoint(self) -> int:
         """How many records a restart would have to play."""
-        return self._number - (self._kept[-1][1].number if self._kept else 0)
+        return self._number - self._checkpoints.newest_number
 
     @property
     def settled_before(self) -> int:
         """The sequence of the first tail segment that a restart may need: those before live on in a checkpoint."""
-        return min((mark.segment for _, mark in self._kept), default=0)
+        return self._checkpoints.oldest_segment
 
     def fetch(self, runs: Sequence[tuple[int, int]]) -> Fetched:
         """The whole messages at these runs of `(first offset, count)`, in this order."""
@@ -501,59 +437,7 @@ class Log(WritePosition):
 
     def uncovered(self) -> list[range]:
         """The offsets of which no file says that it holds them."""
-        return [range(*span) for span in self._uncovered(MESSAGES_TABLE)]
-
-    def note_collected(self, messages: Iterable[Span] = (), events: Iterable[Span] = ()) -> None:
-        """Take note of what is collected, before its files go."""
-        self._write_ledger(self._begun_ledger().noting(messages, events))
-
-    def note_missed(self, missed: Iterable[Missed]) -> None:
-        """Take note of the events that are missing and were not collected."""
-        self._write_ledger(msgspec.structs.replace(self._begun_ledger(), missed=tuple(missed)))
-
-    def missing(self) -> tuple[list[Span], list[Span]]:
-        """The messages and the events that no file holds and that were not collected."""
-        known = self._begun_ledger()
-        return (
-            ledgers.without(self._uncovered(MESSAGES_TABLE), known.messages),
-            ledgers.without(self._uncovered(EVENTS_TABLE), known.events),
-        )
-
-    def _begun_ledger(self) -> Ledger:
-        """In a log without one, nobody can tell what was collected: what is missing now counts as that."""
-        if self.ledger is not None:
-            return self.ledger
-        return Ledger(tuple(self._uncovered(MESSAGES_TABLE)), tuple(self._uncovered(EVENTS_TABLE)))
-
-    def _begin_ledger(self) -> bool:
-        """Have a ledger on the disk; False where that cannot be, which must not keep anything else from being done."""
-        try:
-            self._write_ledger(self._begun_ledger())
-        except StorageError as error:
-            if error.passing:
-                raise
-            return False
-        return True
-
-    def _write_ledger(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        if ledger != self._written_ledger:
-            ledgers.write(self.disk, ledger)
-            self._written_ledger = ledger
-
-    def _uncovered(self, table: str) -> list[Span]:
-        end = self.next_offset if table == MESSAGES_TABLE else self.next_position
-        return ledgers.uncovered(self.catalog.files(), table, end)
-
-    def _gone(self, known: Sequence[Damage]) -> tuple[Damage, ...]:
-        """What is missing beside the damage that is known."""
-        messages, events = self.missing()
-        messages = ledgers.without(messages, [(one.messages.start, one.messages.stop) for one in known if one.messages])
-        events = ledgers.without(events, [(one.events.start, one.events.stop) for one in known if one.events])
-        return (
-            *(removed(MESSAGES_TABLE, *span) for span in messages),
-            *(removed(EVENTS_TABLE, *span) for span in events),
-        )
+        return [range(*span) for span in self.ledger.uncovered(MESSAGES_TABLE)]
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
         """All events that tell of a message, each with its time, in order."""
@@ -637,58 +521,3 @@ def time_of(record: Record) -> int:
 def _check_begin(first: int, expected: int) -> None:
     if first != expected:
         raise StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")
-
-
-def read_starts(disk: Disk, files: Files) -> list[TailSegment]:
-    """The segments with what they begin at. One that cannot be read at all begins where the next one does: the one
-    before it is then still read to its end."""
-    following = UNKNOWN
-    for segment in reversed(files.tail):
-        following = segment.first = read_first(disk, segment) or following
-        segment.written = disk.size(segment.name)
-    return list(files.tail)
-
-
-def _newest(disk: Disk) -> Newest | None:
-    try:
-        return newest_segment.read(disk)
-    except StorageError:
-        return None  # `remuda check` tells; nothing is lost with it
-
-
-def _after_mark(mark: Mark) -> int:
-    """The sequence of a segment that is begun after a mark: never that of the segment the mark lies in, even if it is
-    gone, or the next start would look for the mark in the new one."""
-    return mark.segment + 1 if mark.byte else mark.segment
-
-
-def _before_tail(files: Files, segments: list[TailSegment], state_lost: bool) -> Counters:
-    """The counters at which the tail should begin when no checkpoint says so."""
-    if not (state_lost and segments) or segments[0].first is UNKNOWN:
-        return Counters(0, 0, 0)
-    first = segments[0].first
-    _, offset, position = sealed_end(files)
-    return Counters(first.number, min(offset, first.offset), min(position, first.position))
-
-
-def sealed_end(files: Files) -> Counters:
-    offset = max((file.last + 1 for file in files.messages), default=0)
-    return Counters(0, offset, max((file.last + 1 for file in files.events), default=0))
-
-
-def _drop_sealed(disk: Disk, files: Files, segments: list[TailSegment], needed: int | None) -> list[TailSegment]:
-    """Remove segments whose sealing was finished but for this. Not those from the `needed` one on, in which the newest
-    checkpoint goes on: a copy taken beside the writer may have their rows as well, but not what they changed."""
-    messages = {(file.first, file.last) for file in files.messages}
-    events = {(file.first, file.last) for file in files.events}
-    left = []
-    for segment, following in zip_longest(segments, segments[1:]):
-        if following is not None and (needed is None or segment.sequence < needed):
-            offsets = (segment.first.offset, following.first.offset - 1)
-            positions = (segment.first.position, following.first.position - 1)
-            wanted = (offsets[0] <= offsets[1]) + (positions[0] <= positions[1])
-            if wanted and wanted == (offsets in messages) + (positions in events):
-                disk.remove(segment.name)
-                continue
-        left.append(segment)
-    return left

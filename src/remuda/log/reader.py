@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from remuda.log import ledger as ledgers
 from remuda.log.arrow import pa, pc
 from remuda.log.columns import regroup, slice_appended
 from remuda.log.disk import Disk
-from remuda.log.eventlog import Ends
+from remuda.log.eventlog import Ends, follow
 from remuda.log.history import Finder
+from remuda.log.ledger import Ledger
 from remuda.log.seal import GROUP_BYTES, GROUP_ROWS
 from remuda.log.sealed import Table, Tables
 from remuda.log.segments import Counters, Files, SealedFile, TailSegment
@@ -20,7 +22,7 @@ from remuda.log.view import Lister, Listing, SegmentView
 from remuda.model.errors import StorageError
 from remuda.model.message import Message
 from remuda.model.messages import cell
-from remuda.model.records import Appended, Event, Events
+from remuda.model.records import Appended, Event, Events, QueueChange
 
 T = TypeVar("T")
 Wanted: TypeAlias = Callable[[Table, int], bool]
@@ -37,7 +39,7 @@ class _Piece(NamedTuple):
     rows: Any
 
 
-class _Look(NamedTuple):
+class _Selection(NamedTuple):
     """What of the sealed files is to be read; the rest need not be."""
 
     columns: Sequence[str] | None = None
@@ -48,7 +50,7 @@ class _Look(NamedTuple):
         return self.columns is None or "body" in self.columns
 
 
-_EVERYTHING: Final = _Look()
+_EVERYTHING: Final = _Selection()
 
 
 class Reader:
@@ -84,7 +86,7 @@ class Reader:
 
         Of some `columns` only, the offset being the first of them; without the row groups that are not `wanted`.
         """
-        look = _Look(columns, wanted)
+        look = _Selection(columns, wanted)
         for rows in self._read(self._message_pieces, self._gaps, start, stop, look):
             yield message_batch(rows, columns) if isinstance(rows, Appended) else rows
 
@@ -97,7 +99,7 @@ class Reader:
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Events from position `start` to before `stop`, in order, as Arrow batches; else as for messages."""
-        look = _Look(columns, wanted)
+        look = _Selection(columns, wanted)
         for rows in self._read(self._event_pieces, self._event_gaps, start, stop, look):
             yield event_batch(rows, columns) if isinstance(rows, list) else rows
 
@@ -126,11 +128,11 @@ class Reader:
         return self._finder.offset_of(id)
 
     def offset_of_last(self, rows: int) -> int:
-        """The offset from which on there are so many messages, or all where there are fewer."""
+        """The offset at which the last `rows` messages begin; the first if there are fewer."""
         return max(self.end()[0] - rows, 0)
 
     def position_of_last(self, rows: int) -> int:
-        """The position from which on there are so many events, or all where there are fewer."""
+        """The position at which the last `rows` events begin; the first if there are fewer."""
         return max(self.end()[1] - rows, 0)
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
@@ -141,29 +143,21 @@ class Reader:
         """All events that tell of a message, each with its time, in order."""
         return self._finder.events_of(offset)
 
+    def changes(self, queue: str | None = None) -> list[QueueChange]:
+        """What somebody did by name to a queue, or to any, oldest first."""
+        return [change for change in _retry(self._lister.changes) if queue is None or change.queue == queue]
+
     def follow_messages(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Appended]:
         """Messages from an offset, waiting for more until `stop` is set."""
-        stop = stop or threading.Event()
-        while True:
-            for record in self.messages(start):
-                start = record.first + len(record)
-                yield record
-            if stop.wait(poll):
-                return
+        return follow(self.messages, start, poll, stop)
 
     def follow_events(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Events]:
         """Events from a position, waiting for more until `stop` is set."""
-        stop = stop or threading.Event()
-        while True:
-            for record in self.events(start):
-                start = record.first + len(record)
-                yield record
-            if stop.wait(poll):
-                return
+        return follow(self.events, start, poll, stop)
 
     def offset_at(self, time: int) -> int:
         """The first offset of a message created at `time` (microseconds) or later; the next one when there is none."""
@@ -175,11 +169,11 @@ class Reader:
 
     def _read(
         self,
-        pieces: Callable[[int, int, _Look], Iterator[_Piece]],
+        pieces: Callable[[int, int, _Selection], Iterator[_Piece]],
         gaps: dict[range, None],
         start: int,
         stop: int | None,
-        look: _Look = _EVERYTHING,
+        look: _Selection = _EVERYTHING,
     ) -> Iterator[Any]:
         limit = _NO_END if stop is None else stop
         gaps = gaps if look.wanted is None else {}  # what is not wanted is not missing
@@ -197,7 +191,7 @@ class Reader:
             except FileNotFoundError as error:
                 attempts = _again(attempts, error)
 
-    def _message_pieces(self, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
+    def _message_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
         listing = self._listed()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
@@ -213,7 +207,7 @@ class Reader:
             if cursor >= limit:
                 return
 
-    def _event_pieces(self, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
+    def _event_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
         listing = self._listed()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
@@ -240,8 +234,18 @@ class Reader:
         position = max((file.last + 1 for file in listing.events), default=0)
         if listing.tail:
             end = listing.tail[-1].read_on()
-            offset, position = max(offset, end.offset), max(position, end.position)
-        return offset, position
+            return max(offset, end.offset), max(position, end.position)
+        # All is sealed, and the last of it may have been collected.
+        collected = self._collected()
+        return max([offset, *(stop for _, stop in collected.messages)]), max(
+            [position, *(stop for _, stop in collected.events)]
+        )
+
+    def _collected(self) -> Ledger:
+        try:
+            return ledgers.read(self._disk) or Ledger()
+        except StorageError:
+            return Ledger()  # what is left tells how far the log goes
 
     def _ends(self) -> Ends:
         offset, position = self._end()
@@ -308,7 +312,7 @@ def _following(listing: Listing, view: SegmentView) -> SegmentView | None:
     return listing.tail[at] if at < len(listing.tail) else None
 
 
-def _sealed_pieces(table: Table, cursor: int, limit: int, look: _Look) -> Iterator[_Piece]:
+def _sealed_pieces(table: Table, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
     for group in table.groups(cursor, limit):
         if look.wanted is not None and not look.wanted(table, group):
             continue
@@ -337,7 +341,7 @@ def _sealed_number_at(table: Table, column: str, time: int) -> int | None:
     return None
 
 
-def _messages(view: SegmentView, cursor: int, limit: int, look: _Look) -> Iterator[Appended]:
+def _messages(view: SegmentView, cursor: int, limit: int, look: _Selection) -> Iterator[Appended]:
     for record in view.records(offset=cursor, bodies=look.bodies):
         if isinstance(record, Appended):
             if record.first >= limit:
@@ -364,7 +368,7 @@ def _events(view: SegmentView, cursor: int, limit: int) -> Iterator[Events]:
 
 
 def _groups(records: Iterable[Events]) -> Iterator[list[Events]]:
-    """Neighbouring records, together at least a row group long where there are so many."""
+    """Neighbouring records, together at least a row group long, if there are enough."""
     group: list[Events] = []
     for record in records:
         adjoins = not group or group[-1].first + len(group[-1]) == record.first

@@ -32,7 +32,7 @@ class Scrub:
         return not self._left
 
     def run(self, budget: int) -> list[Damage]:
-        """Look through files until about so many bytes have been read; what is damaged.
+        """Look through files until about `budget` bytes have been read; returns what is damaged.
 
         A file that is larger than what is left of the budget waits, unless it is the first.
         """

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from remuda.log import idindex
+from remuda.log import changes, idindex
 from remuda.log.arrow import pa
 from remuda.log.columns import regroup
 from remuda.log.disk import Disk
@@ -29,7 +29,7 @@ from remuda.log.tables import event_batch, message_batch
 from remuda.log.tail import passes
 from remuda.log.walk import Damage, Found, Walk
 from remuda.model.errors import RemudaError, StorageError
-from remuda.model.records import Appended, Events, Record
+from remuda.model.records import Appended, Events, QueueChange, Record
 
 GROUP_ROWS: Final = 8192
 GROUP_BYTES: Final = 8 * 1024 * 1024
@@ -81,6 +81,7 @@ def _seal(log: Log, segment: TailSegment, *, salvage: bool = False) -> Sealed:
     source: Any = _Salvage(log.disk) if salvage else log.disk
     walk.meet_header(segment.name, parse_header(source.read(segment.name, 0, HEADER_BYTES)), HEADER_BYTES)
     events: list[Events] = []
+    named: list[QueueChange] = []
     ids = array("Q")
     sealed: list[SealedFile] = []
     size = 0
@@ -94,6 +95,8 @@ def _seal(log: Log, segment: TailSegment, *, salvage: bool = False) -> Sealed:
                 yield found.record
             elif type(found.record) is Events:
                 events.append(found.record)
+            elif isinstance(found.record, QueueChange) and changes.is_attributed(found.record):
+                named.append(found.record)
 
     message_rows = event_rows = 0
     batches = map(message_batch, regroup(messages(), GROUP_ROWS, GROUP_BYTES))
@@ -110,6 +113,8 @@ def _seal(log: Log, segment: TailSegment, *, salvage: bool = False) -> Sealed:
         event_rows, written = write_sealed(log.disk, file.name, _event_batches(events), EVENTS_SCHEMA, EVENTS_TABLE)
         size += written
         sealed.append(file)
+    if named:
+        changes.write(log.disk, segment, named)
     walk.finish(segment.end, segment.name, segment.written)
     # Readers find the sealed rows first; only then may the frames go.
     log.catalog.seal(segment, sealed)

@@ -60,7 +60,7 @@ _MOST_REASON: Final = 4000
 
 
 class DamagedBatch(StorageError):
-    """A batch cannot be what was laid there."""
+    """A batch is not what was put into the spool."""
 
 
 class SpoolBatch(NamedTuple):
@@ -181,14 +181,14 @@ def _pieces(path: Path) -> Iterator[pa.RecordBatch]:
             raise DamagedBatch(f"{named} does not match its checksum")
         with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
             if not reader.schema.equals(SPOOL_SCHEMA):
-                raise DamagedBatch(f"{named} has other columns than the spool: {reader.schema.names}")
+                raise DamagedBatch(f"{named} does not have the spool's columns: {reader.schema.names}")
             for at in range(reader.num_record_batches):
                 piece = reader.get_batch(at)
                 # Without this, offsets that lead astray would end the process.
                 piece.validate(full=True)
                 yield piece
     except (pa.ArrowException, KeyError, ValueError, OverflowError, UnicodeDecodeError, MemoryError) as error:
-        raise DamagedBatch(f"{named} holds no rows that can be read: {error}") from error
+        raise DamagedBatch(f"{named} has no readable rows: {error}") from error
     except OSError as error:
         if error.errno is None:  # Arrow's own, for files that end too soon
             raise DamagedBatch(f"{named} cannot be read: {error}") from error

@@ -220,5 +220,5 @@ def broken(cause: BaseException) -> StorageError:
     reason = str(cause) or type(cause).__name__
     return StorageError(
         f"the log stopped because a write failed ({reason}); everything confirmed before is kept. "
-        "Mend the cause, then close and open again"
+        "Fix the cause, then close and open again"
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from remuda.log import changes
 from remuda.log.arranging import identify
+from remuda.log.changes import is_attributed
 from remuda.log.codec import Damaged, decode
 from remuda.log.disk import Disk
 from remuda.log.frames import Frame, Unreadable, frame_at, scan_file
 from remuda.log.index import SegmentIndex
 from remuda.log.recovery import read_first
 from remuda.log.segments import HEADER_BYTES, Counters, SealedFile, TailSegment, list_files
-from remuda.model.records import Appended, Events, Record
+from remuda.model.records import Appended, Events, QueueChange, Record
 
 
 class Listing(NamedTuple):
@@ -35,6 +37,8 @@ class SegmentView:
         """The counters after the last frame read."""
         self._read_to = HEADER_BYTES
         self._index = SegmentIndex()
+        self.changes: list[QueueChange] = []
+        """The queues' changes read so far that somebody put their name to."""
 
     def segment(self) -> TailSegment:
         """The segment as it is now, for those who look for one message in it."""
@@ -68,6 +72,8 @@ class SegmentView:
 
     def _note(self, frame: Frame, offset: int, position: int, record: Record) -> None:
         self._index.note(record, frame.start)
+        if isinstance(record, QueueChange) and is_attributed(record):
+            self.changes.append(record)
         if type(record) is Appended:
             offset += len(record)
         elif type(record) is Events:
@@ -102,6 +108,17 @@ class Lister:
         self._views = views
         _, messages, events = list_files(self._disk.list())
         return Listing(tuple(views.values()), messages, events)
+
+    def changes(self) -> Sequence[QueueChange]:
+        """The changes of queues that somebody put their name to, in order."""
+        views = self.list().tail
+        # A segment that is just being sealed is there twice.
+        twice = {changes.name_of(view.segment()) for view in views}
+        found = [*changes.readable(self._disk, (name for name in self._disk.list() if name not in twice))]
+        for view in views:
+            view.read_on()
+            found += view.changes
+        return found
 
     def _view(self, segment: TailSegment) -> SegmentView | None:
         known = self._views.get(segment.name)

@@ -150,7 +150,7 @@ class Renew(msgspec.Struct, frozen=True):
 
 class Reclaim(msgspec.Struct, frozen=True):
     """After a restart that a holder outlived: it still has this delivery in its hands. Gives how many messages of it
-    are in flight and its own once more."""
+    are in flight and its own once more; where none is, how many are back in their queue, below 0."""
 
     queue: str
     lease: int

@@ -77,7 +77,7 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
         return (live or states or [State.UNCHANGED])[0]
 
 
-class _Tale:
+class _QueueHistory:
     """Folds one queue's events into a view."""
 
     def __init__(self, queue: str, created: int) -> None:
@@ -157,13 +157,13 @@ class _Tale:
 
 def document(offset: int, message: Message, queues: Iterable[str], events: Iterable[tuple[int, Event]]) -> Document:
     """The document of a message routed to `queues`, from its events in order, each with its time."""
-    tales = {queue: _Tale(queue, message.created) for queue in queues}
+    histories = {queue: _QueueHistory(queue, message.created) for queue in queues}
     for time, event in events:
-        tales.setdefault(event.queue, _Tale(event.queue, time)).tell(event, time)
+        histories.setdefault(event.queue, _QueueHistory(event.queue, time)).tell(event, time)
     return Document(
         offset=offset,
         message=message,
         created=message.created,
         topic_count=len(message.topics or (message.name,)),
-        queues=tuple(tale.view() for tale in tales.values()),
+        queues=tuple(history.view() for history in histories.values()),
     )

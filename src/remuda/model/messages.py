@@ -263,7 +263,7 @@ def _checked_cell(name: str, row: int | None, value: Any, read: Callable[[Any], 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidMessage(f"must be a text, not {shown(value)}")
+        raise InvalidMessage(f"must be a string, not {shown(value)}")
     if not is_storable(value):
         raise InvalidMessage(f"cannot be stored as UTF-8: {shown(value)}")
     return value if type(value) is str else str.__str__(value)
@@ -280,7 +280,7 @@ def _name(value: Any) -> str:
 
 def _topics(value: Any) -> tuple[str, ...]:
     if not isinstance(value, tuple):
-        raise InvalidMessage(f"must be a tuple of texts, not {shown(value)}")
+        raise InvalidMessage(f"must be a tuple of strings, not {shown(value)}")
     return tuple(_text(topic) for topic in value)
 
 
@@ -290,7 +290,7 @@ def _time(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidMessage(f"must be microseconds since 1970 as a whole number, not {shown(value)}")
     if not -(2**63) <= value < 2**63:
-        raise InvalidMessage(f"{shown(value)} microseconds are outside of what can be stored")
+        raise InvalidMessage(f"{shown(value)} microseconds is out of range")
     return int(value)
 
 
@@ -303,13 +303,13 @@ def _headers(value: Any) -> Mapping[str, str]:
     if type(value) is dict and _plain_texts(value):
         return value
     if not isinstance(value, Mapping):
-        raise InvalidMessage(f"must map texts to texts, not {shown(value)}")
+        raise InvalidMessage(f"must map strings to strings, not {shown(value)}")
     return {_text(name): _header_value(name, text) for name, text in value.items()}
 
 
 def _header_value(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidMessage(f"header {shown(name)} must be a text, not {shown(value)}")
+        raise InvalidMessage(f"header {shown(name)} must be a string, not {shown(value)}")
     return _text(value)
 
 
@@ -340,7 +340,7 @@ def _checked_ids(ids: Any, count: int) -> range | list[str] | None:
     if ids is None:
         return None
     if not isinstance(ids, list | range):
-        raise InvalidMessage(f"ids must be a list of texts, not {shown(ids)}; nothing was stored")
+        raise InvalidMessage(f"ids must be a list of strings, not {shown(ids)}; nothing was stored")
     if len(ids) != count:
         raise InvalidMessage(f"column 'ids' has {len(ids)} values for {count} bodies; nothing was stored")
     if isinstance(ids, list):
@@ -355,7 +355,7 @@ def _checked_ids(ids: Any, count: int) -> range | list[str] | None:
 
 def _check_id(row: int, own: Any) -> None:
     if not isinstance(own, str):
-        raise InvalidMessage(f"row {row}: an id must be a text, not {shown(own)}; nothing was stored")
+        raise InvalidMessage(f"row {row}: an id must be a string, not {shown(own)}; nothing was stored")
     if not is_storable(own):
         raise InvalidMessage(f"row {row}: id {shown(own)} cannot be stored as UTF-8; nothing was stored")
     size = len(own.encode())

@@ -78,6 +78,8 @@ class QueueChange(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     count: int = 0
     who: str | None = None
+    named: tuple[str, ...] = ()
+    """Options that the subscriber asked for by name who created a queue that waits for its type."""
 
 
 class ExchangeChange(msgspec.Struct, frozen=True, array_like=True):
@@ -122,6 +124,19 @@ BOUND: Final = "bound"
 UNBOUND: Final = "unbound"
 
 Record = Appended | Events | QueueChange | ExchangeChange | SpoolTaken
+
+
+def change_words(change: QueueChange) -> str:
+    """What was done to a queue, for people."""
+    match change.action:
+        case "status":
+            return f"status set to {change.status.value}" if change.status is not None else "status changed"
+        case "configured":
+            return "options changed"
+        case "forgotten":
+            return "dead letter forgotten" if change.count == 1 else f"{change.count} dead letters forgotten"
+        case action:
+            return action
 
 
 def is_moved(state: State, reason: str | None) -> bool:

@@ -45,7 +45,7 @@ def is_storable(text: str) -> bool:
 def read_text(name: str, value: Any) -> str:
     """A text, or an error that names the argument."""
     if not isinstance(value, str):
-        raise InvalidOption(f"{name} must be a text, not {shown(value)}")
+        raise InvalidOption(f"{name} must be a string, not {shown(value)}")
     if not is_storable(value):
         raise InvalidOption(f"{name} cannot be stored as UTF-8: {shown(value)}")
     return str.__str__(value)
@@ -74,10 +74,15 @@ def read_name(what: str, value: Any) -> str:
     return str.__str__(value)
 
 
-def read_count(name: str, value: Any, least: int = 0) -> int:
+LARGEST: Final = (1 << 62) - 1
+
+
+def read_count(name: str, value: Any, least: int = 0, most: int = LARGEST) -> int:
     """A whole number from `least` on, or an error that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidOption(f"{name} must be a whole number, {least} or more, not {shown(value)}")
+    if value > most:
+        raise InvalidOption(f"{name} must be at most {most}, not {shown(value)}")
     return int(value)
 
 

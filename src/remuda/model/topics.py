@@ -23,7 +23,7 @@ def check_topic(topic: str) -> None:
     if len(topic.encode("utf-8", "surrogatepass")) > MAX_TOPIC_BYTES:
         raise InvalidMessage(f"topic {topic[:40]!r}… is longer than {MAX_TOPIC_BYTES} bytes; nothing was stored")
     if not topic.isprintable():
-        raise InvalidMessage(f"topic {topic!r} holds characters that cannot be printed; nothing was stored")
+        raise InvalidMessage(f"topic {topic!r} contains unprintable characters; nothing was stored")
 
 
 def has_prefix(topic: str, prefix: str) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import msgspec
 
 from remuda.model.errors import InvalidOption
+from remuda.model.texts import shown
 
 FILE: Final = "file"
 MEMORY: Final = "memory"
@@ -60,6 +61,10 @@ class Url(msgspec.Struct, frozen=True):
     def is_directory(self) -> bool:
         return self.scheme == FILE
 
+    @property
+    def is_network(self) -> bool:
+        return self.scheme in _NETWORK
+
     def __str__(self) -> str:
         if self.scheme == FILE:
             return self.path
@@ -86,7 +91,7 @@ def parse_url(url: str | PathLike | Url) -> Url:
         fspath = getattr(url, "__fspath__", None)
         path = fspath() if callable(fspath) else None
         if not isinstance(path, str):
-            raise InvalidOption(f"a URL must be a text or a path, not {url!r}")
+            raise InvalidOption(f"a URL must be a string or a path, not {shown(url)}")
         return _directory(path, path)
     match = _SCHEME.match(url)
     if match is None:
@@ -96,7 +101,7 @@ def parse_url(url: str | PathLike | Url) -> Url:
         return _file(url, rest)
     if scheme == MEMORY:
         if rest.strip("/"):
-            raise InvalidOption(f"memory:// takes no name: every broker in memory is its own, not {url!r}")
+            raise InvalidOption(f"memory:// takes no name: each broker in memory is separate, not {url!r}")
         return Url(MEMORY)
     if scheme in _NETWORK:
         return _network(scheme, rest)
@@ -121,6 +126,15 @@ def _directory(path: str, given: str) -> Url:
         raise InvalidOption("the URL is empty; give a directory, file:///path, memory:// or remuda://host:port")
     if "\0" in path:
         raise InvalidOption(f"a path cannot hold a zero byte: {given!r}")
+    try:
+        path.encode(errors="surrogateescape")  # as Python names files whose names are no text
+    except UnicodeEncodeError:
+        raise InvalidOption(f"a path cannot hold a lone surrogate: {given!r}") from None
+    if path == "~" or path.startswith("~/"):
+        raise InvalidOption(
+            f"only a shell reads ~ as a home directory: {given!r}; write os.path.expanduser({given!r}), or './~' for a "
+            "directory of that name"
+        )
     return Url(FILE, path)
 
 
@@ -187,7 +201,7 @@ def _address(text: str, scheme: str, shape: str) -> Address:
 def _decoded(text: str, what: str, *, secret: bool = False) -> str:
     shown = "" if secret else f": {text!r}"
     if _ESCAPE.search(text):
-        raise InvalidOption(f"{what} holds a % that begins no escape{shown}; write % as %25")
+        raise InvalidOption(f"{what} has a % that is not part of an escape{shown}; write % as %25")
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:

@@ -3,10 +3,9 @@
 
    Whatever is out of the ordinary is done by a method of the class in Python that is built on this. */
 
-#include "modules.h"
+#include "mutex.h"
 
 #include <limits.h>
-#include <time.h>
 
 #define NEVER LLONG_MAX
 
@@ -14,12 +13,13 @@ enum { STORM = 10 };
 
 static PyObject *name_acquire, *name_release, *name_locked, *name_failure, *name_busy, *name_reached, *name_wait,
     *name_lock, *name_places, *name_leader, *name_alone, *name_company, *name_leave;
+static PyTypeObject *mutex_type;
 static PyObject *name_check_caller, *name_refuse, *name_change, *name_mend, *name_keep_somehow, *name_pass_or_fail,
     *name_defer, *name_sync_failed, *nothing_yet;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *lock, *holder, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write, *pend, *sync;
+    PyObject *lock, *group, *stalled, *verbs, *clock, *outbox, *fence, *hold, *write, *pend, *sync, *waiting;
     long long ticket, deferred, sync_by;
     double fence_until;
     char closed, must_sync, syncs, gathers, replicates;
@@ -27,7 +27,6 @@ typedef struct {
 
 #define OBJECTS(visit)                                                                                                 \
     visit(self->lock);                                                                                                 \
-    visit(self->holder);                                                                                               \
     visit(self->group);                                                                                                \
     visit(self->stalled);                                                                                              \
     visit(self->verbs);                                                                                                \
@@ -37,7 +36,8 @@ typedef struct {
     visit(self->hold);                                                                                                 \
     visit(self->write);                                                                                                \
     visit(self->pend);                                                                                                 \
-    visit(self->sync)
+    visit(self->sync);                                                                                                 \
+    visit(self->waiting)
 
 static int entrance_traverse(Submission *self, visitproc visit, void *arg)
 {
@@ -85,10 +85,40 @@ static int says(PyObject *part, PyObject *name)
     return truth;
 }
 
+static int enter(PyObject *lock)
+{
+    if (Py_IS_TYPE(lock, mutex_type))
+        return mutex_take((Mutex *)lock);
+    PyObject *entered = PyObject_CallMethodNoArgs(lock, name_acquire);
+    Py_XDECREF(entered);
+    return entered == NULL ? -1 : 0;
+}
+
+/* Let go of a lock that was entered. An error that is set stays, unless this ends in one itself. */
+static int let_go(PyObject *lock)
+{
+    if (Py_IS_TYPE(lock, mutex_type)) {
+        mutex_let_go((Mutex *)lock);
+        return 0;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *left = PyObject_CallMethodNoArgs(lock, name_release);
+    if (left == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        return -1;
+    }
+    Py_DECREF(left);
+    PyErr_Restore(type, value, trace);
+    return 0;
+}
+
 static int is_whole(Submission *self)
 {
     if (self->lock != NULL && self->group != NULL && self->verbs != NULL && PyDict_CheckExact(self->verbs) &&
-        self->clock != NULL && self->stalled != NULL)
+        self->clock != NULL && self->stalled != NULL && self->waiting != NULL && PySet_CheckExact(self->waiting))
         return 1;
     PyErr_SetString(PyExc_AttributeError, "this broker was never opened");
     return 0;
@@ -137,55 +167,51 @@ static PyObject *carried_out(Submission *self, PyObject *command, PyObject *inbo
     return pending;
 }
 
+/* Whether this thread waits already, further out: who interrupted it there may be its own leader. -1 after an error. */
+static int is_waiting(Submission *self)
+{
+    if (PySet_GET_SIZE(self->waiting) == 0)
+        return 0;
+    PyObject *caller = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+    int is = caller == NULL ? -1 : PySet_Contains(self->waiting, caller);
+    Py_XDECREF(caller);
+    return is;
+}
+
+/* Refuse who is inside already; -1 then. */
+static int check_caller(Submission *self)
+{
+    PyObject *checked = PyObject_CallMethodNoArgs((PyObject *)self, name_check_caller);
+    Py_XDECREF(checked);
+    return checked == NULL ? -1 : 0;
+}
+
 static PyObject *submit(Submission *self, PyObject *command, PyObject *inbox, PyObject *wait)
 {
-    PyObject *caller = is_whole(self) ? PyLong_FromUnsignedLong(PyThread_get_thread_ident()) : NULL;
-    if (caller == NULL)
+    if (!is_whole(self))
         return NULL;
-    if (self->holder != NULL && self->holder != Py_None) {
-        int same = PyObject_RichCompareBool(self->holder, caller, Py_EQ);
-        PyObject *checked = same == 0   ? Py_NewRef(Py_None)
-                            : same == 1 ? PyObject_CallMethodNoArgs((PyObject *)self, name_check_caller)
-                                        : NULL;
-        Py_XDECREF(checked);
-        if (checked == NULL) {
-            Py_DECREF(caller);
-            return NULL;
-        }
-    }
+    int inside = Py_IS_TYPE(self->lock, mutex_type) && mutex_is_owned((Mutex *)self->lock);
+    if (!inside && wait == Py_True)
+        inside = is_waiting(self);
+    if (inside < 0 || (inside && check_caller(self) < 0))
+        return NULL;
     PyObject *lock = Py_NewRef(self->lock), *pending;
-    PyObject *entered = PyObject_CallMethodNoArgs(lock, name_acquire);
-    if (entered == NULL) {
+    if (enter(lock) < 0) {
         Py_DECREF(lock);
-        Py_DECREF(caller);
         return NULL;
     }
-    Py_DECREF(entered);
     PyObject *failure = PyObject_GetAttr(self->group, name_failure);
     if (failure == NULL) {
         pending = NULL;
     } else if (self->closed || failure != Py_None || self->stalled != Py_None) {
         pending = PyObject_CallMethodOneArg((PyObject *)self, name_refuse, command);
     } else {
-        Py_XSETREF(self->holder, Py_NewRef(caller));
         pending = carried_out(self, command, inbox, wait);
-        Py_XSETREF(self->holder, Py_NewRef(Py_None));
     }
     Py_XDECREF(failure);
-    Py_DECREF(caller);
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyObject *left = PyObject_CallMethodNoArgs(lock, name_release);
-    Py_DECREF(lock);
-    if (left == NULL) {
+    if (let_go(lock) < 0)
         Py_CLEAR(pending);
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-        return NULL;
-    }
-    Py_DECREF(left);
-    PyErr_Restore(type, value, trace);
+    Py_DECREF(lock);
     return pending;
 }
 
@@ -209,9 +235,7 @@ static int is_ours(Submission *self)
 {
     if (self->fence == Py_None)
         return 1;
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9 <= self->fence_until;
+    return monotonic_seconds() <= self->fence_until;
 }
 
 /* Whether a record may go to the log without a detour. */
@@ -301,6 +325,8 @@ static PyObject *entrance_keep(Submission *self, PyObject *const *args, Py_ssize
 /* Whether nobody holds a lock; -1 after an error. As long as the interpreter is kept, it stays so. */
 static int is_free(PyObject *lock)
 {
+    if (Py_IS_TYPE(lock, mutex_type))
+        return !((Mutex *)lock)->held;
     PyObject *locked = PyObject_CallMethodNoArgs(lock, name_locked);
     Py_XDECREF(locked);
     return locked == NULL ? -1 : locked == Py_False;
@@ -419,6 +445,16 @@ end:
     return ended;
 }
 
+static PyObject *waited(Submission *self, PyObject *ticket, long long number)
+{
+    int done = number > self->ticket ? 0 : is_left_to_sync(self);
+    if (done > 0)
+        done = sync_alone(self);
+    if (done < 0)
+        return NULL;
+    return done ? Py_NewRef(Py_None) : PyObject_CallMethodOneArg(self->group, name_wait, ticket);
+}
+
 static PyObject *entrance_wait(Submission *self, PyObject *ticket)
 {
     long long number = PyLong_AsLongLong(ticket);
@@ -426,12 +462,22 @@ static PyObject *entrance_wait(Submission *self, PyObject *ticket)
         return NULL;
     if (number == 0)
         Py_RETURN_NONE;
-    int done = number > self->ticket ? 0 : is_left_to_sync(self);
-    if (done > 0)
-        done = sync_alone(self);
-    if (done < 0)
+    int inside = is_waiting(self);
+    if (inside < 0 || (inside && check_caller(self) < 0))
         return NULL;
-    return done ? Py_NewRef(Py_None) : PyObject_CallMethodOneArg(self->group, name_wait, ticket);
+    PyObject *waiting = Py_NewRef(self->waiting), *caller = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
+    PyObject *done = NULL;
+    if (caller != NULL && PySet_Add(waiting, caller) == 0) {
+        done = waited(self, ticket, number);
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (PySet_Discard(waiting, caller) < 0)
+            PyErr_Clear(); /* a number can always be compared */
+        PyErr_Restore(type, value, trace);
+    }
+    Py_XDECREF(caller);
+    Py_DECREF(waiting);
+    return done;
 }
 
 static PyMethodDef entrance_methods[] = {
@@ -444,7 +490,7 @@ static PyMethodDef entrance_methods[] = {
 
 static PyMemberDef entrance_members[] = {
     {"lock", T_OBJECT_EX, offsetof(Submission, lock)},
-    {"_holder", T_OBJECT_EX, offsetof(Submission, holder)},
+    {"_waiting", T_OBJECT_EX, offsetof(Submission, waiting)},
     {"_group", T_OBJECT_EX, offsetof(Submission, group)},
     {"_stalled", T_OBJECT_EX, offsetof(Submission, stalled)},
     {"_verbs", T_OBJECT_EX, offsetof(Submission, verbs)},
@@ -494,6 +540,9 @@ static int fill(PyObject *made)
                           {&name_sync_failed, "_sync_failed"}};
     if (intern(names, sizeof names / sizeof *names) < 0 ||
         (nothing_yet == NULL && (nothing_yet = PyLong_FromLong(0)) == NULL))
+        return -1;
+    if (add_type(made, "Mutex", &mutex_spec) < 0 ||
+        (mutex_type = (PyTypeObject *)PyObject_GetAttrString(made, "Mutex")) == NULL)
         return -1;
     return add_type(made, "Submission", &entrance_spec);
 }

@@ -67,7 +67,7 @@ class Entry(msgspec.Struct, frozen=True):
             if kind == _MESSAGES:
                 record = codec.decode(codec.MESSAGES, payload, bodies=bodies).record
                 if not isinstance(record, Appended) or len(record) != rows:
-                    raise Damaged(f"entry {self.number} of the stream holds other messages than it says")
+                    raise Damaged(f"entry {self.number} of the stream does not contain the messages it announces")
                 yield msgspec.structs.replace(record, first=offset)
                 offset += rows
 
@@ -90,7 +90,7 @@ class Entry(msgspec.Struct, frozen=True):
                     yield position + counted, group.time, group.event, found
                     counted += len(found)
                 if counted != rows:
-                    raise Damaged(f"entry {self.number} of the stream holds other events than it says")
+                    raise Damaged(f"entry {self.number} of the stream does not contain the events it announces")
                 position += rows
 
     @property
@@ -138,7 +138,7 @@ def decode_entry(number: int, body: bytes) -> Entry:
         raise Damaged(f"entry {number} of the stream cannot be read: {error}") from error
     found = Entry(number, entry.writer, entry.sequence, entry.time, entry.parts)
     if max(found.message_count, found.event_count) > ROWS:
-        raise Damaged(f"entry {number} of the stream says that it holds more than {ROWS} rows")
+        raise Damaged(f"entry {number} of the stream claims to hold more than {ROWS} rows")
     return found
 
 

@@ -53,7 +53,7 @@ class ObjectHistory:
         """
         names = [reference(record.messages.id(row)) for row in range(len(record))]
         if record.messages.ids is None or len(set(names)) != len(names):
-            raise InvalidMessage("messages whose news is to be told must have ids of their own; nothing was logged")
+            raise InvalidMessage("messages that are checked for changes need ids of their own; nothing was logged")
         with self._changed:
             if self._thread.ident is None:
                 self._thread.start()
@@ -64,11 +64,11 @@ class ObjectHistory:
             with self._changed:
                 told = self._changed.wait_for(lambda: self._failure is not None or self._told(names), self._timeout)
                 if self._failure is not None:
-                    raise StorageError(f"the history of objects is not followed any more: {self._failure}")
+                    raise StorageError(f"the history of objects is no longer followed: {self._failure}")
                 if not told:
                     raise StorageError(
                         f"the stream {self._source!r} did not show the messages within {self._timeout:g} s; they are "
-                        "logged, and whether they are news is not known"
+                        "logged, and whether they have changed is not known"
                     )
                 return [self._awaited[name] is True for name in names]
         finally:
@@ -96,7 +96,7 @@ class ObjectHistory:
                         continue  # not Remuda's
                     self._take(entry)
         except BaseException as error:
-            _LOG.exception("the history of objects is not followed any more")
+            _LOG.exception("the history of objects is no longer followed")
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()

@@ -22,7 +22,7 @@ from remuda.log.tables import event_batch, message_batch
 from remuda.model.durations import SECOND
 from remuda.model.message import Message
 from remuda.model.messages import cell
-from remuda.model.records import Appended, Event, Events
+from remuda.model.records import Appended, Event, Events, QueueChange
 
 _GROUP_ROWS: Final = 8192
 _GROUP_BYTES: Final = 8 << 20
@@ -40,7 +40,7 @@ _BACK: Final = 64
 """Entries that are looked through at first, going backwards; then twice as many, and so on."""
 
 
-class _Told(NamedTuple):
+class _EventRun(NamedTuple):
     """Neighbouring events that differ in the message only."""
 
     position: int
@@ -227,6 +227,9 @@ class StreamLog:
         for group in self._events(start, stop):
             yield from group
 
+    def changes(self, queue: str | None = None) -> list[QueueChange]:
+        return []
+
     def follow_messages(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Appended]:
@@ -246,11 +249,11 @@ class StreamLog:
                 yield from self._resolved(_told(entry, start, None), span, resolve=True)
 
     def offset_of_last(self, rows: int) -> int:
-        """The offset from which on there are so many messages, or all where there are fewer."""
+        """The offset at which the last `rows` messages begin; the first if there are fewer."""
         return self._back(rows, lambda entry: entry.message_count)
 
     def position_of_last(self, rows: int) -> int:
-        """The position from which on there are so many events, or all where there are fewer."""
+        """The position at which the last `rows` events begin; the first if there are fewer."""
         return self._back(rows, lambda entry: entry.event_count)
 
     # Entries.
@@ -327,7 +330,7 @@ class StreamLog:
 
     def _events(self, start: int, stop: int | None, *, resolve: bool = True) -> Iterator[list[Events]]:
         """Events in groups of many; the messages of a whole group are looked up together."""
-        told: list[_Told] = []
+        told: list[_EventRun] = []
         span = range(0)
         rows = 0
         for entry in self._range(start, stop, self._event_gaps):
@@ -342,7 +345,7 @@ class StreamLog:
         if told:
             yield list(self._resolved(told, span, resolve=resolve))
 
-    def _resolved(self, told: Iterable[_Told], span: range, *, resolve: bool) -> Iterator[Events]:
+    def _resolved(self, told: Iterable[_EventRun], span: range, *, resolve: bool) -> Iterator[Events]:
         """Records with the offsets in place of the references. What is not in these entries is sought around them."""
         told = list(told)
         find = self._references.find
@@ -420,12 +423,12 @@ class StreamLog:
                 left.difference_update(references)
 
 
-def _told(entry: Entry, start: int, stop: int | None) -> Iterator[_Told]:
+def _told(entry: Entry, start: int, stop: int | None) -> Iterator[_EventRun]:
     for position, time, event, references in entry.events():
         skipped = max(start - position, 0)
         kept = len(references) if stop is None else min(stop - position, len(references))
         if skipped < kept:
-            yield _Told(position + skipped, time, event, references[skipped:kept])
+            yield _EventRun(position + skipped, time, event, references[skipped:kept])
 
 
 def _cut(records: Iterable[Appended], start: int, stop: int | None) -> Iterator[Appended]:

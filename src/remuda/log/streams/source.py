@@ -218,7 +218,7 @@ class StreamSource:
         if isinstance(error, ChannelClosed) and error.code == _NOT_FOUND:
             raise StorageError(
                 f"there is no stream {self.stream!r} at {connection.options}; nothing was created. The first bus that "
-                "writes its event log there makes it"
+                "writes its event log there creates it"
             ) from error
         if connection.failure is not None or time.monotonic() > deadline:
             raise StorageError(f"the stream {self!r} cannot be read: {error}") from error
@@ -226,7 +226,7 @@ class StreamSource:
 
 def check_stream(stream: object) -> str:
     if not isinstance(stream, str) or not stream or len(stream.encode("utf-8", "surrogatepass")) > 255:
-        raise InvalidOption(f"the name of a stream must be a text of 1 to 255 bytes, not {stream!r}")
+        raise InvalidOption(f"the name of a stream must be a string of 1 to 255 bytes, not {stream!r}")
     return stream
 
 

@@ -139,8 +139,8 @@ class StreamWriter:
         """Take records over; they are kept after `flush`. Waits where 64 MiB have gathered already."""
         if not self._take(records, self._timeout):
             raise StorageError(
-                f"the stream {self.stream!r} took nothing in for {self._timeout:g} s, and {self._size} bytes wait; "
-                "these records were not taken over, try again later"
+                f"the stream {self.stream!r} accepted nothing for {self._timeout:g} s, and {self._size} bytes are "
+                "waiting; these records were not accepted, try again later"
             )
 
     def offer(self, records: Sequence[Appended | Events]) -> bool:
@@ -170,7 +170,7 @@ class StreamWriter:
     def trouble(self) -> str | None:
         """Why nothing of what was appended is kept at the moment, if so."""
         if self._failure is not None:
-            return f"the stream {self.stream!r} is not written any more: {self._failure}"
+            return f"the stream {self.stream!r} is no longer written: {self._failure}"
         with self._changed:
             waited = self._silence()
         if waited < _STALLED:
@@ -183,7 +183,7 @@ class StreamWriter:
         self._flush(self._timeout if timeout is None else timeout)
 
     def _flush(self, limit: float, silence: float = math.inf) -> None:
-        """Wait for no longer than the limit, nor once nothing was confirmed for so many seconds of `silence`."""
+        """Wait for no longer than the limit, nor once nothing was confirmed for `silence` seconds."""
         began = time.monotonic()
         with self._changed:
             goal = self._appended
@@ -196,7 +196,7 @@ class StreamWriter:
                 self._changed.wait(min(left, _LOOK))
             done = self._kept >= goal
             if self._failure is not None and self._kept < goal:
-                raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
+                raise StorageError(f"the stream {self.stream!r} is no longer written: {self._failure}")
             if self._lost is not None:
                 lost, self._lost = self._lost, None
                 raise StorageError(
@@ -253,7 +253,7 @@ class StreamWriter:
         if self._closing:
             raise BrokerClosed("the writer of the event log was closed; open another")
         if self._failure is not None:
-            raise StorageError(f"the stream {self.stream!r} is not written any more: {self._failure}")
+            raise StorageError(f"the stream {self.stream!r} is no longer written: {self._failure}")
 
     def _declare(self, arguments: dict[str, Any]) -> Channel:
         """A channel to the stream, which is made where there is none. Who made it said how long it keeps entries."""
@@ -265,7 +265,7 @@ class StreamWriter:
             except ChannelClosed as error:
                 if error.code not in (_NOT_FOUND, _OTHERWISE):
                     raise
-        raise StorageError(f"the stream {self.stream!r} comes and goes; it was not written")
+        raise StorageError(f"the stream {self.stream!r} keeps disappearing; nothing was written to it")
 
     def _begin(self) -> None:
         """One entry without rows: a stream that is written has a last entry, which tells readers where it ends."""
@@ -285,7 +285,7 @@ class StreamWriter:
                 pass
         except BaseException as error:
             if not self._closing:
-                _LOG.exception("the event log's stream is not written any more")
+                _LOG.exception("the event log's stream is no longer written")
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
@@ -347,7 +347,7 @@ class StreamWriter:
         except AmqpError as error:
             if self._connection.failure is not None:
                 raise
-            _LOG.warning("the event log waits for its stream: %s", error)
+            _LOG.warning("the event log is waiting for its stream: %s", error)
             receipt = None
         with self._changed:
             self._sent.append(_Sent(entries, records, receipt))
@@ -372,7 +372,7 @@ class StreamWriter:
         except (AmqpError, StorageError) as error:
             if self._connection.failure is not None:
                 raise
-            _LOG.warning("the event log waits for its stream: %s", error)
+            _LOG.warning("the event log is waiting for its stream: %s", error)
             with self._changed:
                 self._changed.wait_for(lambda: self._failure is not None, 0.5)
             return
@@ -422,7 +422,7 @@ class StreamWriter:
                 if entry.writer == self._id:
                     there.add(entry.sequence)
         if fence[0] not in there:
-            raise StorageError("the newest entry is not to be seen yet")
+            raise StorageError("the newest entry is not visible yet")
         return there
 
 

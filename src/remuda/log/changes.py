@@ -1,0 +1,71 @@
+"""What was done to queues by name: status, options, removal and forgotten messages, with who did it.
+
+In the tail these are frames of their own, between messages and events. When a segment is sealed, they are kept in a
+small file beside the sealed ones. Queues that come and go by themselves leave nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from remuda.log.disk import Disk
+from remuda.log.eventlog import EventLog
+from remuda.log.segments import TailSegment
+from remuda.model.errors import StorageError
+from remuda.model.records import FORGOTTEN, QueueChange, Record
+
+FOLDER: Final = "index/"
+_PREFIX: Final = f"{FOLDER}changes-"
+_CHECKSUM: Final = 4
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[QueueChange]).decode
+
+
+def is_attributed(record: Record) -> bool:
+    """Whether a record is a queue's change that somebody put their name to."""
+    return type(record) is QueueChange and record.who is not None
+
+
+def name_of(segment: TailSegment) -> str:
+    """Where the changes of a segment are kept once it is sealed."""
+    return f"{_PREFIX}{segment.first.number:020d}"
+
+
+def names(listed: Iterable[str]) -> list[str]:
+    return sorted(name for name in listed if name.startswith(_PREFIX) and not name.endswith(".tmp"))
+
+
+def write(disk: Disk, segment: TailSegment, changes: Sequence[QueueChange]) -> None:
+    payload = _encode(changes)
+    checksum: int = google_crc32c.value(payload)
+    disk.write_atomic(name_of(segment), checksum.to_bytes(_CHECKSUM, "little") + payload)
+
+
+def read(disk: Disk, name: str) -> list[QueueChange]:
+    """The changes in a file; `StorageError` if it is damaged."""
+    data = disk.read(name)
+    checksum, payload = data[:_CHECKSUM], data[_CHECKSUM:]
+    if google_crc32c.value(payload).to_bytes(_CHECKSUM, "little") != checksum:
+        raise StorageError(f"{name} is damaged: who changed queues at that time cannot be read any more")
+    return _decode(payload)
+
+
+def readable(disk: Disk, listed: Iterable[str]) -> Iterator[QueueChange]:
+    """The changes of all these files, in order, without those of damaged files: `remuda check` tells of them."""
+    for name in names(listed):
+        with contextlib.suppress(StorageError, FileNotFoundError):
+            yield from read(disk, name)
+
+
+def forgotten(log: EventLog, offset: int) -> list[QueueChange]:
+    """The changes by which a message was forgotten as a dead letter."""
+    return [
+        change
+        for change in log.changes()
+        if change.action == FORGOTTEN and change.first <= offset < change.first + change.count
+    ]
