@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
+import pytest
+
 from remuda.broker.coroutines import AsyncEmbeddedBroker
+from remuda.broker.embedded.committer import Committer
 from remuda.broker.opening import open_async_broker
+from remuda.model.errors import DiskFull
 from tests.broker.kit import WatchedDisk, hosted_on
 from tests.conformance.kit import numbered
 
@@ -125,3 +130,27 @@ def test_a_pull_cancelled_while_reading_the_log_gives_back_at_once(tmp_path: Pat
                     await asyncio.sleep(0.002)
 
     asyncio.run(scene())
+
+
+def test_l7_of_a_commit_that_fails_those_are_told_so_who_were_not_kept_before() -> None:
+    begun, goes_on, kept = threading.Event(), threading.Event(), [0]
+
+    def wait(ticket: int) -> None:
+        if not begun.is_set():
+            begun.set()
+            goes_on.wait(60)
+            kept[0] = 2
+        elif ticket > kept[0]:
+            raise DiskFull("no room on the disk")
+
+    committer = Committer(wait, lambda: kept[0])
+    try:
+        committer.kept(1)
+        begun.wait(60)
+        second, third = committer.kept(2), committer.kept(3)  # both along with the next
+        goes_on.set()
+        second.result(60)
+        with pytest.raises(DiskFull):
+            third.result(60)
+    finally:
+        committer.close()

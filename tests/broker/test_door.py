@@ -25,6 +25,7 @@ from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
 from remuda.model.routing import Binding
 from remuda.model.settlement import Outcome, Settlement
+from remuda.model.state import State
 from tests.conformance.threads_face import LoopThread
 
 
@@ -476,3 +477,14 @@ def test_texts_of_derived_types_are_texts() -> None:
         broker.route("r", Message("x", b"", headers={text: text}))
         for id in ("derived", "one", "two"):
             assert type(broker.message(id).message.id) is str
+
+
+def test_m6_a_message_that_is_named_twice_moves_once(broker: EmbeddedBroker) -> None:
+    broker.create_queue("orders", type="pull")
+    for _ in range(3):
+        broker.publish(Message("orders", b"body"))
+    runs = ((1, 2), (1, 1), (2, 1))
+    assert broker.clear("orders", offsets=runs) == 2
+    assert broker.queue("orders").counts[State.DEAD] == 2
+    assert broker.reprocess("orders", MessageFilter(offsets=runs)) == 2
+    assert broker.queue("orders").counts[State.QUEUED] == 3 + 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +87,15 @@ def test_one_broker_has_both_faces() -> None:
 
         asyncio.run(scene())
         assert broker.queue("orders").waiting == 1
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path: Path) -> None:
+    """L7."""
+    with pytest.raises(DirectoryNotWritable, match="too long"):
+        open_broker(tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize("clock", [5, "now", True])
+def test_a_clock_is_a_function(clock: Any) -> None:
+    with pytest.raises(InvalidOption, match="clock must be a function"):
+        open_broker("memory://", clock=clock)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from remuda import Message, open_broker
+from remuda import Message, native, open_broker
+from remuda.broker import checks
 from remuda.broker.embedded import upkeep
+from remuda.broker.shared.disk import is_held
 from remuda.broker.threads import EmbeddedBroker
 from remuda.log.dropping import closed_segments
-from remuda.model.errors import NotFound
+from remuda.model.errors import BrokerClosed, DiskFull, NotFound
 from remuda.model.messages import Messages
+from remuda.model.settlement import Outcome, Settlement
 from tests.broker.kit import DAY, HOUR, ManualClock, open_at
 from tests.conformance.kit import eventually, numbered, pulled, view, waiting_bodies
 
@@ -232,3 +238,103 @@ def test_l5_a_checkpoint_does_not_wait_for_all_that_is_sealed(tmp_path: Path, mo
             assert keeping._unsealed, "the others are sealed the next time"
             keeping._seal_when_quiet()
             assert not list(closed_segments(log))
+
+
+@pytest.mark.skipif(native.tail is None, reason="only the log in C holds frames that nobody has yet")
+def test_l2_a_look_at_how_much_was_written_does_not_come_between_records(tmp_path: Path) -> None:
+    broker = open_broker(tmp_path / "broker")
+    with broker:
+        broker.create_queue("orders", type="pull")
+        runtime, log = broker.runtime, broker.runtime.engine.log
+        for body in (b"0", b"1"):  # nobody waits for them yet, so that the second is held in memory
+            runtime.submit(checks.publish(Message("orders", body), None, None, None, None, None))
+        add = log._add
+
+        def add_late(frame: bytes) -> None:
+            """Whoever hands on what is held without the lock is overtaken by others."""
+            log._add = add
+            if not runtime.lock.locked():
+                broker.publish(Message("orders", b"2"))
+            add(frame)
+
+        log._add = add_late
+        runtime.upkeep._seal_when_quiet()
+        log._add = add
+        broker.publish(Message("orders", b"3"))
+        # As after a kill: what closing writes would tell more than the log does.
+        shutil.copytree(tmp_path / "broker", tmp_path / "copy", ignore=shutil.ignore_patterns("lock", "socket"))
+    with open_broker(tmp_path / "copy") as again:
+        assert again.recovery.clean, again.recovery.describe()
+        assert waiting_bodies(again) == [b"0", b"1", b"3"]
+
+
+def test_l6_nothing_goes_before_it_is_on_record_that_it_is_settled(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_at(tmp_path / "broker", clock, **SMALL, success_retention=0, collect_interval="365d") as broker:
+        broker.create_queue("orders", type="pull")
+        broker.publish(numbered(1))
+        held = pulled(broker)
+        fill(broker)
+
+        def settle_meanwhile() -> None:
+            """Nothing is archived; it is asked for just before it is looked at what stays."""
+            held.answer(Settlement(Outcome.ACK), wait=False)
+            clock.now += 1
+
+        monkeypatch.setattr(broker.runtime.upkeep, "_archived", settle_meanwhile)
+        assert broker.collect().messages > 100
+        shutil.copytree(tmp_path / "broker", tmp_path / "copy", ignore=shutil.ignore_patterns("lock", "socket"))
+    with open_at(tmp_path / "copy", clock) as again:
+        assert again.recovery.clean, again.recovery.describe()
+        assert waiting_bodies(again) == []
+
+
+def test_l6_a_collection_that_fails_is_tried_again_before_the_next_is_due(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_at(tmp_path / "broker", clock) as broker:
+        failures = [DiskFull("no room on the disk")]
+        collected = []
+
+        def collect() -> None:
+            if failures:
+                raise failures.pop()
+            collected.append(1)
+
+        monkeypatch.setattr(broker.runtime.upkeep, "collect", collect)
+        clock.now += 2 * HOUR
+        eventually(lambda: broker.health().problems.keys() == {"upkeep: retention"})
+        eventually(lambda: collected)
+        eventually(lambda: not broker.health().problems)
+
+
+def test_l4_the_directory_is_not_let_go_while_somebody_writes_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its end would come when another process has the directory, and would remove that one's checkpoints."""
+    broker = open_broker(tmp_path / "broker")
+    log, begun, goes_on = broker.runtime.engine.log, threading.Event(), threading.Event()
+    write = log.write_checkpoint
+
+    def slow(*state: Any) -> int:
+        begun.set()
+        assert goes_on.wait(60)
+        size: int = write(*state)
+        return size
+
+    monkeypatch.setattr(log, "write_checkpoint", slow)
+    writing = threading.Thread(target=broker.checkpoint)
+    writing.start()
+    assert begun.wait(60)
+    closing = threading.Thread(target=broker.close)
+    closing.start()
+    closing.join(0.3)
+    held = is_held(tmp_path / "broker")
+    goes_on.set()
+    for thread in (writing, closing):
+        thread.join(60)
+    assert held
+    assert not is_held(tmp_path / "broker")
+    with pytest.raises(BrokerClosed):
+        broker.checkpoint()

@@ -85,3 +85,28 @@ def test_large_messages_wait_in_the_log() -> None:
     held.put(3, Messages(bodies=[b"x" * 20_000, *[b"small"] * 9], name="orders"))
     assert held.size == 10
     assert taken(held, (0, 1)) is None
+
+
+def test_what_is_left_of_the_first_batch_is_discarded_too() -> None:
+    held = window(10, (0, 4), (6, 2))
+    assert taken(held, (0, 2)) == [b"0", b"1"]
+    held.discard(2, 2)
+    assert held.size == 2
+    assert taken(held, (6, 2)) == [b"6", b"7"]
+
+
+def test_what_is_discarded_is_found_without_a_look_at_all_others() -> None:
+    looks = []
+
+    class Watched(list[bytes]):
+        def __len__(self) -> int:
+            looks.append(1)
+            return 1
+
+    held = window(10_000)
+    held._batches.extend((first, Messages(bodies=Watched([b""]), name="orders")) for first in range(1000))
+    held.size = 1000
+    for first in range(1, 1000, 2):
+        held.discard(first, 1)
+    assert held.size == 500
+    assert len(looks) < 10 * 500

@@ -40,6 +40,7 @@ from remuda.model.messages import Column, Messages, of_plain
 from remuda.model.options import QueueOptions, Status, read_duration, read_enum, read_options
 from remuda.model.results import Receipt
 from remuda.model.routing import Binding, ExchangeKind
+from remuda.model.runs import Run, merged
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
 from remuda.model.texts import (
@@ -88,7 +89,7 @@ def as_batch(messages: Publishable) -> Messages:
 def _with_tuple(message: Message) -> Message:
     """A list of topics is as good as a tuple; in a batch it would be taken for a column."""
     if type(message.id) is not str and message.id is not None and not isinstance(message.id, str):
-        raise InvalidMessage(f"id must be a text, not {shown(message.id)}; nothing was stored")
+        raise InvalidMessage(f"id must be a string, not {shown(message.id)}; nothing was stored")
     if isinstance(message.topics, list):
         message = msgspec.structs.replace(message, topics=tuple(message.topics))
     for name in _SINGLE:
@@ -186,7 +187,7 @@ def consumer_name(given: str | None) -> str:
         return f"{os.getpid()}-{threading.current_thread().name}-{next(_numbers)}"
     name = read_name("consumer", given)
     if ", " in name:
-        raise InvalidOption(f"consumer must be a text without ', ', not {shown(given)}")
+        raise InvalidOption(f"consumer must be a string without ', ', not {shown(given)}")
     return name
 
 
@@ -375,7 +376,7 @@ def remove_queue(name: str, who: str | None) -> RemoveQueue:
 def clear(
     name: str, lanes: str, offsets: Iterable[tuple[int, int]] | None, reason: str | None, who: str | None
 ) -> Clear:
-    runs = None if offsets is None else _runs(offsets)
+    runs = None if offsets is None else read_runs(offsets)
     why = "cleared" if reason is None else read_text("reason", reason)
     return Clear(read_name("queue", name), _choice("lanes", lanes, LANES), runs, read_optional_text("who", who), why)
 
@@ -411,7 +412,7 @@ def message_filter(chosen: MessageFilter | None) -> MessageFilter:
         reason=read_optional_text("reason", chosen.reason),
         since=read_count("since", chosen.since),
         until=None if chosen.until is None else read_count("until", chosen.until),
-        offsets=None if chosen.offsets is None else _runs(chosen.offsets),
+        offsets=None if chosen.offsets is None else read_runs(chosen.offsets),
     )
 
 
@@ -473,7 +474,7 @@ def _argument(name: str, value: Any) -> Any:
     if isinstance(value, float) and isfinite(value):
         return float(value)
     raise InvalidOption(
-        f"a binding's arguments must be texts, bytes, truths, or numbers of 64 bits: {shown(name)} is {shown(value)}"
+        f"a binding's arguments must be strings, bytes, booleans or 64-bit integers: {shown(name)} is {shown(value)}"
     )
 
 
@@ -495,9 +496,12 @@ def wait_seconds(timeout: Duration | None) -> float | None:
     return None if timeout is None else read_duration("timeout", timeout) / SECOND
 
 
-def _runs(offsets: Any) -> tuple[tuple[int, int], ...]:
+def read_runs(offsets: Any) -> tuple[Run, ...]:
+    """Runs of offsets in order: one that is named twice is meant once."""
     try:
-        return tuple((read_count("offsets", first), read_count("offsets", count, 1)) for first, count in offsets)
+        return tuple(
+            merged((read_count("offsets", first), read_count("offsets", count, 1)) for first, count in offsets)
+        )
     except (TypeError, ValueError):
         raise InvalidOption(f"offsets must be pairs of a first offset and a count, not {shown(offsets)}") from None
 

@@ -20,6 +20,7 @@ from remuda.broker.threads import EmbeddedBroker
 from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
 from remuda.model.errors import InvalidOption, Unsupported
+from remuda.model.texts import shown
 from remuda.model.urls import AMQP, AMQPS, MEMORY, REMUDA, Url, parse_url
 
 if TYPE_CHECKING:
@@ -86,6 +87,21 @@ def check_opening(url: str | os.PathLike[str], options: Mapping[str, Any]) -> No
     BrokerOptions.parse(**{name: value for name, value in options.items() if name not in _PARTS})
 
 
+def waits_for_others(url: str | os.PathLike[str]) -> bool:
+    """Whether another process has to answer before the broker at a URL is open."""
+    place = parse_url(url)
+    if not place.is_directory:
+        return place.is_network
+    from remuda.broker.shared.disk import is_held
+
+    return is_held(Path(place.path))
+
+
+def _check_clock(clock: Clock | None) -> None:
+    if clock is not None and not callable(clock):
+        raise InvalidOption(f"clock must be a function, not {shown(clock)}")
+
+
 def _is_rabbitmq(url: str | os.PathLike[str]) -> bool:
     return parse_url(url).scheme in (AMQP, AMQPS)
 
@@ -95,6 +111,7 @@ def _rabbit(
 ) -> RabbitBroker:
     from remuda.broker.rabbitmq.opening import open_rabbit_broker
 
+    _check_clock(clock)
     keep_freed_memory()
     if extensions is not None and extensions != Extensions():
         raise Unsupported("extensions are parts of the embedded broker; RabbitMQ has its own", "extensions")
@@ -110,6 +127,7 @@ def _make(
 ) -> None:
     """Add what stands behind a broker to `made`: in one call into C, so that no interrupt lands between the two, after
     which nobody would have it to close it."""
+    _check_clock(clock)
     keep_freed_memory()
     place = parse_url(url)
     if place.scheme == MEMORY:

@@ -14,7 +14,7 @@ from remuda.model.durations import DAY, HOUR, SECOND, Duration
 from remuda.model.errors import InvalidOption
 from remuda.model.ids import WORKERS
 from remuda.model.options import QueueOptions, read_duration, read_enum
-from remuda.model.texts import shown
+from remuda.model.texts import read_count, shown
 
 
 class Sync(StrEnum):
@@ -120,8 +120,8 @@ def _read(name: str, value: Any) -> Any:
         return read_duration(name, value)
     if name in _FLAGS and not isinstance(value, bool):
         raise InvalidOption(f"{name} must be true or false, not {shown(value)}")
-    if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidOption(f"{name} must be a whole number above zero, not {shown(value)}")
+    if name in _NUMBERS:
+        return read_count(name, value, 1)
     if name == "queue_defaults" and not isinstance(value, QueueOptions):
         if not isinstance(value, Mapping):
             raise InvalidOption(f"queue_defaults must be queue options, not {shown(value)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from remuda.log.eventlog import EventLog
+from remuda.log.eventlog import EventLog, follow
 from remuda.model.records import Appended, Events
 
 
@@ -28,22 +28,10 @@ class Spectator:
 
     def follow(self, offset: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None) -> Iterator[Appended]:
         """Messages from an offset, waiting for more until `stop` is set."""
-        stop = stop or threading.Event()
-        while True:
-            for record in self.messages(offset):
-                yield record
-                offset = record.first + len(record)
-            if stop.wait(poll):
-                return
+        return follow(self.messages, offset, poll, stop)
 
     def follow_events(
         self, position: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Events]:
         """Events from a position, waiting for more until `stop` is set."""
-        stop = stop or threading.Event()
-        while True:
-            for record in self.events(position):
-                yield record
-                position = record.first + len(record)
-            if stop.wait(poll):
-                return
+        return follow(self.events, position, poll, stop)

@@ -1,4 +1,4 @@
-"""What RabbitMQ has no equal of is refused with its name, before anything is changed."""
+"""What RabbitMQ has no equivalent of is refused with its name, before anything is changed."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def test_verbs_are_refused_by_name(broker: Broker, feature: str, ask: Callable[[
     "name", ["amq.mine", "orders.dead", "x" * 252], ids=["of RabbitMQ", "of dead letters", "too long"]
 )
 def test_names_that_cannot_be(broker: Broker, name: str) -> None:
-    with pytest.raises(InvalidOption, match="cannot be made"):
+    with pytest.raises(InvalidOption, match="cannot be created"):
         broker.create_queue(name)
-    with pytest.raises(InvalidOption, match="cannot be made"):
+    with pytest.raises(InvalidOption, match="cannot be created"):
         broker.create_router("gate", "first", [Binding(queue=name)])
     assert broker.queues() == []
     assert broker.routers() == {}

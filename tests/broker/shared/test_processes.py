@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ import pytest
 from remuda import Message, open_broker
 from remuda.broker.embedded.durability import FENCED
 from remuda.broker.embedded.extensions import Extensions
+from remuda.broker.embedded.runtime import Runtime
 from remuda.broker.shared import frames, inspect, sockets
 from remuda.broker.shared.filesystems import check_local, kind_of
+from remuda.broker.shared.session import Session
+from remuda.core.effects import Dispatch
 from remuda.core.extensions import no_handler
 from remuda.log.directory import DirectoryDisk
 from remuda.model.errors import HostNotResponding, NotFound, StorageError, Unsupported
@@ -264,7 +268,7 @@ def test_s5_a_guest_with_other_options_is_told(tmp_path: Path, caplog: pytest.Lo
             pass
         assert caplog.text == ""
         with open_broker(tmp_path / "d", sync="interval", segment_bytes=1 << 20):
-            eventually(lambda: "with other options; those stand: segment_bytes=as usual, sync=os" in caplog.text)
+            eventually(lambda: "with other options, which apply: segment_bytes=as usual, sync=os" in caplog.text)
 
 
 def test_s5_extensions_cannot_be_given_to_a_guest(tmp_path: Path) -> None:
@@ -356,3 +360,44 @@ def test_s5_a_new_directory_opened_by_many_processes_at_once(tmp_path: Path) -> 
     with open_broker(tmp_path / "d", sync="os") as broker:
         assert broker.queue("jobs").waiting == 60
     assert DirectoryDisk(tmp_path / "d", create=False).holder().shares
+
+
+def test_s5_a_subscription_that_ends_with_a_message_that_cannot_be_read_now_is_over_for_its_host_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, failures = Runtime.load, [StorageError("a file cannot be read now; try again")]
+
+    def failing(runtime: Runtime, dispatch: Dispatch) -> Any:
+        if failures:
+            raise failures.pop()
+        return load(runtime, dispatch)
+
+    with open_broker(tmp_path / "d", sync="os") as host, other(tmp_path / "d") as guest:
+        host.create_queue("jobs", type="round-robin", acknowledge_timeout="500ms")
+        assert guest.does("held.append(broker.subscribe('jobs', consumer='worker'))") is None
+        monkeypatch.setattr(Runtime, "load", failing)
+        host.publish(Message("jobs", b"body"))
+        aside = "__import__('concurrent.futures').futures.ThreadPoolExecutor(1).submit"
+        assert guest.does(f"type({aside}(held[0].receive, 60).exception()).__name__") == "StorageError"
+        eventually(lambda: host.queue("jobs").consumers == ())
+        assert guest.does("held.append(broker.subscribe('jobs', consumer='worker'))") is None
+        assert guest.does("held[1].receive(60).ack()") == 1
+
+
+def test_s5_an_error_of_the_host_over_one_guest_costs_that_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outgoing, failures = Session.outgoing, [MemoryError()]
+
+    def failing(session: Session, send: Callable[[bytes], int]) -> bool:
+        if failures:
+            raise failures.pop()
+        return outgoing(session, send)
+
+    with open_broker(tmp_path / "d", sync="os") as host, other(tmp_path / "d") as guest:
+        monkeypatch.setattr(Session, "outgoing", failing)
+        held = "held.append(broker.subscribe('jobs', consumer='worker', options={'type': 'round-robin'}))"
+        assert guest.does(held) is None
+        host.publish(Message("jobs", b"body"))
+        assert guest.does("held[0].receive(60).ack()") == 1
+        assert not failures

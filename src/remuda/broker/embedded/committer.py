@@ -10,10 +10,12 @@ from remuda.model.errors import BrokerClosed
 
 
 class Committer:
-    """Waits for the disk on behalf of coroutines: all that are waiting share one commit."""
+    """Waits for the disk on behalf of coroutines: all that are waiting share one commit. `reached` tells up to where
+    everything is kept."""
 
-    def __init__(self, wait: Callable[[int], None]) -> None:
+    def __init__(self, wait: Callable[[int], None], reached: Callable[[], int]) -> None:
         self._wait = wait
+        self._reached = reached
         self._asked: list[tuple[int, Future[None]]] = []
         self._ready = threading.Condition(threading.Lock())
         self._closed = False
@@ -48,10 +50,11 @@ class Committer:
                 self._wait(max(ticket for ticket, _ in asked))
             except Exception as error:
                 failure = error
-            for _, future in asked:
+            reached = self._reached()
+            for ticket, future in asked:
                 if not future.set_running_or_notify_cancel():
                     continue
-                if failure is None:
+                if failure is None or ticket <= reached:
                     future.set_result(None)
                 else:
                     future.set_exception(failure)

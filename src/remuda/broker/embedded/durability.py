@@ -20,6 +20,8 @@ from remuda.broker.embedded.commit import GroupCommit
 from remuda.broker.embedded.committer import Committer
 from remuda.broker.embedded.engine import Engine
 from remuda.broker.embedded.extensions import Extensions
+from remuda.broker.embedded.inside import CalledFromInside, is_refusal
+from remuda.broker.embedded.mutex import Mutex
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.embedded.recipients import Recipients
 from remuda.broker.embedded.submission import Submission
@@ -33,7 +35,7 @@ from remuda.log.disk import Disk
 from remuda.log.log import time_of
 from remuda.log.tail import passes
 from remuda.model.durations import MILLISECOND
-from remuda.model.errors import BrokerClosed, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, StorageError
 from remuda.model.records import Appended, Events, Record
 from remuda.native import tail
 
@@ -74,7 +76,7 @@ class Durability(Submission):
             raise
         if not self.engine.report.clean:
             _log.warning("%s", self.engine.report.describe())
-        self.lock = threading.Lock()
+        self.lock = Mutex()
         self.notices = NoticeBoard()
         self._closed = False
         self._closed_text = _CLOSED
@@ -91,7 +93,7 @@ class Durability(Submission):
         self.fence = None
         self._fence_until = 0.0
         self._committer: Committer | None = None
-        self._holder = None
+        self._waiting = set()
         self.trouble: StorageError | None = None
         """Why not everything can be kept just now, as when the disk is full."""
         self._stalled = None
@@ -117,7 +119,8 @@ class Durability(Submission):
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Core]:
-        self._check_caller()
+        if self.lock.owned():
+            self._check_caller()
         with self.lock:
             if self._closed:
                 raise BrokerClosed(self._closed_text)
@@ -126,13 +129,11 @@ class Durability(Submission):
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """Whoever holds the lock changes the queues."""
-        self._holder = threading.get_ident()
         try:
             yield
-        except RemudaError:
-            # The core refuses with its own errors before it changes anything.
-            raise
         except BaseException as error:
+            if is_refusal(error):
+                raise
             # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
             # written from it, and the log tells what is true.
             try:
@@ -140,12 +141,10 @@ class Durability(Submission):
             except BaseException:
                 self._give_up(error)  # Ctrl-C once more
             raise
-        finally:
-            self._holder = None
 
     def _check_caller(self) -> None:
-        if self._holder == threading.get_ident():
-            raise RemudaError("an extension cannot call the broker that is calling it; do it from another thread")
+        if self.lock.owned() or threading.get_ident() in self._waiting:
+            raise CalledFromInside
 
     # Waiting
 
@@ -155,7 +154,7 @@ class Durability(Submission):
             with self.lock:
                 if self._closed:
                     raise BrokerClosed(self._closed_text)
-                self._committer = self._committer or Committer(self.wait)
+                self._committer = self._committer or Committer(self.wait, lambda: self.reached)
         return self._committer.kept(ticket)
 
     @property
@@ -193,19 +192,19 @@ class Durability(Submission):
     def _note_trouble(self, error: StorageError) -> None:
         """Something was refused because it could not be kept; the timer tries when that is over."""
         if self.trouble is None:
-            _log.error("not everything can be kept: %s", error)
+            _log.error("not everything can be written: %s", error)
         self.trouble = error
         self._timer.nudge(self.clock() + PROBE)
 
     def _stall(self, error: StorageError) -> None:
         """Nothing can be kept for now. Everything is refused until what waits is written."""
         if self._stalled is None:
-            _log.error("nothing can be kept, and all is refused until it can: %s", error)
+            _log.error("nothing can be written, and everything is refused until it can: %s", error)
         self._stalled = self.trouble = error
         self._timer.nudge(self.clock() + PROBE)
 
     def _go_on(self) -> None:
-        _log.info("the broker goes on: what waited to be kept is written")
+        _log.info("the broker continues: everything that was waiting is written")
         self._stalled = None
 
     def _probe(self) -> None:

@@ -14,6 +14,7 @@ from remuda.broker.embedded.attempts import AttemptMarks, Survey, first_known
 from remuda.broker.embedded.extensions import Extensions, MessageStore
 from remuda.broker.embedded.recent import RecentMessages
 from remuda.broker.options import BrokerOptions
+from remuda.collector import resting_collector
 from remuda.core import snapshot
 from remuda.core.compacter import Compacter
 from remuda.core.core import Core
@@ -81,10 +82,11 @@ class Engine:
         self._recent = RecentMessages()
         self.log, recovery = Log.open(disk, LogOptions(segment_bytes=options.segment_bytes), readable=snapshot.readable)
         try:
-            if recovery.snapshot is not None:
-                snapshot.load(self.core, recovery.snapshot)
-            for record in recovery.records:
-                self.core.replay(record)
+            with resting_collector():
+                if recovery.snapshot is not None:
+                    snapshot.load(self.core, recovery.snapshot)
+                for record in recovery.records:
+                    self.core.replay(record)
             self.report: RecoveryReport = recovery.report
             self.report.found = dict(self.core.found)
             self.report.damages += self._missing(self.log.uncovered())

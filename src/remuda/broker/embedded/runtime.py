@@ -24,6 +24,8 @@ from remuda.broker.embedded.engine import PER_SINGLE
 from remuda.broker.embedded.extensions import Extensions
 from remuda.broker.embedded.forks import closed_after_fork
 from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.inside import is_refusal
+from remuda.broker.embedded.mutex import Mutex
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.embedded.queries import Queries
 from remuda.broker.embedded.submission import Submission
@@ -45,7 +47,7 @@ from remuda.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from remuda.model.errors import BrokerClosed, Refused, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, Duplicate, Refused, RemudaError, StorageError
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt
 from remuda.model.settlement import Outcome, Settlement
@@ -121,7 +123,7 @@ class Runtime(Queries):
         if isinstance(error, StorageError):
             self._note_trouble(error)
             return self._owe(command, error)
-        if not isinstance(error, RemudaError):
+        if not is_refusal(error):
             self._give_up(error)
         raise error
 
@@ -142,7 +144,10 @@ class Runtime(Queries):
         confirmed = None
         if receipt.watch is not None:
             confirmed = self._recipients.watch(receipt.watch)
-        return Pending(receipt, self._record(), confirmed)
+        ticket = self._record()
+        if receipt.repeated is not None or any(type(one) is Duplicate for one in receipt.refusals.values()):
+            ticket = self._ticket  # what was sent first may not be kept yet
+        return Pending(receipt, ticket, confirmed)
 
     def _settle(self, command: Settle, now: int, inbox: Inbox | None, wait: bool) -> Pending:
         core, log = self.engine.core, self.engine.log
@@ -173,6 +178,8 @@ class Runtime(Queries):
             if not self._outbox[-1].concerns_others:
                 self._deferred = ticket
                 ticket = 0
+        if not settled and wait:
+            ticket = self._ticket  # the answer that made this one late may not be kept yet
         return Pending(settled, ticket)
 
     def _pull(self, command: Pull, now: int, inbox: Inbox | None, wait: bool) -> Pending:
@@ -263,11 +270,11 @@ class Runtime(Queries):
         with self.lock:
             if self._closed or not self.engine.unclaimed:
                 return
-            self.engine.unclaimed = False
             self.engine.log.reserve(SMALL_RECORD, use_spare=True)
             with self._changing():
                 self.engine.core.release_unclaimed(self.clock(), self.engine.begun)
                 ticket = self._record()
+            self.engine.unclaimed = False
         self.wait(ticket)
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
@@ -287,13 +294,14 @@ class Runtime(Queries):
             return
         release = Settlement(Outcome.RELEASE, "its consumer is gone", consumer=dispatch.consumer, front=True)
         with contextlib.suppress(BrokerClosed, StorageError):
-            self.submit_sometime(Settle(dispatch.queue, dispatch.lease, release))
+            # Whoever finds nobody there may be writing for all: it cannot wait for itself.
+            self.submit_sometime(Settle(dispatch.queue, dispatch.lease, release), wait=False)
             self._timer.nudge(0)
 
-    def submit_sometime(self, command: Command) -> Pending:
+    def submit_sometime(self, command: Command, *, wait: bool = True) -> Pending:
         """As `submit`, for what must be done though nobody waits for it: if it cannot be kept now, when it can."""
         try:
-            return self.submit(command)
+            return self.submit(command, wait=wait)
         except StorageError as error:
             if not error.passing:
                 raise
@@ -372,11 +380,7 @@ class Runtime(Queries):
     def held(self, dispatch: Dispatch) -> Messages | None:
         """The messages of a delivery, if they are in memory."""
         with self.lock:
-            self._holder = threading.get_ident()
-            try:
-                return self.engine.held(dispatch)
-            finally:
-                self._holder = None
+            return self.engine.held(dispatch)
 
     def load(self, dispatch: Dispatch) -> tuple[Dispatch, Messages]:
         """The messages of a delivery. Those that the log cannot give back any more end, and are left out."""
@@ -459,7 +463,7 @@ class Runtime(Queries):
 
     def disown(self) -> None:
         """In a fork: this copy must neither write nor keep the directory locked after its owner's end."""
-        self.lock = threading.Lock()
+        self.lock = Mutex()
         self._closed, self._closed_text = True, _FORKED
         self.engine.log.disk.unlock()
         self._claim.release()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from remuda.broker.embedded.clock import Clock
 from remuda.broker.embedded.commit import GroupCommit
 from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.mutex import Mutex
 from remuda.broker.embedded.pending import Pending
 from remuda.core.effects import Effects
 from remuda.model.commands import Command
@@ -28,7 +29,7 @@ Verb = Callable[[Any, int, Inbox | None, bool], Pending]
 class PlainSubmission:
     """What every call goes through. Whatever is out of the ordinary is left to the class that is built on this."""
 
-    lock: threading.Lock
+    lock: Mutex
     clock: Clock
     _verbs: dict[type, Verb]
     """Of the commands that have one of their own."""
@@ -36,8 +37,9 @@ class PlainSubmission:
     _group: GroupCommit
     _stalled: StorageError | None
     """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
-    _holder: int | None
-    """The thread that is changing the queues, so that an extension that calls back is refused, not locked out."""
+    _waiting: set[int]
+    """The threads that wait until something is kept, or keep it. What interrupts one of them, like a signal's handler
+    or a finalizer, cannot wait for that thread: it would never go on."""
     _ticket: int
     _deferred: int
     """The ticket of answers that go with whatever is written next."""
@@ -64,13 +66,11 @@ class PlainSubmission:
 
         Without `wait` an answer goes with whatever is written next, unless others wait for what comes of it.
         """
-        caller = threading.get_ident()
-        if self._holder == caller:
+        if self.lock.owned() or (wait and threading.get_ident() in self._waiting):
             self._check_caller()
         with self.lock:
             if self._closed or self._group.failure is not None or self._stalled is not None:
                 return self._refuse(command)
-            self._holder = caller
             try:
                 carry_out = self._verbs.get(type(command)) or self._change
                 return carry_out(command, self.clock(), inbox, wait)
@@ -90,8 +90,6 @@ class PlainSubmission:
                             return pending
                         break
                 raise struck  # noqa: B904 - mostly it is the error itself, with its own cause
-            finally:
-                self._holder = None
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
         """Keep one record that concerns nobody but who caused it, and after which time demands no more than before. The
@@ -128,11 +126,19 @@ class PlainSubmission:
 
     def wait(self, ticket: int) -> None:
         """Return when everything up to this ticket is kept."""
-        if ticket:
+        if not ticket:
+            return
+        caller = threading.get_ident()
+        if caller in self._waiting:
+            self._check_caller()
+        try:
+            self._waiting.add(caller)
             self._group.wait(ticket)
+        finally:
+            self._waiting.discard(caller)
 
     def _check_caller(self) -> None:
-        """Refuse who holds the lock already."""
+        """Refuse who is inside already."""
         raise NotImplementedError
 
     def _refuse(self, command: Command) -> Pending:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,10 +18,11 @@ from remuda.log.dropping import Collected, closed_segments, drop_settled
 from remuda.log.scrub import Scrub
 from remuda.model.commands import Forget
 from remuda.model.durations import SECOND
-from remuda.model.errors import RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, RemudaError, StorageError
 from remuda.model.extras import has_arrow
 from remuda.model.filters import MessageFilter
 from remuda.model.results import Removed
+from remuda.model.runs import merged
 from remuda.model.state import PARKED
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Upkeep:
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
+        """Held by whoever writes or removes files beside the tail, callers of the broker included."""
         self._snapshot_bytes = 0
         self._unsealed = False
         """Whether full segments may wait to be sealed."""
@@ -86,12 +89,21 @@ class Upkeep:
         self._stop.set()
         if self.thread is not threading.current_thread():
             self.thread.join()
+            with self._turn:
+                pass  # nobody may be at it when the directory is let go
         self._try("lakehouse tables", self._publish_tables)
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        with self._turn:
+            if self._runtime.closed:
+                raise BrokerClosed("the broker is closed; nothing was changed. Open it again to go on")
+            yield
 
     def checkpoint(self) -> None:
         """Make the next restart begin here."""
         runtime = self._runtime
-        with self._turn:
+        with self._in_turn():
             with runtime.lock:
                 mark, frozen = runtime.engine.freeze()
             try:
@@ -106,7 +118,7 @@ class Upkeep:
         self._try("sealing", self._seal)
 
     def _seal(self, interrupted: Callable[[], bool] = lambda: False) -> None:
-        with self._turn:
+        with self._in_turn():
             if self._volatile:
                 drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
                 return
@@ -136,8 +148,6 @@ class Upkeep:
             for info in runtime.queues()
             if info.dead or info.invalid or info.not_interested
         )
-        # What is forgotten must be on record before its messages go, or a crash would bring back their shells.
-        runtime.sync()
         with runtime.lock:
             rolled = runtime.engine.log.roll(runtime.clock() - options.success_retention)
         if rolled:
@@ -146,8 +156,12 @@ class Upkeep:
             self.checkpoint()
             self.seal()
         archived = self._archived()
-        with self._turn:
-            gone = self._let_go(_Kept(runtime, options.success_retention, archived), archived)
+        with self._in_turn():
+            kept = _Kept(runtime, options.success_retention, archived)
+            # What was settled or forgotten until now must be on record before its messages go, or a crash would bring
+            # back their shells.
+            runtime.sync()
+            gone = self._let_go(kept, archived)
         if gone.messages or gone.events:
             self._tables_due = bool(options.lake)
         for failure in gone.failures:
@@ -209,7 +223,7 @@ class Upkeep:
             if not error.passing:
                 self._runtime.abandon(error)
         except OSError as error:  # not to be looked at now
-            _log.warning("the directory cannot be looked at: %s", error)
+            _log.warning("the directory cannot be checked: %s", error)
 
     def _try_if_due(self, name: str, duty: Callable[[], None]) -> None:
         if name not in self._postponed or time.monotonic() >= self._postponed[name][0]:
@@ -263,7 +277,7 @@ class Upkeep:
             self._tables_due = True
             raise
         for name in sorted({name for one in told for name in one.damaged}):
-            _log.error("%s is damaged and is not in the lakehouse tables; restore it from a copy", name)
+            _log.error("%s is damaged or gone, and not in the lakehouse tables; restore it from a copy", name)
 
     def take_in(self) -> None:
         """Publish what lies in the spool. One at a time: two would publish the same batch."""
@@ -282,7 +296,7 @@ class Upkeep:
         if self._volatile or log.unnoted is None or self._runtime.failure is not None:
             return
         try:
-            with self._turn:
+            with self._in_turn():
                 segment = log.unnoted
                 if segment is not None:
                     self._runtime.sync()  # else a power loss could take the segment and leave the note
@@ -307,7 +321,7 @@ class Upkeep:
     def _seal_when_quiet(self) -> None:
         """Sealing takes the interpreter from those who publish and handle, so it waits until they do little."""
         log = self._runtime.engine.log
-        before, self._written = self._written, log.mark().total
+        before, self._written = self._written, log.total
         if not self._unsealed and "sealing" not in self.troubles:
             return
         busy = self._written - before > _BUSY_BYTES
@@ -320,8 +334,8 @@ class Upkeep:
     def _collect_when_due(self) -> None:
         runtime = self._runtime
         if runtime.clock() >= self._next_collect:
-            self._next_collect = runtime.clock() + max(runtime.options.collect_interval, SECOND)
             self.collect()
+            self._next_collect = runtime.clock() + max(runtime.options.collect_interval, SECOND)
 
 
 class _Kept:
@@ -335,7 +349,7 @@ class _Kept:
             self._recent = core.recorder.settled_since(runtime.clock() - retention)
         try:
             unarchived = [] if archived is None else [(archived.offset, max(end - archived.offset, 0))]
-            self._runs = _merged(sorted([*frozen.live(), *unarchived]))
+            self._runs = merged([*frozen.live(), *unarchived])
         finally:
             frozen.thaw()
         self._starts = [first for first, _ in self._runs]
@@ -347,16 +361,4 @@ class _Kept:
             kept.append(self._runs[at])
             at += 1
         clipped = [(max(start, first), min(start + count, last + 1) - max(start, first)) for start, count in kept]
-        return _merged(sorted(run for run in clipped if run[1] > 0))
-
-
-def _merged(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted runs, those that touch or overlap as one."""
-    merged: list[tuple[int, int]] = []
-    for first, count in runs:
-        if merged and first <= merged[-1][0] + merged[-1][1]:
-            start, length = merged[-1]
-            merged[-1] = (start, max(length, first + count - start))
-        else:
-            merged.append((first, count))
-    return merged
+        return merged(run for run in clipped if run[1] > 0)

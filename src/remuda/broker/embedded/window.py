@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from remuda.log.columns import join_messages
 from remuda.model.messages import Messages
 from remuda.native import stores
 
+_START: Final = itemgetter(0)
 _LARGE: Final = 16 << 10
 """Bytes of a body, on average of a batch, above which it is read from the log: a few would fill the memory."""
 
@@ -105,14 +108,16 @@ class Window(Batches):
         return messages.slice(first - start, stop - start)
 
     def discard(self, first: int, count: int) -> None:
-        kept = deque(
-            (start, messages)
-            for start, messages in self._batches
-            if not (first <= max(start, self._gone) and start + len(messages.bodies) <= first + count)
-        )
-        if len(kept) != len(self._batches):
-            self._batches = kept
-            self.size = sum(self._left(start, messages) for start, messages in kept)
+        batches = self._batches
+        # The one before it may be the first, of which what lies before the offset was taken.
+        at = max(bisect_left(batches, first, key=_START) - 1, 0)
+        while at < len(batches) and batches[at][0] < first + count:
+            start, messages = batches[at]
+            if first <= max(start, self._gone) and start + len(messages.bodies) <= first + count:
+                self.size -= self._left(start, messages)
+                del batches[at]
+            else:
+                at += 1
 
     def _drop_before(self, first: int) -> None:
         """Earlier messages were delivered out of turn; they will not be asked for first again."""

@@ -24,7 +24,7 @@ from remuda.model.settlement import Outcome, Settlement
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _NOT_FOUND: Final = 404
 _BURST: Final = 16
-"""From so many on, messages are better sent than asked for one by one."""
+"""From this many on, having messages sent is cheaper than asking for them one by one."""
 _RETURN: Final = 10.0
 _HASTE: Final = 0.2
 GIVING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})

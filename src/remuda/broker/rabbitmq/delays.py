@@ -26,7 +26,7 @@ LEVELS: Final = (
 
 
 def level_for(delay: int) -> int:
-    """The longest level within a delay of so many microseconds; the shortest where none is."""
+    """The longest level within a delay of this many microseconds; the shortest if there is none."""
     at = bisect_right(LEVELS, delay // 1000)
     return LEVELS[max(at - 1, 0)]
 

@@ -188,7 +188,7 @@ class Fetcher:
             return self.channel
 
     def burst(self, count: int) -> Arrival:
-        """Have so many sent that are known to wait, and no more. Waits for them."""
+        """Have this many messages sent, which are known to be waiting, and no more. Waits for them."""
         with self._adjusting:
             assert self.channel is not None
             self.channel.set_prefetch(min(count, MOST))
@@ -302,6 +302,6 @@ class Fetcher:
 
 
 def _prefetch_for(wanted: int) -> int:
-    """How many RabbitMQ is to send where so many are asked for or in hand."""
+    """How many messages RabbitMQ is to send if this many are asked for or in hand."""
     needed = 1 << -(-max(wanted - 1, 0).bit_length() // _STEP_BITS) * _STEP_BITS
     return min(needed if wanted < MANY else needed * AHEAD, MOST)

@@ -83,7 +83,7 @@ class Group:
         return self.choose(places) if places else None
 
 
-class _Likeness:
+class _SharedProperties:
     """What the properties of a group's messages have in common: all but the id, which stands there twice, and two
     times."""
 
@@ -108,7 +108,7 @@ class _Likeness:
         self.layout = Struct("".join(f"{stop - start}s" for start, stop in pairwise((*ends, len(raw)))))
 
     @classmethod
-    def of(cls, incoming: Incoming) -> _Likeness | None:
+    def of(cls, incoming: Incoming) -> _SharedProperties | None:
         """None where a place cannot be told for sure."""
         raw, own = incoming.delivery.raw_properties, incoming.message.id.encode()
         made = b'{"c":%d' % incoming.meta.created
@@ -170,7 +170,7 @@ def read_groups(deliveries: Sequence[Delivery], now: int) -> list[Group]:
         group = _alone(sample)
         groups.append(group)
         at += 1
-        like = _Likeness.of(sample) if at < len(deliveries) else None
+        like = _SharedProperties.of(sample) if at < len(deliveries) else None
         while like is not None and at < len(deliveries):
             ids, created = like.read(deliveries[at : at + ahead])
             group.deliveries += deliveries[at : at + len(ids)]

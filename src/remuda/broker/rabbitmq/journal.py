@@ -111,7 +111,7 @@ class Definitions:
             return [one.result(max(deadline - time.monotonic(), 1.0)) for one in applied.values()]
         except TimeoutError:
             raise RemudaError(
-                f"RabbitMQ did not take a definition within {self._timeout:g} s; nothing was changed that others see"
+                f"RabbitMQ did not accept a definition within {self._timeout:g} s; nothing was changed for others"
             ) from None
         finally:
             with self._guard:

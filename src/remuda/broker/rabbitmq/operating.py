@@ -85,7 +85,7 @@ class Operating:
                 return self.move(command)
             case DeclareExchange() | RemoveExchange() | Bind() | Unbind():
                 return self._runtime.routers.carry_out(command)
-        raise Unsupported(f"RabbitMQ has no equal of {type(command).__name__}; nothing was changed", "command")
+        raise Unsupported(f"RabbitMQ has no equivalent of {type(command).__name__}; nothing was changed", "command")
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
         return self._runtime.routers.all()

@@ -166,10 +166,11 @@ def differences(named: NamedOptions, standing: QueueOptions) -> Differences:
 def check_name(name: str) -> None:
     """Raise for a name that no queue can have on RabbitMQ."""
     if name.startswith("amq."):
-        raise InvalidOption(f"queue {name!r} cannot be made: RabbitMQ keeps names that begin with amq. for itself")
+        raise InvalidOption(f"queue {name!r} cannot be created: RabbitMQ reserves names that begin with amq.")
     if len((name + DEAD).encode()) > 255:
         raise InvalidOption(
-            f"queue {name[:40]!r}… cannot be made: with {DEAD!r} for its dead letters the name is longer than 255 bytes"
+            f"queue {name[:40]!r}… cannot be created: with {DEAD!r} for its dead letters, its name is longer than 255 "
+            "bytes"
         )
     if name.endswith(DEAD):
-        raise InvalidOption(f"queue {name!r} cannot be made: names that end with {DEAD!r} are for dead letters")
+        raise InvalidOption(f"queue {name!r} cannot be created: names that end with {DEAD!r} are for dead letters")

@@ -105,7 +105,7 @@ class StreamRecords:
             try:
                 taken = self._writer.offer(records)
             except StorageError as error:
-                _LOG.error("the event log is opened anew: %s", error)
+                _LOG.error("the event log is being reopened: %s", error)
                 self._failure, self._writer = str(error), None
                 self._hold(records)
                 self._changed.notify_all()
@@ -136,7 +136,7 @@ class StreamRecords:
             connection.close(1.0)  # the thread waits for it, in vain
         self._thread.join(_PATIENCE + _FAREWELL)
         if self._waiting:
-            _LOG.warning("the event log lacks the last moments of this process: %s", self._failure)
+            _LOG.warning("the event log is missing the last moments of this process: %s", self._failure)
 
     # The thread
 
@@ -175,7 +175,7 @@ class StreamRecords:
         try:
             writer.close(_PATIENCE if writer.trouble is None else _FAREWELL)
         except RemudaError as error:
-            _LOG.warning("the event log lacks the last moments of this process: %s", error)
+            _LOG.warning("the event log is missing the last moments of this process: %s", error)
 
     def _hold(self, records: Sequence[Appended | Events]) -> None:
         weight = sum(_weight(record) for record in records)
@@ -187,7 +187,7 @@ class StreamRecords:
 
     def _leave_out(self, records: Sequence[Appended | Events]) -> None:
         if not self._lost:
-            _LOG.error("the event log %s takes nothing in; what happens now is missing in it", self._stream)
+            _LOG.error("the event log %s accepts nothing; what happens now will be missing from it", self._stream)
         self._lost += sum(map(len, records))
 
 

@@ -140,7 +140,7 @@ class Runtime:
             if not connection.up:
                 problems[name] = f"no connection to {connection.options}: {connection.last_error}"
             elif connection.blocked is not None:
-                problems[name] = f"RabbitMQ takes no messages in: {connection.blocked}"
+                problems[name] = f"RabbitMQ is not accepting messages: {connection.blocked}"
         ready = not self.closed and not problems
         if self.definitions.trouble is not None:
             problems["definitions"] = self.definitions.trouble
@@ -170,7 +170,7 @@ class Runtime:
         known = self.queues.definition(name)
         seen = self.topology.look(name) if known.status is not Status.NOT_INITIALIZED else None
         if seen is None and self.queues.forget_destroyed(name, known):
-            raise NotFound(f"there is no queue {name!r} any more: it ended with its last consumer")
+            raise NotFound(f"there is no queue {name!r} any more: it was removed with its last consumer")
         parked = self.topology.look(name + DEAD) if known.parks else None
         here = self.consumers.of(name)
         held = self.consuming.held
@@ -269,7 +269,7 @@ class Runtime:
                 try:
                     self.unsubscribe(fetcher)
                 except RemudaError as error:
-                    _LOG.warning("a consumer could not be closed in order: %s", error)
+                    _LOG.warning("a consumer could not be closed cleanly: %s", error)
         self.queues.closed = True
         for fetcher in self.consumers.subscribed():
             fetcher.close()
@@ -287,7 +287,7 @@ class Runtime:
         try:
             self.records.close()
         except RemudaError as error:
-            _LOG.warning("the event log lacks the last moments of this process: %s", error)
+            _LOG.warning("the event log is missing the last moments of this process: %s", error)
         finally:
             if self._log is not None:
                 self._log.close()

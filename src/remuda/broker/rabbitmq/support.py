@@ -48,7 +48,7 @@ class Native(msgspec.Struct, frozen=True):
 
 
 def refuse(options: QueueOptions) -> None:
-    """Raise `Unsupported` for what RabbitMQ has no equal of."""
+    """Raise `Unsupported` for what RabbitMQ has no equivalent of."""
     if options.type is QueueType.PUSH:
         raise _unsupported("type", "push", "give each consumer a channel of its own: broker.channel(name, topics)")
     if options.commit_when in (CommitWhen.SENT, CommitWhen.ACKNOWLEDGED):
@@ -75,7 +75,7 @@ def refuse_change(before: QueueOptions, after: QueueOptions) -> None:
     for name in FIXED:
         if getattr(before, name) != getattr(after, name):
             raise Unsupported(
-                f"RabbitMQ fixes {name} when a queue is made; make another queue and move the messages to it. "
+                f"RabbitMQ fixes {name} when a queue is created; create another queue and move the messages to it. "
                 "Nothing was changed",
                 name,
             )
@@ -143,4 +143,4 @@ def _evicts(options: QueueOptions) -> bool:
 
 
 def _unsupported(option: str, value: str, instead: str) -> Unsupported:
-    return Unsupported(f"RabbitMQ has no equal of {option}={value}; {instead}. Nothing was changed", option)
+    return Unsupported(f"RabbitMQ has no equivalent of {option}={value}; {instead}. Nothing was changed", option)

@@ -266,7 +266,7 @@ class RabbitBroker(Verbs):
             raise
 
     def _return(self, fetcher: Fetcher, arrived: Arrival) -> None:
-        """Nobody is left to take what was sent: it is there for the next who asks."""
+        """Nobody is left to take what was sent: it is there for whoever asks next."""
         fetcher.answered(len(arrived))
         if arrived and not fetcher.hold_again(arrived) and fetcher.channel is not None:
             self.runtime.consuming.give_back(fetcher.queue, fetcher.channel, arrived)

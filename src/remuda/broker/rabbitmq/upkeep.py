@@ -57,9 +57,9 @@ class Upkeep:
             try:
                 self._tick()
             except RemudaError as error:
-                _LOG.debug("upkeep goes on later: %s", error)
+                _LOG.debug("upkeep will continue later: %s", error)
             except Exception:
-                _LOG.exception("upkeep failed; it goes on")
+                _LOG.exception("a round of upkeep failed; the next one follows")
 
     def _pause(self) -> float:
         deadline = self._consuming.held.next_deadline

@@ -93,8 +93,8 @@ class Answers:
                 holdings.watched[request.number] = (fate, result.first, result.accepted)
             self._line.published(request.number)
         elif type(command) is Settle:
-            if not result and request.again and command.lease in holdings.gone:
-                result = request.expected  # the host before had kept it, and only its answer was lost
+            if not result and request.again:
+                result = holdings.settled_before(command, request.expected)
             holdings.settled(command, result)
         elif type(command) is Subscribe and not request.restores:
             assert request.inbox is not None

@@ -9,6 +9,7 @@ import msgspec
 from remuda.broker import checks
 from remuda.model.commands import (
     Bind,
+    Clear,
     DeclareExchange,
     Forget,
     Move,
@@ -66,7 +67,10 @@ def checked(command: Any) -> Any:
             )
         case Settle():
             answer = checks.checked_settlement(command.settlement, command.settlement.consumer or "")
-            return msgspec.structs.replace(command, settlement=answer)
+            runs = None if command.runs is None else list(checks.read_runs(command.runs))
+            return msgspec.structs.replace(command, settlement=answer, runs=runs)
+        case Clear():
+            return checks.clear(command.queue, command.lanes, command.offsets, command.reason, command.who)
         case Reprocess() | Forget() | Move():
             return msgspec.structs.replace(command, filter=checks.message_filter(command.filter))
         case DeclareExchange():

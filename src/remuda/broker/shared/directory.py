@@ -166,7 +166,7 @@ class SharedDirectory(Role):
                 "extensions cannot be given here. Open the directory in this process first, or with shared=False",
                 "extensions",
             )
-        way = _DirectoryWay(self)
+        way = _SocketTransport(self)
         guest = self.guest = Guest(way, patience=self._patience)
         self._presence = Presence(self.path, guest.token, group=self._group)
         self._presence.enter()
@@ -189,7 +189,7 @@ class SharedDirectory(Role):
             while not self._stop.is_set():
                 try:
                     if self._try_to_host(guest):
-                        _log.info("this process has %s now", self.path)
+                        _log.info("this process now hosts %s", self.path)
                         return
                     guest.connect()
                     break
@@ -197,7 +197,7 @@ class SharedDirectory(Role):
                     pass
                 except RemudaError as error:
                     # As when the disk is full: somebody else may still succeed, or this process a little later.
-                    _log.error("%s has no host, and this process cannot be it: %s", self.path, error)
+                    _log.error("%s has no host, and this process cannot become it: %s", self.path, error)
                     pause = _LONGEST_PAUSE
                 if self._stop.wait(pause):
                     return
@@ -214,7 +214,7 @@ class SharedDirectory(Role):
         )
         if differing:
             _log.warning(
-                "%s is open in process %d with other options; those stand: %s",
+                "%s is open in process %d with other options, which apply: %s",
                 self.path, guest.pid, ", ".join(f"{name}={theirs.get(name, 'as usual')}" for name in differing),
             )  # fmt: skip
 
@@ -304,8 +304,8 @@ class _Fence:
             raise
 
 
-class _DirectoryWay:
-    """How a guest comes to the host of a directory."""
+class _SocketTransport:
+    """Connects a guest to the host of a directory through its socket."""
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._shared = shared

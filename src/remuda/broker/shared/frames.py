@@ -23,7 +23,7 @@ from remuda.model.errors import InvalidOption, Refused, RemudaError
 from remuda.model.filters import MessageFilter
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions
-from remuda.model.records import Appended, Event
+from remuda.model.records import Appended, Event, QueueChange
 from remuda.model.results import Declared, Differences, Health, ParkedMessage, QueueInfo, Receipt, Removed
 from remuda.model.routing import Binding, ExchangeKind
 from remuda.native import wire
@@ -58,7 +58,7 @@ RECEIPT: Final = 42
 
 
 class WireError(RemudaError):
-    """The other side said something that is no part of the protocol. The connection is closed; nothing was changed."""
+    """The other side said something that is not part of the protocol. The connection is closed; nothing was changed."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -277,6 +277,7 @@ QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "log_events_of": (tuple[int], list[tuple[int, Event]]),
     "log_messages": (tuple[int, int | None], Pages),
     "log_events": (tuple[int, int | None], Pages),
+    "log_changes": (tuple[str | None], list[QueueChange]),
 }
 """Queries by name: what is asked with, and what is answered."""
 
@@ -300,7 +301,7 @@ def decode(kind: Any, payload: Any) -> Any:
     try:
         return decoder(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise WireError(f"a frame holds no {getattr(kind, '__name__', kind)}: {error}") from error
+        raise WireError(f"a frame is not a {getattr(kind, '__name__', kind)}: {error}") from error
 
 
 def frame(kind: int, value: Any) -> bytes:

@@ -18,7 +18,7 @@ _MOST_PASSED: Final = 64
 
 
 class Gathering:
-    """Learns from each commit what it took and who was along. Waiting in vain makes it pass ever more turns."""
+    """Learns from each commit what it took and who took part. After waiting in vain it waits less and less often."""
 
     def __init__(self) -> None:
         self._takes = 0.0

@@ -12,18 +12,20 @@ import itertools
 import logging
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
+from remuda.broker.embedded.inside import CalledFromInside
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.broker.shared import frames
 from remuda.broker.shared.answers import Answers
 from remuda.broker.shared.frames import Carried, Welcome
 from remuda.broker.shared.holdings import Holdings
 from remuda.broker.shared.line import Line
-from remuda.broker.shared.link import Way, join, monotonic_micros
+from remuda.broker.shared.link import Transport, join, monotonic_micros
 from remuda.broker.shared.queries import Queries
 from remuda.broker.shared.reading import Reading
 from remuda.broker.shared.request import Request
@@ -54,7 +56,7 @@ class Guest(Queries):
 
     remote = True
 
-    def __init__(self, way: Way, tags: Iterator[int] | None = None, patience: float = PATIENCE) -> None:
+    def __init__(self, transport: Transport, tags: Iterator[int] | None = None, patience: float = PATIENCE) -> None:
         self.token = secrets.token_hex(12)
         self.pid = 0
         """The host's process."""
@@ -63,12 +65,14 @@ class Guest(Queries):
         self.closed = False
         self.notices = NoticeBoard()
         self.tags = tags or itertools.count(1)
-        self._way = way
+        self._transport = transport
         self._patience = patience
         self.line = Line()
         self.holdings = Holdings(self.clock)
         self._answers = Answers(self.line, self.holdings, self.notices, self.give_back)
-        self._reading = Reading(self.line, self._answers, self._attentive, lambda: way.describe(self.pid))
+        self._reading = Reading(self.line, self._answers, self._attentive, lambda: transport.describe(self.pid))
+        self._waiting: set[int] = set()
+        """The threads that wait for an answer."""
         self._last_peer: socket.socket | None = None
         self._successor: Succession | None = None
         """The engine in this very process, once it has become the host."""
@@ -90,6 +94,21 @@ class Guest(Queries):
 
         Without `wait` an answer is taken for given; if it does not reach this host, it goes to the next.
         """
+        # Whoever reads for others may find that one of them is gone, and gives back what was for it.
+        return self._asked_once(self._submit, command, inbox, wait) if wait else self._submit(command, inbox, wait)
+
+    def _asked_once(self, ask: Callable[..., Any], *given: Any) -> Any:
+        """What interrupts a thread that waits for an answer, or reads the others', cannot wait for one itself."""
+        caller = threading.get_ident()
+        if caller in self._waiting:
+            raise CalledFromInside
+        try:
+            self._waiting.add(caller)
+            return ask(*given)
+        finally:
+            self._waiting.discard(caller)
+
+    def _submit(self, command: Command, inbox: Inbox | None, wait: bool) -> Pending:
         request = self._publish_alone(command) if type(command) is Publish else None
         if request is None:
             request = self._request_for(command, inbox, wait)
@@ -151,6 +170,9 @@ class Guest(Queries):
         return request
 
     def ask(self, question: str, *values: Any) -> Any:
+        return self._asked_once(self._ask, question, *values)
+
+    def _ask(self, question: str, *values: Any) -> Any:
         number = self.line.new_number()
         kind = frames.QUESTIONS[question][1]
         asked = frames.frame(frames.ASK, frames.Asked(number, question, frames.raw(values)))
@@ -186,8 +208,8 @@ class Guest(Queries):
 
     def not_responding(self) -> HostNotResponding:
         return HostNotResponding(
-            f"{self._way.describe(self.pid)} has not answered for {self._patience:.0f} seconds. What was asked may or "
-            "may not have been done"
+            f"{self._transport.describe(self.pid)} has not answered for {self._patience:.0f} seconds. What was "
+            "asked may or may not have been done"
         )
 
     # What callers do beside commands
@@ -231,7 +253,7 @@ class Guest(Queries):
             self.submit(Settle(dispatch.queue, dispatch.lease, release), wait=False)
 
     def track(self, lease: int, events: int) -> Callable[[int], None]:
-        mark = self._way.begin(lease, events)
+        mark = self._transport.begin(lease, events)
         if mark is not None:
             return mark
 
@@ -288,7 +310,7 @@ class Guest(Queries):
 
     def reader(self) -> EventLog:
         self.flush()
-        return self._way.reader(self)
+        return self._transport.reader(self)
 
     def clock(self) -> int:
         """The host's time, as far as it is known here."""
@@ -299,8 +321,8 @@ class Guest(Queries):
     def connect(self) -> None:
         """Come to the host that there is now; raises `OSError` where there is none, and Remuda's errors where it does
         not take us."""
-        self._last_peer = self._way.connect()
-        link = join(self._last_peer, self._way.hello(self.token, self.epoch), self._patience)
+        self._last_peer = self._transport.connect()
+        link = join(self._last_peer, self._transport.hello(self.token, self.epoch), self._patience)
         self.welcome, self.pid, self.epoch = link.welcome, link.welcome.pid, link.welcome.epoch
         self._clock_offset = link.clock_offset
         self._unattended = self._unattended or isinstance(link.peer, TlsSocket)

@@ -12,12 +12,15 @@ import msgspec
 from remuda.broker.shared import frames
 from remuda.broker.shared.frames import Carried, Claim
 from remuda.model.commands import Pull, SetCredit, Settle, Subscribe, Unsubscribe
+from remuda.model.settlement import Outcome
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.inbox import Inbox
     from remuda.core.effects import Dispatch
 
 _HELD: Final = 20_000
+_BACK: Final = frozenset({Outcome.NACK, Outcome.RETRY, Outcome.RELEASE})
+"""Answers after which a message may be back in its queue."""
 
 
 class Held:
@@ -43,19 +46,22 @@ class Holdings:
         self.pulls: dict[int, tuple[Pull, Inbox, float]] = {}
         """Pull requests that found nothing and wait, with the time until which they do."""
         self.held: dict[int, Held] = {}
+        self._many = _HELD
+        """How many of them there may be before those are let go whose time is up."""
         self.watched: dict[int, tuple[Future[None], int, int]] = {}
         """Batches whose fate is awaited, by request: first offset and count."""
-        self.gone: set[int] = set()
-        """Deliveries that were over when a new host was asked."""
+        self.gone: dict[int, int] = {}
+        """Deliveries that were over when a new host was asked, and how many messages of each were back in the queue."""
 
     # Deliveries
 
     def hold(self, found: Carried, *, pulled: bool) -> None:
         if found.lease is not None:
             self.held[found.lease] = Held(found, pulled)
-            if len(self.held) > _HELD:
+            if len(self.held) > self._many:
                 now = self._clock()
                 self.held = {lease: held for lease, held in self.held.items() if held.deadline > now}
+                self._many = max(_HELD, 2 * len(self.held))
 
     def expected(self, command: Settle) -> int:
         """How many messages an answer should settle."""
@@ -80,10 +86,21 @@ class Holdings:
         now = self._clock()
         for claim, count in zip(claims, counts, strict=True):
             held = self.held.get(claim.lease)
-            if not count and held is not None:
+            if count <= 0 and held is not None:
                 if held.deadline > now:
-                    self.gone.add(claim.lease)
+                    self.gone[claim.lease] = -count
                 self.held.pop(claim.lease, None)
+
+    def settled_before(self, command: Settle, expected: int) -> int:
+        """How many messages an answer had settled that is said again and settles none: the host before may have kept
+        it, and only what it said of that was lost."""
+        back = self.gone.get(command.lease)
+        if back is None:
+            return 0
+        if not back or command.settlement.outcome in _BACK:
+            return expected
+        # Those that are back will be delivered again, whoever is told otherwise.
+        return max(expected - back, 0) if command.runs is None else 0
 
     # Subscriptions and pulls
 

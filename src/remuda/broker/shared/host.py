@@ -228,7 +228,7 @@ class Host:
                 except (BlockingIOError, InterruptedError):
                     return
                 except OSError as error:
-                    _log.error("a connection could not be accepted, and none is for a second: %s", error)
+                    _log.error("a connection could not be accepted; no more are for a second: %s", error)
                     self._readiness.unregister(listener.socket)
                     self._deaf.append(listener)
                     return
@@ -308,7 +308,7 @@ class Host:
 
     def _greet(self, connection: Connection, kind: int, payload: bytes) -> None:
         if kind != frames.HELLO:
-            raise WireError("the first frame is no hello; is this another program's port?")
+            raise WireError("the first frame is not a hello; is this another program's port?")
         hello: Hello = frames.decode(Hello, payload)
         try:
             if hello.version != frames.VERSION:
@@ -326,7 +326,7 @@ class Host:
             return
         session = self._sessions.get(hello.token)
         if session is not None and hello.grants != (session.permissions and session.permissions.grants):
-            raise WireError("a guest comes back with other permissions than it had; open the broker anew")
+            raise WireError("a guest reconnected with different permissions; open the broker again")
         if session is None:
             session = self._sessions[hello.token] = Session(self._runtime, hello.token, self._wake_session)
             session.permissions = None if hello.grants is None else Permissions(hello.grants)
@@ -367,12 +367,9 @@ class Host:
             if connection.closed:
                 continue
             session = connection.session
-            if dirty and session in dirty and session is not None and not connection.closing:
-                while session.outgoing(connection.send):
-                    self._guarded(connection, Connection.flush)
-                    if connection.unsent or connection.closed:
-                        break
-            if connection.unsent:
+            if dirty and session in dirty and not connection.closing:
+                self._guarded(connection, _send_outgoing)
+            if connection.unsent and not connection.closed:
                 try:
                     connection.flush()
                 except Exception as error:
@@ -429,7 +426,7 @@ class Host:
             try:
                 again = listener.again()
             except (OSError, StorageError) as error:
-                _log.error("the socket in the directory is gone, and other processes do not find this one: %s", error)
+                _log.error("the socket in the directory is gone, and other processes cannot find this one: %s", error)
                 continue
             if again is not None:
                 _log.warning("the socket in the directory was removed, and is there again")
@@ -472,6 +469,8 @@ class Host:
         gate = gate or session.gate or (session.connection.gate if session.connection is not None else None)
         self._sessions.pop(session.token, None)
         self._absent.discard(session)
+        if not self._claiming:
+            self._requests.attached.discard(session.token)
         session.end(None if gate is None else gate.marks(session.token))
 
     def _shut(self) -> None:
@@ -503,6 +502,15 @@ class Host:
         self._readiness.close()
         self._wake_from.close()
         self._wake_to.close()
+
+
+def _send_outgoing(connection: Connection) -> None:
+    """Send what waits for a guest, as long as it takes it."""
+    session = connection.session
+    while session is not None and session.outgoing(connection.send):
+        connection.flush()
+        if connection.unsent:
+            return
 
 
 def known_options(options: Any) -> dict[str, Any]:

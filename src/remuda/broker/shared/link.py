@@ -1,4 +1,4 @@
-"""How a guest comes to its host: the way there, and the first words."""
+"""How a guest connects to its host: the transport, and the handshake."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _READ: Final = 1 << 16
 
 
-class Way(Protocol):
-    """How a guest comes to its host."""
+class Transport(Protocol):
+    """How a guest connects to its host."""
 
     def connect(self) -> socket.socket:
         """A connection; raises `OSError` while nobody listens."""
@@ -80,7 +80,7 @@ def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
     if kind == frames.FAILED:
         raise frames.raised(frames.decode(tuple[int, frames.Error], payload)[1])
     if kind == frames.MOVING:
-        raise ConnectionResetError("the host is going")
+        raise ConnectionResetError("the host is shutting down")
     if kind != frames.WELCOME:
         raise WireError("the host did not say hello; is this another program's port?")
     welcome: Welcome = frames.decode(Welcome, payload)

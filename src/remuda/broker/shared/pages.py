@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from remuda.broker.shared.frames import Pages
 from remuda.log import codec
-from remuda.log.eventlog import Ends, Wanted
-from remuda.model.records import Appended, Event, Events
+from remuda.log.eventlog import Ends, Wanted, follow
+from remuda.model.records import Appended, Event, Events, QueueChange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOG_QUESTIONS: Final = frozenset(
     {
         "log_ends", "log_offset_at", "log_position_at", "log_offset_of", "log_events_of", "log_messages",
-        "log_events",
+        "log_events", "log_changes",
     }
 )  # fmt: skip
 _PAGE: Final = 1 << 20
@@ -98,6 +98,10 @@ class RemoteLog:
         found: list[tuple[int, Event]] = self._guest.ask("log_events_of", offset)
         return found
 
+    def changes(self, queue: str | None = None) -> list[QueueChange]:
+        found: list[QueueChange] = self._guest.ask("log_changes", queue)
+        return found
+
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
         for record in self._read("log_messages", codec.MESSAGES, start, stop, self._gaps):
             assert isinstance(record, Appended)
@@ -129,24 +133,12 @@ class RemoteLog:
     def follow_messages(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Appended]:
-        stop = stop or threading.Event()
-        while True:
-            for record in self.messages(start):
-                yield record
-                start = record.first + len(record)
-            if stop.wait(poll):
-                return
+        return follow(self.messages, start, poll, stop)
 
     def follow_events(
         self, start: int = 0, *, poll: float = 0.1, stop: threading.Event | None = None
     ) -> Iterator[Events]:
-        stop = stop or threading.Event()
-        while True:
-            for record in self.events(start):
-                yield record
-                start = record.first + len(record)
-            if stop.wait(poll):
-                return
+        return follow(self.events, start, poll, stop)
 
     def _read(self, question: str, kind: int, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Any]:
         while True:

@@ -93,7 +93,7 @@ class Permissions:
     def _refusal(self, what: str) -> NotAllowed:
         return NotAllowed(
             f"{what} is refused for user {self.grants.user!r}; nothing was changed. "
-            "Have it granted in the server's file of users"
+            "Have it granted in the server's users file"
         )
 
     # Commands

@@ -36,13 +36,21 @@ class Presence:
         with contextlib.suppress(FileExistsError):
             self._folder.mkdir(mode=0o770 if self._group else 0o700)
         with unforked:
-            handle = os.open(self._path, _FLAGS, 0o660 if self._group else 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BaseException:
+            while not self._lock():
+                pass  # whoever looked before it was locked took it for one that was left here, and removed it
+
+    def _lock(self) -> bool:
+        """Whether the file that is locked is the one in the folder."""
+        handle = os.open(self._path, _FLAGS, 0o660 if self._group else 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # others hold it for no longer than it takes to look
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(self._path)):
+                    self._handle = handle
+        finally:
+            if self._handle is None:
                 os.close(handle)
-                raise
-            self._handle = handle
+        return self._handle is not None
 
     def marks(self) -> AttemptMarks:
         """Where this process marks what it begins with."""

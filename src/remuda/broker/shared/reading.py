@@ -327,4 +327,4 @@ def _hang_up(peer: socket.socket) -> None:
 
 
 def _complain(error: Exception) -> None:
-    _log.error("what the host says cannot be understood, and the connection is made anew: %s", error)
+    _log.error("what the host says cannot be understood, and the connection is reopened: %s", error)

@@ -30,8 +30,8 @@ _LONGEST_TIMEOUT: Final = 3600
 _OPTIONS: Final = frozenset({"tls", "ca", "cert", "key", "verify", "timeout"})
 
 
-class RemoteWay:
-    """How a guest comes to a server."""
+class TcpTransport:
+    """Connects a guest to a server over TCP."""
 
     def __init__(self, url: Url) -> None:
         options = dict(url.options)
@@ -91,18 +91,18 @@ class RemoteServer(Role):
     def __init__(self, url: Url, patience: float = PATIENCE) -> None:
         self._url = url
         self._patience = patience
-        self._way = RemoteWay(url)
+        self._transport = TcpTransport(url)
         self.closed = False
         self._open()
 
     def _open(self) -> None:
         closed_after_fork(self)
         self._stop = threading.Event()
-        guest = self.guest = Guest(self._way, patience=self._patience)
+        guest = self.guest = Guest(self._transport, patience=self._patience)
         try:
             guest.connect()
         except OSError as error:
-            closed = isinstance(error, ConnectionResetError) and not self._way.encrypts
+            closed = isinstance(error, ConnectionResetError) and not self._transport.encrypts
             hint = "; if the server wants TLS, add tls=true" if closed else ""
             raise HostNotResponding(f"nobody answers at {self._url}: {error}{hint}. Nothing was changed") from error
         self._use(guest)
@@ -127,14 +127,14 @@ class RemoteServer(Role):
                     break
                 except OSError as error:
                     if pause == _FIRST_PAUSE:
-                        _log.warning("the connection to %s is lost, and is made anew: %s", self._url, error)
+                        _log.warning("the connection to %s was lost and is being reopened: %s", self._url, error)
                 except NotAllowed as error:
-                    _log.error("%s does not let this process in any more: %s", self._url, error)
+                    _log.error("%s no longer admits this process: %s", self._url, error)
                     guest.closed = self.closed = True
                     guest.end(error)
                     return
                 except RemudaError as error:
-                    _log.error("%s does not take this process: %s", self._url, error)
+                    _log.error("%s refuses this process: %s", self._url, error)
                 self._stop.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -186,8 +186,7 @@ class RequestHandler:
 
     def _settle(self, connection: Connection, session: Session, said: frames.Commanded, command: Settle) -> None:
         pending = self._runtime.submit(command, wait=said.waits)
-        if command.runs is None:
-            session.settled(command.lease)
+        session.settled(command, pending.result)
         if pending.ticket or said.waits:
             self._keep(connection, said.request, pending)
         else:
@@ -260,8 +259,9 @@ class RequestHandler:
                 continue
             command = Reclaim(claim.queue, claim.lease, claim.consumer, claim.runs, claim.pulled)
             found.append(self._runtime.submit(command).result)
-            held = Dispatch(claim.queue, claim.consumer, 0, claim.lease, claim.runs, [], 0)
-            session.hold(held, pulled=claim.pulled)
+            if found[-1] > 0:
+                held = Dispatch(claim.queue, claim.consumer, 0, claim.lease, claim.runs, [], 0)
+                session.hold(held, pulled=claim.pulled)
         connection.send(frames.frame(frames.RESULT, (request, found)))
         self.attached.add(session.token)
 
@@ -276,16 +276,16 @@ class RequestHandler:
                 self._runtime.wait(ticket)
             except Exception as error:
                 failure = error
-        if self._deferred:
-            reached = self._runtime.reached
-            while self._deferred and self._deferred[0].ticket <= reached:
-                answers.append(self._deferred.popleft())
+        reached = self._runtime.reached
+        while self._deferred and self._deferred[0].ticket <= reached:
+            answers.append(self._deferred.popleft())
         for answer in answers:
-            if failure is None and type(answer.said) is bytes:
+            failed = failure if answer.ticket > reached else None
+            if failed is None and type(answer.said) is bytes:
                 if not answer.connection.closed:
                     answer.connection.send(answer.said)
             else:
-                self._reply(answer, failure)
+                self._reply(answer, failed)
 
     def _reply(self, answer: _Answer, failure: BaseException | None) -> None:
         if answer.connection.closed:

@@ -11,8 +11,9 @@ import msgspec
 
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.shared import frames
+from remuda.broker.shared.holdings import Held
 from remuda.core.effects import Dispatch
-from remuda.model.commands import Abandon, Pull, Subscribe, Unsubscribe
+from remuda.model.commands import Abandon, Pull, Settle, Subscribe, Unsubscribe
 from remuda.model.errors import RemudaError
 from remuda.model.notices import Notice
 
@@ -54,7 +55,7 @@ class Session:
         self.pid = 0
         self.local = True
         self.moving = False
-        """Whether the host is going: what ends here goes on with the next one."""
+        """Whether the host is shutting down: what ends here goes on with the next one."""
         self.until: float | None = None
         """Without a connection: when it counts as gone."""
         self.gate: Gate | None = None
@@ -71,8 +72,10 @@ class Session:
         self._returning: set[tuple[str, str]] = set()
         self._pulls: dict[int, str] = {}
         """Pull requests that wait, by the guest's tag, with their queue."""
-        self._leases: dict[int, tuple[Dispatch, bool]] = {}
-        """Deliveries in the guest's hands, and whether it asked for them."""
+        self._held: dict[int, Held] = {}
+        """Deliveries in the guest's hands, by lease."""
+        self._many = _LEASES
+        """How many of them there may be before those are looked for that are over."""
         self._begun: dict[int, list[tuple[int, int]]] = {}
         self._due: deque[tuple[SessionInbox, Dispatch]] = deque()
         self._told: deque[bytes] = deque()
@@ -107,10 +110,8 @@ class Session:
     def unsubscribed(self, command: Unsubscribe) -> None:
         place = (command.queue, command.consumer)
         if command.keep:
-            self._leases = {
-                lease: (held, pulled or (held.queue, held.consumer) == place)
-                for lease, (held, pulled) in self._leases.items()
-            }
+            for held in self._held.values():
+                held.pulled |= (held.queue, held.consumer) == place
         tag = self._subscriptions.pop(place, None)
         if tag is not None:
             self.forget(tag)
@@ -144,23 +145,38 @@ class Session:
         """A delivery is on its way to the guest."""
         if dispatch.lease is None:
             return
-        self._leases[dispatch.lease] = (dispatch, pulled)
-        if len(self._leases) > _LEASES:
-            with self._runtime.lock:
-                queues = self._runtime.engine.core.queues
-                self._leases = {
-                    lease: held
-                    for lease, held in self._leases.items()
-                    if held[0].queue in queues and lease in queues[held[0].queue].leases
-                }
+        self._held[dispatch.lease] = Held(dispatch, pulled)
+        if len(self._held) > self._many:
+            self._forget_over()
 
-    def settled(self, lease: int) -> None:
-        self._leases.pop(lease, None)
+    def settled(self, command: Settle, count: int) -> None:
+        """The guest has answered for so many messages."""
+        held = self._held.get(command.lease)
+        if held is not None:
+            held.left -= count
+            if command.runs is None or held.left <= 0:
+                self._forget(command.lease)
+
+    def _forget_over(self) -> None:
+        """Deliveries come to their end without an answer, too."""
+        with self._runtime.lock:
+            queues = self._runtime.engine.core.queues
+            over = [
+                lease
+                for lease, held in self._held.items()
+                if held.queue not in queues or lease not in queues[held.queue].leases
+            ]
+        for lease in over:
+            self._forget(lease)
+        self._many = max(_LEASES, 2 * len(self._held))
+
+    def _forget(self, lease: int) -> None:
+        self._held.pop(lease, None)
         self._begun.pop(lease, None)
 
     def begun(self, lease: int, offset: int) -> None:
         """The guest begins with a message: told by those who cannot mark it in a file."""
-        if lease in self._leases:
+        if lease in self._held:
             self._begun.setdefault(lease, []).append((offset, 1))
 
     def hear(self, wanted: bool) -> None:
@@ -188,18 +204,19 @@ class Session:
         with contextlib.suppress(RemudaError):
             for tag, queue in list(self._pulls.items()):
                 self.cancel_pull(queue, tag)
-            for lease, (held, pulled) in self._leases.items():
+            for lease, held in self._held.items():
                 known = self._begun.get(lease)
                 if marks is not None and known is None:
                     runs = [marks.runs(lease, first, count) for first, count in held.runs]
                     if all(run is not None for run in runs):
                         known = [part for run in runs for part in run or ()]
-                if pulled:
-                    last = runtime.submit(Abandon(held.queue, lease, held.consumer, known)).ticket or last
+                if held.pulled:
+                    gone = Abandon(held.queue, lease, held.consumer, known)
+                    last = runtime.submit_sometime(gone).ticket or last
                 elif known is not None:
                     begun[lease] = known
             for queue, consumer in list(self._subscriptions):
-                last = runtime.submit(Unsubscribe(queue, consumer, begun)).ticket or last
+                last = runtime.submit_sometime(Unsubscribe(queue, consumer, begun)).ticket or last
             for tag in list(self._inboxes):
                 self.forget(tag)
             runtime.wait(last)
@@ -259,11 +276,20 @@ class Session:
         try:
             dispatch, messages = self._runtime.load(dispatch)
         except RemudaError as error:
+            if not pulled:
+                self._end_subscription(dispatch.queue, dispatch.consumer)
             return frames.frame(frames.CLOSED, (inbox.tag, frames.error_of(error)))
         self.hold(dispatch, pulled=pulled)
         return frames.frame(
             frames.DELIVERY, (inbox.tag, frames.delivered(dispatch, messages, self.must_check(dispatch)))
         )
+
+    def _end_subscription(self, queue: str, consumer: str) -> None:
+        """The guest is told that it has this one no longer. What is in its hands stays there."""
+        over = Unsubscribe(queue, consumer, keep=True)
+        with contextlib.suppress(RemudaError):
+            self._runtime.submit_sometime(over)
+        self.unsubscribed(over)
 
     def must_check(self, dispatch: Dispatch) -> bool:
         """Whether what is delivered may be over before the guest gets to it."""

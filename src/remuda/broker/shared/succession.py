@@ -36,8 +36,8 @@ class Succession:
         runtime, holdings = self.runtime, self._holdings
         for lease, held in holdings.held.items():
             count = runtime.submit(Reclaim(held.queue, lease, held.consumer, held.runs, held.pulled)).result
-            if not count and held.deadline > runtime.clock():
-                holdings.gone.add(lease)
+            if count <= 0 and held.deadline > runtime.clock():
+                holdings.gone[lease] = -count
         for command, inbox in list(holdings.subscriptions.values()):
             try:
                 runtime.wait(runtime.submit(command, inbox).ticket)
@@ -86,8 +86,8 @@ class Succession:
             return
         for request, result, carried_out in done:
             command = request.command
-            if type(command) is Settle and not result and request.again and command.lease in self._holdings.gone:
-                result = request.expected
+            if type(command) is Settle and not result and request.again:
+                result = self._holdings.settled_before(command, request.expected)
             if carried_out is not None:
                 request.pending.held, request.pending.confirmed = carried_out.held, carried_out.confirmed
             request.resolve(result)
