@@ -178,3 +178,8 @@ def many_fragile(fragile: list[Fragile]) -> None:
 
 def many(jobs: list[dict[str, str]]) -> list[str]:
     return [write(job) for job in jobs]
+
+
+def linger(path: str) -> None:
+    note(path, "ran")
+    time.sleep(3.0)

@@ -444,7 +444,7 @@ class TestStopping:
         bus.publish("x")
         bus.close()
         assert bus.health() == {"live": False, "ready": False}
-        assert bus._broker is None
+        assert bus._lazy.broker is None
 
     @pytest.mark.parametrize("kind", ["threads", "asyncio"])
     def test_generator_exit_is_a_failure_like_others(self, bus: Bus, kind: str) -> None:

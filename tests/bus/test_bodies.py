@@ -7,7 +7,7 @@ import enum
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pydantic
@@ -144,6 +144,42 @@ def test_a_handler_gets_its_annotated_type() -> None:
     assert seen == [MODEL, ["id", "prices", "when"], dict]
 
 
+Count = Annotated[int, msgspec.Meta(gt=5)]
+
+
+@pytest.mark.parametrize("wanted", [Count, list[Count], Annotated[list[int], msgspec.Meta(max_length=0)]], ids=str)
+def test_a_constraint_of_the_annotation_holds(wanted: Any) -> None:
+    """M1, B13: `Annotated[int, msgspec.Meta(gt=5)]` is not just any int."""
+    bus, got = Bus("memory://"), []
+
+    def handle(body: Any) -> None:
+        got.append(body)
+
+    handle.__annotations__["body"] = wanted
+    bus.subscribe("count", queue="count")(handle)
+    with bus.testing() as test:
+        id = test.publish("count", 3 if wanted is Count else [3])
+        test.run()
+        assert test.message(id).queues[0].state == "I"
+        assert got == []
+
+
+def test_what_an_annotation_only_remarks_changes_nothing() -> None:
+    """M1."""
+    bus, got = Bus("memory://"), []
+
+    @bus.subscribe("remarked", queue="remarked")
+    def handle(
+        body: Annotated[Model, msgspec.Meta(description="of a model")], message: Annotated[Message, "the whole"]
+    ) -> None:
+        got.append((body.id, message.name))
+
+    with bus.testing() as test:
+        test.publish("remarked", Model(id=uuid.UUID(int=7), when=datetime(2026, 1, 1, tzinfo=UTC)))
+        test.run()
+        assert got == [(uuid.UUID(int=7), "remarked")]
+
+
 @pytest.mark.parametrize(
     ("body", "mime_type", "wanted", "value"),
     [
@@ -157,6 +193,9 @@ def test_a_handler_gets_its_annotated_type() -> None:
         (b'"quoted"', "application/json", str, "quoted"),
         (b"5", "application/octet-stream", int, 5),
         (b"\x05", "application/x-msgpack", int, 5),
+        (b"text", "text/plain", Annotated[str, msgspec.Meta(min_length=4)], "text"),
+        (b"\x00", "application/octet-stream", Annotated[bytes, msgspec.Meta(max_length=1)], b"\x00"),
+        (b"\xa1a", "application/x-msgpack", Annotated[str, msgspec.Meta(max_length=1)], "a"),
         (b"5", "APPLICATION/JSON", int, 5),
         (b"5", "", int, 5),
     ],
@@ -169,6 +208,8 @@ def test_the_mime_type_says_what_the_bytes_are(body: bytes, mime_type: str, want
 @pytest.mark.parametrize(
     ("body", "mime_type", "wanted"),
     [
+        (b"tex", "text/plain", Annotated[str, msgspec.Meta(min_length=4)]),
+        (b"\x00\x00", "application/octet-stream", Annotated[bytes, msgspec.Meta(max_length=1)]),
         (b"{", "application/json", Any),
         (b'"x"', "application/json", int),
         (b"\xff", "text/plain", str),

@@ -47,7 +47,7 @@ class TestStatus:
     def test_takes_texts_only(self, bus: Bus, wrong: Any) -> None:
         """B20"""
         for verb in (bus.status, bus.cancel, bus.result):
-            with pytest.raises(ValueError, match="id must be a text"):
+            with pytest.raises(ValueError, match="id must be a string"):
                 verb(wrong)
 
 

@@ -97,6 +97,28 @@ def test_keep_result_is_true_or_false() -> None:
         bus.publish("a", 1, keep_result="yes")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("headers", [0, "", [], "a=b"])
+def test_headers_are_a_mapping(headers: Any) -> None:
+    """M2: also where nothing is in them."""
+    with Bus() as bus, pytest.raises(InvalidMessage, match="headers"):
+        bus.publish("a", 1, headers=headers)
+
+
+def test_operators_arguments_are_refused_by_name() -> None:
+    """B15: `waiting="no"` sends back what shall stay, and a filter with a typing error selects everything."""
+    with Bus().testing() as test:
+        bus: Any = test.bus
+        bus.broker.create_queue("q")
+        with pytest.raises(InvalidOption, match="waiting must be true or false, not 'no'"):
+            bus.reprocess("q", waiting="no")
+        for verb in (bus.reprocess, bus.forget, bus.clear):
+            with pytest.raises(InvalidOption, match="who must be a string, not 0"):
+                verb("q", who=0)
+        for verb in (bus.reprocess, bus.forget, bus.dead_letters):
+            with pytest.raises(TypeError, match="no filter is called reasn; there are reason, since, until, states"):
+                verb("q", reasn="no stock")
+
+
 @pytest.mark.parametrize("bodies", ["abc", b"abc", {"id": 1}, 5, None])
 def test_one_body_in_place_of_many_is_refused(bodies: Any) -> None:
     """B1: a text is not published letter by letter."""
@@ -136,7 +158,7 @@ def test_messages_made_by_hand_come_one_by_one_or_together() -> None:
         ({"middleware": 5}, "middleware must be a list"),
         ({"middleware": [5]}, "5 in middleware has no before_publish"),
         ({"middleware": [Middleware]}, r"write Middleware\(…\), not the class"),
-        ({"user": 5}, "user must be a text"),
+        ({"user": 5}, "user must be a string"),
         ({"on_threshold": 5}, "on_threshold must be a function"),
         ({"clock": 5}, "clock must be a function"),
         ({"setings": {}}, "unknown broker option 'setings'"),

@@ -44,7 +44,7 @@ def test_the_message_goes_on_with_a_fresh_schedule(bus: Bus) -> None:
 
     @bus.subscribe("unused", queue="by-hand", retry=["1m", "1h"])
     def again(body: int, attempt: Attempt) -> None:
-        seen.append((int(attempt), bus._clock()))
+        seen.append((int(attempt), bus.now()))
         if attempt < 3:
             raise ValueError("not yet")
 
@@ -142,6 +142,19 @@ def test_a_cycle_is_refused_at_start(links: dict[str, str], circle: str) -> None
     with pytest.raises(InvalidOption) as refused:
         bus.publish("x")
     assert circle.split(" → ")[0] in str(refused.value)
+
+
+@pytest.mark.parametrize("prefix", [None, "staging."])
+def test_a_cycle_through_a_queue_of_another_process_is_refused_at_start(prefix: str | None) -> None:
+    """B7: processes that share their settings each see half of it, and messages would go round for ever."""
+    bus = Bus(settings={"message.failover.a": "b", "message.failover.b": "a"}, prefix=prefix)
+    bus.subscribe("x", queue="a")(fail)
+    with pytest.raises(InvalidOption, match="circle"):
+        bus.start()
+    ends = Bus(settings={"message.failover.a": "b", "message.failover.b": "c"}, prefix=prefix)
+    ends.subscribe("x", queue="a")(fail)
+    ends.start()
+    ends.close()
 
 
 def test_to_a_queue_that_cannot_be_pulled_is_refused_at_start(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class TestSend:
 
         assert bus.send("sum", [1, 2, 3]) == [6, 3]
         assert threads == [threading.get_ident()]
-        assert bus._broker is None, "nothing needs to be opened for it"
+        assert bus._lazy.broker is None, "nothing needs to be opened for it"
 
     def test_raises_the_handlers_error_in_the_callers_hands(self, bus: Bus) -> None:
         """B1"""

@@ -23,7 +23,7 @@ def failing(bus: Bus, **options: Any) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
 
     def fail(body: Any, attempt: Attempt) -> None:
-        calls.append((int(attempt), bus._clock()))
+        calls.append((int(attempt), bus.now()))
         raise ValueError("no")
 
     bus.subscribe("x", queue="q", **options)(fail)

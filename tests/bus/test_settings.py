@@ -134,6 +134,12 @@ def test_the_file_of_the_working_directory_is_found(tmp_path: Path, monkeypatch:
     assert Bus().settings.get("message.threads").value == 6
 
 
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    """B3: editors of Windows write one."""
+    (tmp_path / "remuda.toml").write_text("[message.retry]\nmax = 9\n", "utf-8-sig")
+    assert Settings.load(file=tmp_path / "remuda.toml").get("message.retry.max").value == 9
+
+
 @pytest.mark.parametrize("queue", ["Orders.ship", "ORDERS_SHIP"])
 def test_environment_names_a_queue_as_it_is_or_as_a_shell_can(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """B3"""
@@ -152,6 +158,7 @@ def test_environment_names_a_queue_as_it_is_or_as_a_shell_can(queue: str, monkey
         ("message.retry.max", 1.5),
         ("message.retry.max", True),
         ("message.retry.max", None),
+        ("message.retry.max", 1 << 62),
         ("message.retry.intervals", ""),
         ("message.retry.intervals", "1,soon"),
         ("message.retry.intervals", -1),
@@ -159,6 +166,7 @@ def test_environment_names_a_queue_as_it_is_or_as_a_shell_can(queue: str, monkey
         ("message.retry.check.interval", "x"),
         ("message.queue.size", -5),
         ("message.threads", 0),
+        ("message.threads", 10_001),
         ("message.threads.q", "two"),
         ("message.timeout", 0),
         ("message.timeout", float("nan")),

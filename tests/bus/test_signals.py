@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import remuda
 
 APP = """
@@ -41,6 +43,34 @@ def test_is_never_lost(tmp_path: Path) -> None:
         assert "stopped in order" in out or child.returncode == -signal.SIGTERM
 
 
+UNNOTICED = """
+import asyncio, signal, threading, time
+from remuda import Bus
+bus = Bus()
+bus.subscribe("x")(lambda body: None)
+
+def signal_myself() -> None:
+    while not bus.running:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # which wakes no other thread
+
+threading.Thread(target=signal_myself).start()
+{run}
+print("stopped in order")
+bus.close()
+"""
+
+
+@pytest.mark.parametrize("run", ["bus.run()", "asyncio.run(bus.run_async())"])
+def test_is_heard_by_a_main_thread_that_it_does_not_wake(run: str) -> None:
+    """B16: as when it comes in the moment before that thread sleeps."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(remuda.__file__).parent.parent)}
+    script = UNNOTICED.replace("{run}", run)
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "stopped in order\n"
+
+
 def test_the_handler_takes_no_lock() -> None:
     """B16: it may come while this thread holds any of them."""
     from remuda import Bus
@@ -50,7 +80,7 @@ def test_the_handler_takes_no_lock() -> None:
     stopping = StopOnSignal(bus, "1s", ())
     with stopping:
         runner = bus.start()
-        with bus._opening:
+        with bus._lazy.guard:
             stopping._receive(15, None)
         deadline = time.monotonic() + 60
         while not runner.asked_to_stop and time.monotonic() < deadline:

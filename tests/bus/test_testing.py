@@ -60,7 +60,7 @@ def test_what_falls_due_on_the_way_happens_at_its_time() -> None:
 
     @bus.subscribe("tick")
     def tick(body: Any) -> None:
-        times.append(bus._clock())
+        times.append(bus.now())
         bus.publish("tick", delay="10m")
 
     with bus.testing() as test:

@@ -13,10 +13,11 @@ import aiosqlite
 import asyncpg
 import psycopg
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from remuda import Bus
 from remuda.model.errors import RemudaError
 from tests.outbox.kit import App, app
 
@@ -241,3 +242,59 @@ def test_django(url: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("made_by", ["engine", "connection"])
+def test_a_connection_of_sqlalchemy_that_commits_by_itself_is_refused(url: str, made_by: str) -> None:
+    """O1: SQLAlchemy's transaction is none for the database if the isolation level is AUTOCOMMIT."""
+    with app(url) as made:
+        engine = create_engine(alchemy_url(url, "psycopg") if "postgres" in url else url)
+        alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+        with alone.connect() if made_by == "engine" else engine.connect() as connection:
+            if made_by == "connection":
+                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+            with pytest.raises(RemudaError, match="AUTOCOMMIT"):
+                made.bus.publish("order", 1, transaction=connection)
+        with Session(alone) as session, pytest.raises(RemudaError, match="AUTOCOMMIT"):
+            made.bus.publish("order", 2, transaction=session)
+        with engine.begin() as connection:
+            made.bus.publish("order", 3, transaction=connection)
+        engine.dispose()
+        assert made.run() == [3]
+
+
+def test_a_transaction_that_sqlalchemy_begins_by_an_event_counts(tmp_path: Path) -> None:
+    """O1: for savepoints in SQLite, its driver is told to begin nothing, and an event sends the BEGIN."""
+    with app(f"sqlite:///{tmp_path}/app.db") as made:
+        engine = create_engine(f"sqlite:///{tmp_path}/app.db")
+        event.listen(engine, "connect", lambda raw, _: setattr(raw, "isolation_level", None))
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        with engine.connect() as connection:
+            made.bus.publish("order", 1, transaction=connection)
+            connection.rollback()
+            made.bus.publish("order", 2, transaction=connection)
+            connection.commit()
+        engine.dispose()
+        assert made.run() == [2]
+
+
+@pytest.mark.parametrize("driver", ["aiosqlite", "psycopg", "asyncpg"])
+def test_an_async_connection_of_sqlalchemy_that_commits_by_itself_is_refused(
+    driver: str, tmp_path: Path, postgres_url: str
+) -> None:
+    """O1."""
+    url = f"sqlite:///{tmp_path}/app.db" if driver == "aiosqlite" else postgres_url
+
+    async def publish(bus: Bus) -> None:
+        engine = create_async_engine(alchemy_url(url, driver), isolation_level="AUTOCOMMIT")
+        async with engine.connect() as connection:
+            with pytest.raises(RemudaError, match="AUTOCOMMIT"):
+                await bus.publish_async("order", 1, transaction=connection)
+        async with AsyncSession(engine) as session:
+            with pytest.raises(RemudaError, match="AUTOCOMMIT"):
+                await bus.publish_async("order", 2, transaction=session)
+        await engine.dispose()
+
+    with app(url) as made:
+        asyncio.run(publish(made.bus))
+        assert made.run() == []

@@ -211,7 +211,7 @@ class Stubborn:
 
     def __init__(self, bus: Bus) -> None:
         self._broker = bus.broker
-        bus._broker = self
+        bus._lazy.broker = self
         self.failing: Exception | None = None
         self.calls = 0
 

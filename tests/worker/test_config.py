@@ -43,7 +43,7 @@ def test_prefetch(threads: int, buffer: int, prefetch: int) -> None:
     ("values", "said"),
     [
         ({"input_queue": ""}, "input_queue must be set"),
-        ({"input_queue": 5}, "input_queue must be a text, not 5"),
+        ({"input_queue": 5}, "input_queue must be a string, not 5"),
         ({"input_queue": "x" * 256}, "input_queue must have at most 255 bytes"),
         ({"prefetch_buffer": -1}, "prefetch_buffer must be from 0 to 100000, not -1"),
         ({"prefetch_buffer": 100_001}, "prefetch_buffer must be from 0 to 100000"),
@@ -55,7 +55,7 @@ def test_prefetch(threads: int, buffer: int, prefetch: int) -> None:
         ({"threads": 0}, "threads must be from 1"),
         ({"queue_type": "stream"}, "queue_type must be quorum or classic, not 'stream'"),
         ({"url": "http://localhost"}, "is not the URL of a RabbitMQ broker"),
-        ({"url": None}, "url must be a text"),
+        ({"url": None}, "url must be a string"),
         ({"grace": "soon"}, "'soon' is not a duration"),
         ({"health_port": 70000}, "health_port must be from 0 to 65535"),
         ({"output_queue": "in"}, "results would come in again as tasks"),
@@ -175,7 +175,7 @@ def test_a_worker_is_given_what_it_can_call(factory: Any, said: str) -> None:
 
 @pytest.mark.parametrize("name", [None, 5, "", "x" * 300])
 def test_the_name_of_a_worker_is_a_text(name: Any) -> None:
-    with pytest.raises(InvalidOption, match="name must be a text of 1 to 200 bytes"):
+    with pytest.raises(InvalidOption, match="name must be a string of 1 to 200 bytes"):
         Worker(WorkerConfig(input_queue="in"), nothing, name=name)
 
 

@@ -259,7 +259,7 @@ def test_the_plugins_health_check(quorum: Stage) -> None:
 
 @pytest.mark.parametrize("data", [5, None, ["x"]])
 def test_results_are_checked(data: object) -> None:
-    with pytest.raises(ValueError, match="the data of a result must be bytes or text"):
+    with pytest.raises(ValueError, match="the data of a result must be bytes or a string"):
         Result(data)  # type: ignore[arg-type]
 
 

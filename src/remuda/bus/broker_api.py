@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Delivery, in_hand
 from remuda.broker.embedded.clock import Clock, steady_clock
-from remuda.broker.opening import check_opening, open_broker
+from remuda.broker.opening import check_opening, open_broker, waits_for_others
 from remuda.broker.options import BrokerKwargs
 from remuda.broker.port import Broker, RunLedger
 from remuda.broker.threads import EmbeddedBroker
@@ -39,6 +39,7 @@ __all__ = [
     "reprocess_retries",
     "settlement",
     "steady_clock",
+    "waits_for_others",
 ]
 
 

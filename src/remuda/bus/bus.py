@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
-
-import msgspec
 
 from remuda.bus import argument_checks
 from remuda.bus.broker_api import (
@@ -17,8 +13,6 @@ from remuda.bus.broker_api import (
     BrokerKwargs,
     Clock,
     check_opening,
-    open_broker,
-    reprocess_retries,
     steady_clock,
 )
 from remuda.bus.companions import Companion, TransactionalOutbox
@@ -29,27 +23,22 @@ from remuda.bus.execution.processors import Processors
 from remuda.bus.execution.runner import Runner
 from remuda.bus.execution.running import Running
 from remuda.bus.handlers.environment import CallEnvironment
-from remuda.bus.handlers.handler import Handler, handler_id
+from remuda.bus.handlers.handler import Handler
 from remuda.bus.handlers.loops import LoopHolder
 from remuda.bus.handlers.middleware import Middleware, MiddlewareStack
-from remuda.bus.handlers.providers import Provided, Providers, refuse_async_providers
 from remuda.bus.handlers.registry import (
     HandlerRegistry,
     RuleKwargs,
     SubscribeKwargs,
-    check_known,
-    check_queue,
-    check_topics,
-    class_name,
-    marked_methods,
-    read_options,
 )
-from remuda.bus.handlers.signature import read_signature
+from remuda.bus.handlers.subscribing import Subscribing
 from remuda.bus.health import BusHealth, bus_health
-from remuda.bus.publishing import bodies, tracking
+from remuda.bus.lazy_broker import LazyBroker
+from remuda.bus.operating import Operations
+from remuda.bus.publishing import bodies
 from remuda.bus.publishing.calls import Calls
 from remuda.bus.publishing.checks import Moment
-from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs, dead_letter, message_filter
+from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs
 from remuda.bus.publishing.options import (
     BatchKwargs,
     CallKwargs,
@@ -61,20 +50,17 @@ from remuda.bus.publishing.options import (
 )
 from remuda.bus.publishing.publisher import Publisher
 from remuda.bus.publishing.sending import Sending
-from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
 from remuda.bus.publishing.tracking import MessageStatus
-from remuda.bus.publishing.waiting import clear_waiting, waiting_filter
 from remuda.bus.scheduling.cron import Cron
 from remuda.bus.scheduling.runs import Schedules
-from remuda.bus.scheduling.schedule import CatchUp, Every, Schedule, topic_of
+from remuda.bus.scheduling.schedule import CatchUp, Every
 from remuda.bus.settings.settings import QueueSettings, Settings
 from remuda.bus.testing import ManualClock, TestBus
-from remuda.model.durations import SECOND, Duration
-from remuda.model.errors import InvalidMessage, InvalidOption, RemudaError
+from remuda.model.durations import Duration
+from remuda.model.errors import InvalidMessage, RemudaError
 from remuda.model.message import Message, Priority
 from remuda.model.messages import Messages
-from remuda.model.options import read_duration, read_enum
-from remuda.model.texts import read_optional_text, shown
+from remuda.model.texts import read_optional_text
 from remuda.model.urls import parse_url
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,7 +90,6 @@ class Bus:
     ) -> None:
         bodies.check_encoding(encoding)
         check_opening(url, broker_options)
-        self.url = url
         self.user = read_optional_text("user", user)
         self.encoding = encoding
         self.stack = MiddlewareStack(argument_checks.read_middleware(middleware))
@@ -115,22 +100,20 @@ class Bus:
         self.on_threshold = argument_checks.read_function("on_threshold", on_threshold)
         self.loop_holder = LoopHolder()
         self._registry = HandlerRegistry()
-        self._providers = Providers()
         self._publisher = Publisher(self)
         self._calls = Calls(self, self._publisher, self._registry)
         self._sending = Sending(self, self._publisher, self._registry, self._environment)
         self.schedules = Schedules(self)
+        self._subscribing = Subscribing(self.prefix, self.stack, self.schedules, self.add)
+        self._operations = Operations(self)
         # The broker gets it too: delays and expiry are reckoned by one clock, even if the machine's is set meanwhile.
-        self._clock = argument_checks.read_function("clock", clock) or steady_clock()
-        self._broker_options = broker_options
-        self._broker: Broker | None = None
-        self._closed = False
-        self._opening = threading.RLock()
+        chosen_clock = argument_checks.read_function("clock", clock) or steady_clock()
+        self._lazy = LazyBroker(url, chosen_clock, broker_options, self._prepare)
         self.outbox: TransactionalOutbox | None = None
         self.companions: list[Companion] = []
         """Parts that run as long as the bus does, such as relays."""
         self._processors = Processors(self, self._environment)
-        self._running = Running(self._processors.runner, self.loop_holder, self.companions)
+        self._running = Running(self._processors.runner, self.loop_holder, self.companions, self._abandon_opening)
 
     def __repr__(self) -> str:
         count = len(self.handlers)
@@ -138,12 +121,16 @@ class Bus:
         return f"<Bus at {parse_url(self.url)}, {handlers}{', running' if self.running else ''}>"
 
     @property
+    def url(self) -> str | os.PathLike[str]:
+        return self._lazy.url
+
+    @property
     def handlers(self) -> list[Handler]:
         return self._registry.handlers
 
     def now(self) -> int:
         """The time by the bus's clock, in microseconds since the epoch."""
-        return self._clock()
+        return self._lazy.clock()
 
     # Handlers
 
@@ -155,35 +142,11 @@ class Bus:
         With `unique`, a message is refused while one with the same id is waiting or being handled. With
         `keep_result`, `bus.result(id)` returns what the handler returned.
         """
-        check_known(options, SubscribeKwargs, "subscribe")
-        check_topics(topics)
-        chosen = read_options(options)
-        named = check_queue(options.get("queue"), options.get("group"))
-
-        def register(function: F) -> F:
-            name = handler_id(function)
-            queue = named or name
-            provided = Provided(self._providers, self.stack)
-            signature = read_signature(function, batch=chosen.batch is not None, provided=provided)
-            refuse_async_providers(function, name, signature.by_type.values(), self._providers)
-            patterns = tuple(self.prefix + topic for topic in topics)
-            self.add(Handler(name, self.prefix + queue, patterns, function, self._with_prefix(chosen), signature))
-            return function
-
-        return register
+        return self._subscribing.subscribe(topics, options)
 
     def subscribe_class(self, instance: object) -> None:
         """Register the methods of an object that are marked with `handles`."""
-        found = list(marked_methods(instance))
-        if isinstance(instance, type) and any(argument_checks.needs_instance(method) for method, _, _ in found):
-            raise InvalidOption(f"subscribe_class takes an instance: write {instance.__name__}(…), not the class")
-        if not found:
-            raise InvalidOption(f"no method of {type(instance).__name__} is marked with @handles")
-        for method, topics, options in found:
-            name = handler_id(method)
-            if "." not in name or not hasattr(method, "__self__"):
-                options = {"queue": f"{class_name(instance)}.{method.__name__}", **options}
-            self.subscribe(*topics, **options)(method)
+        self._subscribing.subscribe_class(instance)
 
     def every(
         self,
@@ -197,7 +160,7 @@ class Bus:
 
         `catch_up` decides about times at which nothing ran: `once`, `all` or `skip`.
         """
-        return self._schedule(Every.read(interval), name, catch_up, rules)
+        return self._subscribing.schedule(Every.read(interval), name, catch_up, rules)
 
     def cron(
         self,
@@ -209,21 +172,14 @@ class Bus:
         **rules: Unpack[RuleKwargs],
     ) -> Callable[[F], F]:
         """Run a function on a cron schedule, `minute hour day month weekday`, in a time zone."""
-        return self._schedule(Cron.read(text, tz), name, catch_up, rules)
+        return self._subscribing.schedule(Cron.read(text, tz), name, catch_up, rules)
 
     def provide(self, wanted: Any) -> Callable[[F], F]:
         """Create values of a type for handlers that ask for it, one for each message.
 
         The function may take the `Context`. It may be a coroutine, or a generator that cleans up after its `yield`.
         """
-
-        argument_checks.check_type("provide", wanted)
-
-        def register(function: F) -> F:
-            self._providers.add(wanted, function)
-            return function
-
-        return register
+        return self._subscribing.provide(wanted)
 
     def on_startup(self, function: F) -> F:
         """Call a function, or await a coroutine, before handlers start. Coroutines run on the handlers' loop."""
@@ -241,9 +197,9 @@ class Bus:
             raise RemudaError(f"the bus is running; register {handler.id} before it starts")
         before = list(self._registry.handlers)
         self._registry.add(handler)
-        if self._broker is not None:
+        if self._lazy.broker is not None:
             try:
-                self._processors.declare(self._broker)
+                self._processors.declare(self._lazy.broker)
             except BaseException:
                 self._registry.handlers = before
                 raise
@@ -399,14 +355,14 @@ class Bus:
 
     def status(self, id: str) -> MessageStatus:
         """A message's state in each of its queues; raises `NotFound` if the id is unknown."""
-        return tracking.status_of(self.broker.message(tracking.check_id(id)))
+        return self._operations.status(id)
 
     def cancel(self, id: str, *, who: str | None = None) -> bool:
         """Cancel a message that waits for its turn, its time or a retry; False if it is being handled or has ended.
 
         The message becomes a dead letter with the reason `cancelled`, and can be reprocessed.
         """
-        return tracking.cancel(self.broker, tracking.check_id(id), who or self._who())
+        return self._operations.cancel(id, who)
 
     @overload
     def result(self, id: str, result: type[T], *, queue: str | None = None, timeout: Duration = 0) -> T: ...
@@ -417,36 +373,25 @@ class Bus:
 
         Raises `ResultNotReady` if the message has not ended within `timeout`.
         """
-        name = None if queue is None else self._queue_name(queue)
-        bodies.read_wanted("result", result)
-        seconds = read_duration("timeout", timeout) / SECOND
-        return tracking.result_of(self.broker, tracking.check_id(id), name, result, seconds)
+        return self._operations.result(id, result, queue, timeout)
 
     # Running
 
     @property
     def broker(self) -> Broker:
         """The broker, opened on first use."""
-        if (broker := self._broker) is not None:
+        if (broker := self._lazy.broker) is not None:
             return broker
         if parent() is not None:
-            raise RemudaError("in a process of its own a handler can publish, but the broker is in its parent's")
-        with self._opening:
-            if self._broker is None:
-                broker = open_broker(self.url, clock=self._clock, **self._broker_options)
-                try:
-                    self._processors.declare(broker)
-                except BaseException:
-                    broker.close()
-                    raise
-                self._broker = broker
-                self._closed = False
-            return self._broker
+            raise RemudaError(
+                "a handler in a process of its own can publish, but only its parent process has the broker"
+            )
+        return self._lazy.open()
 
     @property
     def closed(self) -> bool:
         """Whether it was closed and not used since."""
-        return self._closed
+        return self._lazy.closed
 
     @property
     def running(self) -> bool:
@@ -487,7 +432,10 @@ class Bus:
         return await self._running.start_async(loop_per_queue=loop_per_queue)
 
     def ask_to_stop(self) -> None:
-        """Ask `run` to end; handlers finish first. Safe to call from anywhere, even from signal handlers."""
+        """Ask `run` to end; handlers finish first, and a connection that is being made is given up.
+
+        Safe to call from anywhere, even from signal handlers.
+        """
         self._running.ask_to_stop()
 
     def stop(self, grace: Duration = "10s") -> None:
@@ -505,14 +453,12 @@ class Bus:
         """Stop handling and close the broker."""
         self._running.refuse_to_wait_on_own_loop("await bus.stop_async() first")
         self._running.end(10)
-        with self._opening:
-            self._closed = True
+        self._lazy.abandon()
+        with self._lazy.guard:
             self._calls.close()
             if self.outbox is not None:
                 self.outbox.close()
-            if self._broker is not None:
-                self._broker.close()
-                self._broker = None
+        self._lazy.close()
 
     def __enter__(self) -> Bus:
         return self
@@ -534,7 +480,7 @@ class Bus:
     def health(self) -> BusHealth:
         """`live`: the broker works, or will again by itself, for example once the disk has room. `ready`: handlers are
         running too, and nothing keeps them or the relay from working. `problems`, if any: the reason for each part."""
-        if self._closed:
+        if self.closed:
             return {"live": False, "ready": False}
         try:
             running = self.running
@@ -564,25 +510,18 @@ class Bus:
 
         Filters are `reason` (a part of it), `since` and `until` (when they ended) and `states`.
         """
-        name = self._queue_name(queue)
-        parked = self.broker.parked(name, message_filter(**filters), limit)
-        return [dead_letter(name, one, self.broker.message(one.offset)) for one in parked]
+        return self._operations.dead_letters(queue, limit, filters)
 
     def reprocess(
         self, queue: str, *, waiting: bool = True, who: str | None = None, **filters: Unpack[FilterKwargs]
     ) -> int:
         """Send failed messages back to their queue with a fresh count of attempts: dead letters, and with `waiting`
         also those that wait for a retry. Filters as for `dead_letters`."""
-        name, chosen = self._queue_name(queue), message_filter(**filters)
-        who = who or self._who()
-        count = self.broker.reprocess(name, chosen, who=who)
-        if waiting and filters.get("states") is None:
-            count += reprocess_retries(self.broker, name, chosen, who)
-        return count
+        return self._operations.reprocess(queue, waiting, who, filters)
 
     def forget(self, queue: str, *, who: str | None = None, **filters: Unpack[FilterKwargs]) -> int:
         """Delete dead letters for good; filters as for `dead_letters`."""
-        return self.broker.forget(self._queue_name(queue), message_filter(**filters), who=who or self._who())
+        return self._operations.forget(queue, who, filters)
 
     def clear(
         self,
@@ -596,13 +535,7 @@ class Bus:
     ) -> int:
         """End all waiting messages of a queue, or those that match `topic`, `since` and `until` (when they were
         published) and `reason` (of the last failure). They become dead letters, and can be reprocessed."""
-        name, who = self._queue_name(queue), who or self._who()
-        wanted = waiting_filter(topic, reason, since, until)
-        if wanted is None:
-            return self.broker.clear(name, who=who)
-        if self.prefix and wanted.topic is not None:
-            wanted = msgspec.structs.replace(wanted, topic=self.prefix + wanted.topic)
-        return clear_waiting(self.broker, name, wanted, who)
+        return self._operations.clear(queue, topic, reason, since, until, who)
 
     # Inside
 
@@ -614,48 +547,17 @@ class Bus:
         """The processor of each queue."""
         return self._processors.all()
 
-    def _schedule(
-        self, rule: Every | Cron, name: str | None, catch_up: CatchUp | str, rules: RuleKwargs
-    ) -> Callable[[F], F]:
-        missed = read_enum("catch_up", catch_up, CatchUp)
-        check_known(rules, RuleKwargs, "a schedule")
-        if name is not None and (not isinstance(name, str) or not name):
-            raise InvalidOption(f"name must be a text, not {shown(name)}")
+    def _prepare(self, broker: Broker) -> None:
+        self._processors.declare(broker)
 
-        def register(function: F) -> F:
-            chosen = name or handler_id(function)
-            topic = topic_of(chosen)
-            self.subscribe(topic, queue=chosen, unique=True, **rules)(function)
-            queue = self.prefix + chosen
-            self.schedules.add(Schedule(self.prefix + chosen, queue, rule, missed), self.prefix + topic)
-            return function
-
-        return register
+    def _abandon_opening(self) -> None:
+        self._lazy.abandon()
 
     def _environment(self, stack: MiddlewareStack, settings: QueueSettings | None = None) -> CallEnvironment:
         retry = None if settings is None else settings.retry
-        return CallEnvironment(stack, self._providers, self.encoding, self.loop_holder, retry, self.prefix)
-
-    def _with_prefix(self, options: Any) -> Any:
-        if not self.prefix or options.failover is None:
-            return options
-        return msgspec.structs.replace(options, failover=self.prefix + options.failover)
-
-    def _queue_name(self, queue: str) -> str:
-        if not isinstance(queue, str) or not queue:
-            raise InvalidOption(f"queue must be the name of a queue, not {shown(queue)}")
-        return queue if queue in SYSTEM_QUEUES or not self.prefix else self.prefix + queue
+        return CallEnvironment(stack, self._subscribing.providers, self.encoding, self.loop_holder, retry, self.prefix)
 
     def _messages(self, topic: str, bodies: Iterable[Any], options: Mapping[str, Any]) -> Messages:
         if "id" in options:
             raise InvalidMessage("one id cannot be given to many messages; nothing was stored")
         return self._publisher.messages(topic, argument_checks.read_bodies(bodies), read_publish_options(options))
-
-    def _who(self) -> str:
-        """Who is acting on this bus, if nobody is named."""
-        if self.user is not None:
-            return self.user
-        try:
-            return getpass.getuser()
-        except (KeyError, OSError):
-            return "unknown"

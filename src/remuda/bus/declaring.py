@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from remuda.bus.broker_api import Broker, QueueInfo
@@ -47,14 +47,14 @@ def warn_of_orphans(broker: Broker, url: object, mine: Iterable[str], targets: I
         )  # fmt: skip
 
 
-def refuse_cycles(chosen: Mapping[str, QueueSettings]) -> None:
-    for start in chosen:
-        seen, queue = [start], chosen[start].failover
-        while queue is not None and queue in chosen:
+def refuse_cycles(queues: Iterable[str], failover_of: Callable[[str], str | None]) -> None:
+    for start in queues:
+        seen, queue = [start], failover_of(start)
+        while queue is not None:
             if queue in seen:
                 raise InvalidOption(f"failover goes in a circle: {' → '.join([*seen, queue])}; one of them must end it")
             seen.append(queue)
-            queue = chosen[queue].failover
+            queue = failover_of(queue)
 
 
 def _what_it_has(info: QueueInfo) -> str:

@@ -23,6 +23,7 @@ from remuda.bus.execution.processor import QueueProcessor
 from remuda.bus.handlers.call import HandlerCall
 from remuda.bus.handlers.loops import loop_runs_here, run_on_new_loop
 from remuda.bus.handlers.result import CallResult
+from remuda.bus.lazy_broker import LazyBroker
 from remuda.bus.publishing import bodies
 from remuda.bus.publishing.dead_letters import DeadLetter, FilterKwargs
 from remuda.bus.publishing.options import CallKwargs, PublishKwargs, SendKwargs
@@ -76,8 +77,8 @@ class TestBus:
         self._started = False
         self._planned = False
         self._errors: list[CallResult] = []
-        self._before = (bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener, bus._closed)
-        bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener = url, self.clock, {}, None, None
+        self._before = (bus._lazy, bus._calls.listener)
+        bus._lazy, bus._calls.listener = LazyBroker(url, self.clock, {}, bus._prepare), None
         bus._calls.test = self
 
     def __repr__(self) -> str:
@@ -111,7 +112,7 @@ class TestBus:
         bus = self.bus
         bus.close()
         bus._calls.test = None
-        bus.url, bus._clock, bus._broker_options, bus._broker, bus._calls.listener, bus._closed = self._before
+        bus._lazy, bus._calls.listener = self._before
 
     def publish(self, topic: str, body: Any = None, **options: Unpack[PublishKwargs]) -> str:
         return self.bus.publish(topic, body, **options)
@@ -204,7 +205,7 @@ class TestBus:
             wait([future], _MOMENT)
 
     def queue(self, name: str) -> QueueInfo:
-        return self.bus.broker.queue(self.bus._queue_name(name))
+        return self.bus.broker.queue(self.bus._operations.queue_name(name))
 
     def message(self, message: str) -> Document:
         return self.bus.broker.message(message)

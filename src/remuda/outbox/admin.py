@@ -69,7 +69,7 @@ class Administration:
     def check(self) -> None:
         version = self.version()
         if version == 0:
-            raise SchemaMissing("the outbox's tables are not there; make them with `remuda db init URL`")
+            raise SchemaMissing("the outbox's tables do not exist; create them with `remuda db init URL`")
         if version != LATEST:
             raise OutboxError(
                 f"the tables are of version {version}, this Remuda needs {LATEST}; run `remuda db upgrade URL`"
@@ -79,7 +79,7 @@ class Administration:
 
     def status(self, message: str) -> Stored | None:
         if not isinstance(message, str):
-            raise InvalidOption(f"an id is a text, not {message!r}")
+            raise InvalidOption(f"an id is a string, not {message!r}")
         for query in ("find_held", "find"):
             for row in self._session.run(query, id=message):
                 return _stored(row)
@@ -106,7 +106,7 @@ class Administration:
         if ids is not None and not (
             isinstance(ids, Iterable) and not isinstance(ids, str) and all(isinstance(one, str) for one in ids)
         ):
-            raise InvalidOption(f"ids must be a list of texts, not {ids!r}")
+            raise InvalidOption(f"ids must be a list of strings, not {ids!r}")
         number = len(self._session.run("retry", ids=None if ids is None else list(ids)))
         if self._session.dialect == "postgres":
             self._session.run("wake")

@@ -169,6 +169,9 @@ class Asyncpg(Driver):
 
 
 class Alchemy(Driver):
+    def check(self) -> None:
+        _check_alchemy(self.connection)
+
     def execute(self, sql: str, values: Any) -> Any:
         self.connection.exec_driver_sql(sql, values)
 
@@ -183,6 +186,7 @@ class AsyncAlchemySession(Driver):
 
     async def execute(self, sql: str, values: Any) -> Any:
         connection = await self.connection.connection() if _is_a(self.connection, "AsyncSession") else self.connection
+        await connection.run_sync(_check_alchemy)
         return await connection.exec_driver_sql(sql, values)
 
     execute_many = execute
@@ -273,6 +277,25 @@ def _alchemy(dialect: Any) -> tuple[Dialect, Style]:
     return ("postgres" if name == "postgresql" else "sqlite"), style  # type: ignore[return-value]
 
 
+def _check_alchemy(connection: Any) -> None:
+    """SQLAlchemy's own transaction is none for the database if its driver commits each statement (AUTOCOMMIT)."""
+    if not _commits_by_itself(connection):
+        return
+    began = None if connection.in_transaction() else connection.begin()  # an event may send the BEGIN
+    if _commits_by_itself(connection):
+        if began is not None:
+            began.rollback()
+        raise _no_transaction("an engine or connection whose isolation_level is not AUTOCOMMIT does")
+
+
+def _commits_by_itself(connection: Any) -> bool:
+    pooled = connection.connection
+    autocommit = getattr(pooled.dbapi_connection, "autocommit", None)
+    if not isinstance(autocommit, bool):  # sqlite3 says it by its isolation level
+        autocommit = getattr(pooled.dbapi_connection, "isolation_level", "") is None
+    return autocommit and not getattr(pooled.driver_connection, "in_transaction", False)
+
+
 def _vendor(connection: Any) -> tuple[Dialect, Style]:
     if connection.vendor not in ("postgresql", "sqlite"):
         raise OutboxError(f"the outbox knows PostgreSQL and SQLite, not {connection.vendor}; nothing was stored")
@@ -306,7 +329,7 @@ def telling(names: Names, dialect: str) -> Iterator[None]:
         if "UndefinedTable" in said or "no such table" in said or "InvalidSchemaName" in said:
             where = f"{names.schema}.{names.prefix}" if dialect == "postgres" else names.prefix
             raise SchemaMissing(
-                f"the outbox's tables {where}* are not in this database; make them with `remuda db init URL` or "
+                f"the outbox's tables {where}* are not in this database; create them with `remuda db init URL` or "
                 f"Outbox.create_tables(). Nothing was stored ({said})"
             ) from error
         if "UndefinedColumn" in said or "has no column named" in said or "no such column" in said:

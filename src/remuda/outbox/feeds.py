@@ -17,7 +17,7 @@ _SLICE: Final = 0.05
 
 
 class LeaseLost(OutboxError):
-    """Another relay has these lanes now; whatever this one had read is the other's to send."""
+    """Another relay holds these lanes now, and sends whatever this one had read."""
 
 
 class Feed(Protocol):
@@ -232,7 +232,7 @@ class PostgresFeed(_Leases):
             "progress", lanes=list(lanes), relay=self.relay, **msgspec.structs.asdict(cursor)
         )  # fmt: skip
         if len(noted) < len(lanes):
-            raise LeaseLost(f"relay {self.relay} no longer has the lanes {sorted(lanes)}")
+            raise LeaseLost(f"relay {self.relay} no longer holds the lanes {sorted(lanes)}")
 
     def wait(self, seconds: float, woken: threading.Event) -> None:
         left = seconds
@@ -310,7 +310,7 @@ class SqliteFeed(_Leases):
             before = self.session.connection.total_changes
             self.session.run("progress", seq=batch.after, lanes=list(batch.lanes), relay=self.relay)
             if self.session.connection.total_changes - before < len(batch.lanes):
-                raise LeaseLost(f"relay {self.relay} no longer has the lanes {sorted(batch.lanes)}")
+                raise LeaseLost(f"relay {self.relay} no longer holds the lanes {sorted(batch.lanes)}")
             self._hold(held)
         for lane in batch.lanes:
             self._cursors[lane] = batch.after

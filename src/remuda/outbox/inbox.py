@@ -69,7 +69,7 @@ class Inbox:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidOption(f"{function.__qualname__} is a generator: calling it would run nothing of its body")
         try:
-            hints = get_type_hints(function)
+            hints = get_type_hints(function, include_extras=True)
         except Exception as error:
             raise InvalidOption(f"the annotations of {function!r} cannot be read: {error}") from error
         signature = inspect.signature(function)

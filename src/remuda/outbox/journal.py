@@ -141,7 +141,7 @@ class SafetyNet:
                 total += len(numbers)
             self._drained = True
             if total:
-                _log.info("%d messages of the journal were brought away", total)
+                _log.info("%d messages of the journal were delivered", total)
             return total
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Outbox:
             raise InvalidOption(f"an outbox is attached to a Bus, not to {bus!r}")
         read_flag("relay", relay)
         if getattr(bus, "outbox", None) is not None:
-            raise RemudaError("the bus has an outbox already; one bus has one")
+            raise RemudaError("the bus already has an outbox, and can have only one")
         dialect_of(url)
         if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= 100_000:
             raise InvalidOption(f"batch must be 1 to 100000, not {batch!r}")

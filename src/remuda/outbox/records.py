@@ -11,7 +11,7 @@ import msgspec
 from remuda.model.errors import RemudaError
 
 LANES: Final = 8
-"""Into so many lanes messages are divided by key; relays share lanes."""
+"""The number of lanes into which messages are divided by key; relays share lanes."""
 
 
 class OutboxError(RemudaError):
@@ -19,7 +19,7 @@ class OutboxError(RemudaError):
 
 
 class SchemaMissing(OutboxError):
-    """The tables are not there yet."""
+    """The tables do not exist yet."""
 
 
 class Status(StrEnum):

@@ -37,6 +37,7 @@ _IDLE: Final = 1.5
 _PATIENCE: Final = 3.0
 """How long to wait for a moment in which nothing is left to send."""
 _LONGEST_BACKOFF: Final = 30.0
+_PARTING: Final = 0.05
 
 Threshold = Callable[[str, str, str], None]
 
@@ -68,6 +69,7 @@ class Relay:
         self._stopping = threading.Event()
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
+        self._connected = False
         self._blocked: set[str] = set()
         self._renewed = 0.0
         self._collected = time.monotonic()
@@ -90,8 +92,9 @@ class Relay:
         self._woken.set()
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.join(max(grace, 0.05))
-            if thread.is_alive():
+            # A relay that is still connecting holds nothing, so nobody waits for its database to answer.
+            thread.join(max(grace, _PARTING) if self._connected else _PARTING)
+            if thread.is_alive() and self._connected:
                 _log.warning("the relay did not end in time; what it holds is sent by another when its lease is over")
 
     def wake(self) -> None:
@@ -135,6 +138,7 @@ class Relay:
             feed: Feed | None = None
             try:
                 feed = open_feed(self._url, self._names, self.name)
+                self._connected = True
                 self._work(feed)
                 backoff = 0.1
             except Exception as error:
@@ -147,8 +151,11 @@ class Relay:
             finally:
                 if feed is not None:
                     _close(feed, release=self._stopping.is_set())
+                self._connected = False
 
     def _work(self, feed: Feed) -> None:
+        if self._stopping.is_set():
+            return
         self._lease(feed)
         busy_until = 0.0
         while True:
@@ -186,7 +193,7 @@ class Relay:
         """Before anything is sent: a relay that was frozen has lost its lanes, and finds out here."""
         if time.monotonic() - self._renewed > self._options.lease / 3:
             if not feed.renew(self._options.lease):
-                raise LeaseLost(f"relay {self.name} is dealt new lanes")
+                raise LeaseLost(f"relay {self.name} is being given new lanes")
             self._renewed = time.monotonic()
 
     def _upkeep(self, feed: Feed) -> None:
@@ -242,14 +249,14 @@ class Relay:
         held = []
         for row in rows:
             if row.id in refused:
-                held.append(self._judge(row, 1, refused[row.id]))
+                held.append(self._after_refusal(row, 1, refused[row.id]))
                 if row.key is not None and held[-1].status is Status.DELAYED:
                     self._blocked.add(row.key)
             elif row.key is not None and row.key in self._blocked:
                 held.append(Settled(row, Status.DELAYED, 0, "a message of the same key is held back", 0.0, None))
         return held
 
-    def _judge(self, row: Row, attempts: int, reason: str) -> Settled:
+    def _after_refusal(self, row: Row, attempts: int, reason: str) -> Settled:
         """Whether a refused message is tried again, and when."""
         wait = self._options.retry.after(attempts)
         if wait is None:
@@ -271,7 +278,7 @@ class Relay:
         refused = send(self._bus, messages_of(rows))
         crashing.point("held sent")
         settled = [
-            self._judge(row, row.mark + 1, refused[number])
+            self._after_refusal(row, row.mark + 1, refused[number])
             if number in refused
             else Settled(row, Status.SUCCEEDED, row.mark + 1, None, None, self._options.keep_succeeded)
             for number, row in enumerate(rows)

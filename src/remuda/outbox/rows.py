@@ -137,7 +137,7 @@ def _values(messages: Messages, row: int) -> dict[str, Any]:
     for name in ("id", "topic", "object", "key", "mime_type", "headers"):
         value = values[name]
         if value is not None and not _storable(value):
-            raise InvalidMessage(f"{name} must be a text that a database can hold, not {value!r}; nothing was stored")
+            raise InvalidMessage(f"{name} must be a string that a database can hold, not {value!r}; nothing was stored")
     values["lane"] = lane_of(key)
     return values
 

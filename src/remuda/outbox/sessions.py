@@ -116,7 +116,7 @@ def connect(url: str, names: Names) -> PostgresSession | SqliteSession:
 
 def dialect_of(url: str) -> Dialect:
     if not isinstance(url, str):
-        raise InvalidOption(f"the outbox's URL must be a text, not {url!r}")
+        raise InvalidOption(f"the outbox's URL must be a string, not {url!r}")
     scheme = url.partition(":")[0].partition("+")[0]
     if scheme in ("postgresql", "postgres"):
         return "postgres"

@@ -133,7 +133,7 @@ def _read_value(name: str, value: Any) -> Any:
         except ValueError:
             raise InvalidOption(f"must be quorum or classic, not {value!r}") from None
     if not isinstance(value, str):
-        raise InvalidOption(f"must be a text, not {value!r}")
+        raise InvalidOption(f"must be a string, not {value!r}")
     if name.endswith("_queue") and len(value.encode("utf-8", "replace")) > 255:
         raise InvalidOption("must have at most 255 bytes")
     if name == "input_queue" and not value:
@@ -157,7 +157,7 @@ def _whole(value: Any, least: int, most: int) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise InvalidOption(f"the settings file {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -75,8 +75,8 @@ def results_of(answer: Answer) -> list[Result]:
         return [Result(answer if isinstance(answer, bytes) else answer.encode())]
     if not isinstance(answer, Iterable) or isinstance(answer, bytearray | memoryview | dict):
         raise InvalidOption(
-            f"a worker returned a {type(answer).__name__}; return bytes, a text, a Result, several of them in a list, "
-            "or None"
+            f"a worker returned a {type(answer).__name__}; return bytes, a string, a Result, "
+            "several of them in a list, or None"
         )
     results = list(answer)
     for result in results:

@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger("remuda.worker")
 _BATCH: Final = 500
 
 
-class Alone(NamedTuple):
+class SingleShipment(NamedTuple):
     """A shipment to be published by itself."""
 
     shipment: Shipment
@@ -37,7 +37,7 @@ class Publisher(threading.Thread):
         self._inputs = inputs
         self._counts = counts
         self._return_delay = return_delay
-        self._queue: queue.SimpleQueue[Shipment | Alone | Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Shipment | SingleShipment | Callable[[], None] | None] = queue.SimpleQueue()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._stopped = False
@@ -69,7 +69,7 @@ class Publisher(threading.Thread):
             while True:
                 if isinstance(item, Shipment):
                     batch.append(item)
-                elif isinstance(item, Alone):
+                elif isinstance(item, SingleShipment):
                     self._publish([item.shipment])
                 elif item is not None:
                     heapq.heappush(self._later, (time.monotonic() + self._return_delay, next(self._order), item))
@@ -118,7 +118,7 @@ class Publisher(threading.Thread):
                 self._done(shipment)
             elif not refused.isdisjoint(places):
                 why = next((receipt.returned[p] for p in places if p in receipt.returned), "refused by the broker")
-                _LOG.warning("a result was not taken (%s); its input goes back to the queue", why)
+                _LOG.warning("a result was not accepted (%s); its input goes back to the queue", why)
                 self._refused(shipment.input)
             elif isinstance(receipt.error, ChannelClosed):
                 # One of them made the broker close the channel: each is tried alone, to find out which.
@@ -126,7 +126,7 @@ class Publisher(threading.Thread):
                     _LOG.error("a result cannot be sent: %s", receipt.error)
                     self._refused(shipment.input)
                 else:
-                    self._queue.put(Alone(shipment))
+                    self._queue.put(SingleShipment(shipment))
             else:
                 self._queue.put(shipment)  # the connection broke before the answer came
 

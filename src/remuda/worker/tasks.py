@@ -152,17 +152,19 @@ class Result(msgspec.Struct, frozen=True):
         if isinstance(self.data, str):
             msgspec.structs.force_setattr(self, "data", self.data.encode())
         elif not isinstance(self.data, bytes):
-            raise InvalidOption(f"the data of a result must be bytes or text, not a {type(self.data).__name__}")
+            raise InvalidOption(f"the data of a result must be bytes or a string, not a {type(self.data).__name__}")
         if not isinstance(self.status, TaskStatus) or (self.status is TaskStatus.NEW_TASK and self.queue is None):
             raise InvalidOption(f"the status of a result must be a result's TaskStatus, not {self.status!r}")
         if self.queue is not None and not (isinstance(self.queue, str) and 0 < len(self.queue.encode()) < 256):
-            raise InvalidOption(f"the queue of a result must be a text of 1 to 255 bytes, not {self.queue!r}")
+            raise InvalidOption(f"the queue of a result must be a string of 1 to 255 bytes, not {self.queue!r}")
         if self.classifier is not None and not isinstance(self.classifier, str):
-            raise InvalidOption(f"the classifier of a result must be a text, not {shown(self.classifier)}")
+            raise InvalidOption(f"the classifier of a result must be a string, not {shown(self.classifier)}")
         if self.api_version is not None and type(self.api_version) is not int:
             raise InvalidOption(f"the api_version of a result must be a whole number, not {shown(self.api_version)}")
         if self.context is not None and not _is_context(self.context):
-            raise InvalidOption(f"the context of a result must be texts with bytes or None, not {shown(self.context)}")
+            raise InvalidOption(
+                f"the context of a result must be a mapping of strings to bytes or None, not {shown(self.context)}"
+            )
 
     @classmethod
     def failure(cls, data: bytes | str, **more: Any) -> Result:

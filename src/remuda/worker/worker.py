@@ -24,6 +24,7 @@ from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
 from remuda.model.options import read_duration
 from remuda.model.texts import shown
+from remuda.signals import wait_hearing_signals
 from remuda.worker import stamps
 from remuda.worker.config import WorkerConfig
 from remuda.worker.factory import Answer, InvalidTask, NotNow, WorkerFactory, factory_of, results_of
@@ -67,7 +68,7 @@ class Worker:
         if not isinstance(config, WorkerConfig):
             raise InvalidOption(f"config must be a WorkerConfig, not a {type(config).__name__}")
         if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= 200:
-            raise InvalidOption(f"name must be a text of 1 to 200 bytes, not {shown(name)}")
+            raise InvalidOption(f"name must be a string of 1 to 200 bytes, not {shown(name)}")
         self.config = config
         self.name = name
         self.counts = Counts()
@@ -132,7 +133,7 @@ class Worker:
         """Work until `stop` is called or the broker is lost for good."""
         if not self._started:
             self.start()
-        self._ended.wait()
+        wait_hearing_signals(self._ended)
         if self.failure is not None:
             raise self.failure
 
@@ -156,7 +157,7 @@ class Worker:
                 self._stop_aside(patience)
             else:
                 self._stop(patience)
-        elif connecting:  # so that who starts it is told, also where the broker is down
+        elif connecting:  # so that whoever starts it is told, even if the broker is down
             self._intake.close()
             self._results.close()
 

@@ -9,8 +9,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from remuda.bus.broker_api import BaseDelivery
+from remuda.bus.broker_api import BaseDelivery, Clock
 from remuda.bus.handlers.result import DONE, CallResult
+from remuda.model.durations import SECOND
 
 D = TypeVar("D", bound=BaseDelivery[Any])
 
@@ -18,9 +19,16 @@ FinishedCalls = list[tuple[list[int], CallResult]]
 """Rows of a delivery, and how the call for them ended."""
 
 LINGER: Final = 0.25
-"""After so many seconds, what has not begun goes back, so that another worker can take it."""
+"""Seconds after which what has not begun goes back, so that another worker can take it."""
 RENEW: Final = 10.0
-"""How often the lease of a delivery in work is renewed, in seconds."""
+"""How often, in seconds, the lease of a delivery in work is renewed; more often where it is short."""
+_PER_LEASE: Final = 3
+"""How often a short lease is renewed in the time that it lasts."""
+
+
+def renewal_interval(lease: int) -> float:
+    """The seconds after which a lease of `lease` microseconds is renewed."""
+    return min(RENEW, max(lease, 0) / SECOND / _PER_LEASE)
 
 
 class DeliveryState(msgspec.Struct, frozen=True):
@@ -41,7 +49,7 @@ class ActiveDelivery(Generic[D]):
     def __init__(self, delivery: D) -> None:
         self.delivery = delivery
         self.ended: CallResult | None = None
-        """How the call that was begun has ended. Only the worker says so, and the next who asks takes it from here."""
+        """How the call that was begun has ended. Only the worker says so, and whoever asks next takes it from here."""
         self.waiting = deque(range(len(delivery)))
         """Rows that have not begun, in their order."""
         self.in_turn: int | None = None
@@ -51,7 +59,8 @@ class ActiveDelivery(Generic[D]):
         self._running: list[int] = []
         self._given_back = 0
         self._closed = False
-        self._renewed = self._began = time.monotonic()
+        self._began = time.monotonic()
+        self._renew_at: float | None = None
 
     def begin(self, rows: list[int]) -> bool:
         """A call begins; False if its rows have been given back, or somebody else has answered for the delivery."""
@@ -123,9 +132,15 @@ class ActiveDelivery(Generic[D]):
         self._finished.append((self._running, result))
         self._running, self.ended = [], None
 
-    def must_renew(self, now: float) -> bool:
-        """Whether the lease needs renewing, which then counts as done."""
-        if now < self._renewed + RENEW:
+    def must_renew(self, now: float, clock: Clock) -> bool:
+        """Whether the lease needs renewing. Whoever is told so renews it, and says `renewed`."""
+        if self._renew_at is None:
+            self._renew_at = now + renewal_interval(self.delivery.deadline - clock())
+        if now < self._renew_at:
             return False
-        self._renewed = now
+        self._renew_at = now + RENEW
         return True
+
+    def renewed(self, now: float, lease: int) -> None:
+        """The lease was renewed, for `lease` microseconds."""
+        self._renew_at = now + renewal_interval(lease)

@@ -120,7 +120,8 @@ class AsyncWorkers:
             await asyncio.wait({task}, timeout=GRACE)
             if not task.done():
                 _log.error(
-                    "a handler of %s ignores its timeout; it is left behind and others go on", self.processor.queue
+                    "a handler of %s ignores its timeout; it is abandoned, and the others continue",
+                    self.processor.queue,
                 )
             return self.timed_out()
         result = task.result()
@@ -138,8 +139,8 @@ class AsyncWorkers:
     def _attend(self, now: float) -> None:
         """Called by the watchdog, from outside the loop, which a handler may block for longer than the lease."""
         for active in list(self.deliveries):
-            if active.must_renew(now):
-                self.processor.broker.renew(active.delivery)  # type: ignore[arg-type]
+            if active.must_renew(now, self.processor.clock):
+                active.renewed(now, self.processor.renew(active.delivery))
 
     async def _settle(
         self, active: ActiveDelivery[AsyncDelivery], finished: FinishedCalls, released: list[int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from remuda.bus.broker_api import BaseDelivery, Broker, Clock, Outcome, settlement
 from remuda.bus.execution.active_delivery import FinishedCalls
@@ -14,10 +14,14 @@ from remuda.bus.execution.settling import PendingSettlement
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.bus.handlers.result import DONE
 from remuda.bus.publishing.reply import Reply
+from remuda.model.durations import SECOND
 from remuda.model.message import Message
 from remuda.model.messages import cell
 
 SendReply = Callable[[Message, Reply], None]
+
+_LOST: Final = 60 * SECOND
+"""For how long a lease counts as renewed that is held no longer, as when its queue was removed: nothing can be done."""
 
 
 class QueueProcessor:
@@ -35,6 +39,7 @@ class QueueProcessor:
         self.queue = dispatcher.queue
         self.settings = dispatcher.settings
         self.broker = broker
+        self.clock = clock
         self.trouble: str | None = None
         """Why the last thing asked of the broker was refused, if it was."""
         self.on_result: Callable[[Any], None] | None = None
@@ -47,6 +52,12 @@ class QueueProcessor:
         """How many messages a new worker takes at once."""
         careful = 1 if not self.settings.retry.max_retries or self.dispatcher.gate is not None else None
         return AdaptivePrefetch(self.settings.batch if self.dispatcher.takes_lists else careful, self._arrival_rate)
+
+    def renew(self, delivery: BaseDelivery[Any]) -> int:
+        """Renew a lease, and tell for how long: the queue's `acknowledge_timeout`, which may change at any time."""
+        if not self.broker.renew(delivery):  # type: ignore[arg-type]
+            return _LOST
+        return self.broker.queue(self.queue).options.acknowledge_timeout
 
     def pending(
         self, delivery: BaseDelivery[Any], finished: FinishedCalls, released: Sequence[int] = ()

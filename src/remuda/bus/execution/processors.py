@@ -48,8 +48,19 @@ class Processors:
             for handler in bus.handlers
         }
         if bus.prefix:
-            chosen = {queue: self._with_prefix(one) for queue, one in chosen.items()}
-        declaring.refuse_cycles(chosen)
+            chosen = {
+                queue: msgspec.structs.replace(one, failover=self._with_prefix(one.failover))
+                for queue, one in chosen.items()
+            }
+
+        def failover_of(queue: str) -> str | None:
+            if queue in chosen:
+                return chosen[queue].failover
+            # Its handlers run elsewhere, with the same settings.
+            set_here = bus.settings.own("message.failover", queue.removeprefix(bus.prefix))
+            return None if set_here is None else self._with_prefix(set_here.value)
+
+        declaring.refuse_cycles(chosen, failover_of)
         return chosen
 
     def declare(self, broker: Broker) -> None:
@@ -115,8 +126,6 @@ class Processors:
             )  # fmt: skip
             bus.broker.publish(answer, queue=CALLBACKS)
 
-    def _with_prefix(self, settings: QueueSettings) -> QueueSettings:
-        failover, prefix = settings.failover, self._bus.prefix
-        if failover is None or failover.startswith(prefix):
-            return settings
-        return msgspec.structs.replace(settings, failover=prefix + failover)
+    def _with_prefix(self, failover: str | None) -> str | None:
+        prefix = self._bus.prefix
+        return failover if failover is None or failover.startswith(prefix) else prefix + failover

@@ -17,6 +17,7 @@ from remuda.bus.execution.worker_pool import WorkerPool
 from remuda.bus.handlers.handler import ExecutorKind
 from remuda.model.errors import BrokerClosed, InvalidOption, RemudaError
 from remuda.model.messages import Messages
+from remuda.signals import wait_hearing_signals
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,7 +70,7 @@ class Runner:
 
     def wait(self) -> None:
         """Until someone asks to stop."""
-        self._stopped.wait()
+        wait_hearing_signals(self._stopped)
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """Until nothing waits and nothing runs. Messages that wait for their time do not count."""

@@ -6,16 +6,19 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from remuda.bus.companions import Companion, wait_until_idle
 from remuda.bus.execution.runner import Runner
 from remuda.bus.execution.signals import stopped_by_sigterm
 from remuda.bus.handlers.loops import LoopHolder, LoopThread, loop_runs_here
+from remuda.bus.lazy_broker import OpeningAbandoned
 from remuda.bus.lifecycle import Lifecycle
 from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import RemudaError
 from remuda.model.options import read_duration
+from remuda.signals import HEARING
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,12 +34,14 @@ class Running:
         make_runner: Callable[[asyncio.AbstractEventLoop | None], Runner],
         loop_holder: LoopHolder,
         companions: Sequence[Companion],
+        abandon_opening: Callable[[], None],
     ) -> None:
         self.lifecycle = Lifecycle()
         self.runner: Runner | None = None
         self._make_runner = make_runner
         self._loop_holder = loop_holder
         self._companions = companions
+        self._abandon_opening = abandon_opening
         self._waiting_runs = 0
         self._loop_thread: LoopThread | None = None
         self._process = os.getpid()
@@ -73,6 +78,8 @@ class Running:
                         wait_until_idle(runner, self._companions, limit)
                     else:
                         runner.wait()
+                except OpeningAbandoned as abandoned:
+                    _log.info("%s", abandoned)
                 except KeyboardInterrupt:
                     _log.info("stopping; handlers have %s to finish", grace)
                 finally:
@@ -94,9 +101,11 @@ class Running:
                 try:
                     runner = await self.start_async(loop_per_queue=loop_per_queue)
                     if until_idle:
-                        await asyncio.to_thread(wait_until_idle, runner, self._companions, limit)
+                        await _on_thread(partial(wait_until_idle, runner, self._companions, limit))
                     else:
-                        await asyncio.to_thread(runner.wait)
+                        await _on_thread(runner.wait)
+                except OpeningAbandoned as abandoned:
+                    _log.info("%s", abandoned)
                 except asyncio.CancelledError:
                     self.ask_to_stop()
                     raise
@@ -134,7 +143,8 @@ class Running:
             try:
                 return await asyncio.shield(starting)
             except BaseException:
-                await asyncio.wait({starting})  # who is cancelled cannot stop the thread that starts them
+                self._abandon_opening()
+                await asyncio.wait({starting})  # cancelling does not stop the thread that starts them
                 if self.runner is None:
                     await self.lifecycle.stop_async()
                 else:
@@ -148,6 +158,8 @@ class Running:
     def ask_to_stop(self) -> None:
         if (runner := self.runner) is not None:
             runner.ask_to_stop()
+        else:
+            self._abandon_opening()
 
     def stop(self, grace: Duration) -> None:
         seconds = read_duration("grace", grace) / SECOND
@@ -217,3 +229,13 @@ class Running:
         if thread is not None:
             self._loop_holder.loop = None
             thread.close()
+
+
+async def _on_thread(wait: Callable[[], object]) -> None:
+    """Wait on another thread, while this one's loop never sleeps so long that a signal goes unheard."""
+    import asyncio
+
+    waiting = asyncio.ensure_future(asyncio.to_thread(wait))
+    while not waiting.done():
+        await asyncio.wait({waiting}, timeout=HEARING)
+    await waiting

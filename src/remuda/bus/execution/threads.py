@@ -147,8 +147,8 @@ class ThreadWorker:
             return
         if rows := active.give_back(now):
             active.delivery.release(rows)
-        if active.must_renew(now):
-            self._processor.broker.renew(active.delivery)
+        if active.must_renew(now, self._processor.clock):
+            active.renewed(now, self._processor.renew(active.delivery))
 
     def _abandon(self) -> None:
         """Called by the watchdog: answer for the call that does not end, give back the rest, and go on without it."""

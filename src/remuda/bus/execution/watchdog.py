@@ -74,7 +74,7 @@ class WatchedThread:
                 self._interrupt()
                 return
             self.abandoned = True
-        _log.error("%s ignores its timeout; it is left behind and others go on", self.label)
+        _log.error("%s ignores its timeout; it is abandoned, and the others continue", self.label)
         self._abandon()
 
     def give_up(self) -> None:

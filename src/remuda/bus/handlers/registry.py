@@ -9,11 +9,12 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from remuda.bus.handlers.handler import ExecutorKind, Handler, HandlerOptions, is_typed_in
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES
+from remuda.bus.settings.properties import MOST_THREADS
 from remuda.bus.settings.retry import RetrySpec, error_types, policy
 from remuda.model.durations import Duration
 from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.options import read_duration, read_enum
-from remuda.model.texts import shown
+from remuda.model.texts import LARGEST, read_count, shown
 from remuda.model.topics import WILDCARDS, check_topic
 
 _log = logging.getLogger("remuda.bus")
@@ -118,9 +119,9 @@ def read_options(given: Mapping[str, Any]) -> HandlerOptions:
         give_up_on=error_types("give_up_on", given.get("give_up_on")),
         timeout=limit,
         failover=failover,
-        threads=_at_least_one("threads", given.get("threads")),
+        threads=_count("threads", given.get("threads"), MOST_THREADS),
         executor=None if executor is None else read_enum("executor", executor, ExecutorKind),
-        batch=_at_least_one("batch", given.get("batch")),
+        batch=_count("batch", given.get("batch")),
         unique=_flag("unique", given.get("unique", False)),
         keep_result=_flag("keep_result", given.get("keep_result", False)),
     )
@@ -143,7 +144,7 @@ def check_topics(topics: tuple[str, ...], decorator: str = "@bus.subscribe") -> 
     for topic in topics:
         if not isinstance(topic, str):
             raise InvalidOption(
-                f"a topic must be a text, not {shown(topic)}; the decorator is written {decorator}('topic')"
+                f"a topic must be a string, not {shown(topic)}; the decorator is written {decorator}('topic')"
             )
         try:
             check_topic(topic)
@@ -206,10 +207,8 @@ def _check_name(option: str, name: object) -> None:
         )
 
 
-def _at_least_one(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidOption(f"{name} must be at least 1, not {shown(value)}")
-    return value
+def _count(name: str, value: int | None, most: int = LARGEST) -> int | None:
+    return None if value is None else read_count(name, value, 1, most)
 
 
 def _flag(name: str, value: object) -> bool:

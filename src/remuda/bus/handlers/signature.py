@@ -63,7 +63,7 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidOption(f"handler {name} takes {parameter.name} by position only; handlers are called by name")
-        wanted = wanted_types[parameter.name]
+        wanted = bodies.without_extras(wanted_types[parameter.name])
         base = get_origin(wanted) or wanted
         if base in BY_TYPE:
             by_type[parameter.name] = base
@@ -86,6 +86,7 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
         )
     body_type = Any if body is None else wanted_types[body]
     if batch:
+        body_type = bodies.without_extras(body_type)
         if body is None or (get_origin(body_type) or body_type) is not list:
             raise InvalidOption(
                 f"handler {name} has a batch size, so its body must be annotated as a list, like list[Order]"
@@ -101,12 +102,14 @@ def read_signature(function: Callable[..., Any], *, batch: bool, provided: Conta
 def _parameter_types(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         inspect.signature(function)
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except Exception as error:
         raise InvalidOption(f"the annotations of handler {name} cannot be read: {error}") from error
     found = {}
     for parameter in inspect.signature(function).parameters:
         wanted = hints.get(parameter, Any)
+        if not any(isinstance(extra, msgspec.Meta) for extra in getattr(wanted, "__metadata__", ())):
+            wanted = bodies.without_extras(wanted)
         found[parameter] = Any if wanted is object else wanted
     return found
 

@@ -46,7 +46,7 @@ _OUTCOMES: Final[tuple[tuple[type[BaseException], str], ...]] = (
 )
 
 
-class _Began:
+class _StartTime:
     """The key in a context under which the start of the call stands."""
 
 
@@ -80,7 +80,7 @@ class Metrics(Middleware):
         self.unpublished.labels(message.name, type(error).__name__).inc()
 
     def before_handle(self, context: Context) -> None:
-        context.values[_Began] = time.perf_counter()
+        context.values[_StartTime] = time.perf_counter()
         self.running.labels(context.queue).inc()
         if context.attempt > 1:
             self.retries.labels(context.queue).inc()
@@ -97,7 +97,7 @@ class Metrics(Middleware):
 
     def _end(self, context: Context, outcome: str) -> bool:
         """Note the end of a call; False if it never began here or has finished already."""
-        began = context.values.pop(_Began, None)
+        began = context.values.pop(_StartTime, None)
         if not isinstance(began, float):
             return False
         self.running.labels(context.queue).dec()

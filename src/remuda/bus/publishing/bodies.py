@@ -6,7 +6,7 @@ import operator
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
 
@@ -85,8 +85,11 @@ def decode(body: bytes, mime_type: str, wanted: Any = Any) -> Any:
 @lru_cache(maxsize=1024)
 def _reader(mime_type: str, wanted: Any) -> Callable[[bytes], Any]:
     """What makes a value of such a body."""
-    base = _base(mime_type)
+    base, plain = _base(mime_type), without_extras(wanted)
     is_json = base == JSON or base.endswith("+json")
+    if plain is not wanted and (plain is bytes or (plain is str and not is_json and base not in _MSGPACK_NAMES)):
+        read = _reader(mime_type, plain) if plain is str else bytes
+        return lambda body: msgspec.convert(read(body), wanted)
     if base in _MSGPACK_NAMES:
         return _decoder(msgspec.msgpack.Decoder, wanted)
     if (wanted is str and not is_json) or (wanted is Any and base.startswith("text/")):
@@ -109,6 +112,11 @@ def _base(mime_type: str) -> str:
 def check_encoding(encoding: str) -> None:
     if not isinstance(encoding, str) or encoding not in ENCODINGS:
         raise InvalidOption(f"no encoding {shown(encoding)}; there are {', '.join(ENCODINGS)}")
+
+
+def without_extras(wanted: Any) -> Any:
+    """The type that an `Annotated` one is about."""
+    return get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
 
 
 def check_wanted(wanted: Any) -> None:

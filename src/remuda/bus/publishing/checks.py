@@ -18,7 +18,7 @@ Moment = int | datetime
 def check_target(what: str, topic: str) -> None:
     """Raise `InvalidMessage` for a topic to which nothing can be published."""
     if type(topic) is not str and not isinstance(topic, str):
-        raise InvalidMessage(f"a {what} must be a text, not {shown(topic)}; nothing was stored")
+        raise InvalidMessage(f"a {what} must be a string, not {shown(topic)}; nothing was stored")
     _check_text(what, topic)
 
 
@@ -32,13 +32,13 @@ def _check_text(what: str, topic: str) -> None:
 
 def check_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
     """The headers, or `InvalidMessage` for one that is not a text that can be stored."""
-    if not headers:
+    if headers is None:
         return {}
     if not isinstance(headers, Mapping):
-        raise InvalidMessage(f"headers must be a mapping of texts, not {shown(headers)}; nothing was stored")
+        raise InvalidMessage(f"headers must be a mapping of strings, not {shown(headers)}; nothing was stored")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidMessage(f"headers are texts, but {shown(name)} is {shown(value)}; nothing was stored")
+            raise InvalidMessage(f"headers must be strings, but {shown(name)} is {shown(value)}; nothing was stored")
         check_storable("header", name)
         check_storable(f"header {shown(name)}", value)
     return headers
@@ -49,7 +49,7 @@ def check_storable(what: str, text: str | None) -> None:
     if text is None or (type(text) is str and text.isascii()):
         return
     if not isinstance(text, str):
-        raise InvalidMessage(f"{what} must be a text, not {shown(text)}; nothing was stored")
+        raise InvalidMessage(f"{what} must be a string, not {shown(text)}; nothing was stored")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -56,16 +56,16 @@ def dead_letter(queue: str, parked: Parked, document: Document) -> DeadLetter:
     )
 
 
-def message_filter(
-    *,
-    reason: str | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
-    states: str | frozenset[State] | None = None,
-) -> MessageFilter:
+def message_filter(given: FilterKwargs) -> MessageFilter:
     """A filter for dead letters; `states` may be given as letters: E dead, I invalid, N not interested."""
+    known = FilterKwargs.__annotations__
+    unknown = sorted(given.keys() - known.keys())
+    if unknown:
+        raise TypeError(f"no filter is called {', '.join(unknown)}; there are {', '.join(known)}")
+    reason, since, until = given.get("reason"), given.get("since"), given.get("until")
+    states = given.get("states")
     if reason is not None and not isinstance(reason, str):
-        raise InvalidOption(f"reason must be a text, not {shown(reason)}")
+        raise InvalidOption(f"reason must be a string, not {shown(reason)}")
     chosen = MessageFilter(reason=reason, since=0 if since is None else moment("since", since))
     if until is not None:
         chosen = msgspec.structs.replace(chosen, until=moment("until", until))

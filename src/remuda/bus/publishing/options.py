@@ -151,7 +151,7 @@ class PublishOptions(msgspec.Struct, frozen=True):
             check_storable("key", self.key)
         if self.mime_type is not None:
             check_storable("mime_type", self.mime_type)
-        headers = {**inherited, **check_headers(self.headers)} if self.headers else dict(inherited)
+        headers = {**inherited, **check_headers(self.headers)} if self.headers is not None else dict(inherited)
         if self.callback is not None:
             check_target("callback", self.callback)
             headers[names.CALLBACK] = self.callback
@@ -190,5 +190,5 @@ def once_id(id: str, unique: str | None, idempotency_key: str | None) -> str:
         raise InvalidMessage("give one of id, unique and idempotency_key, not several; nothing was stored")
     key = unique if unique is not None else idempotency_key
     if not isinstance(key, str) or not key:
-        raise InvalidMessage(f"unique and idempotency_key must be texts, not {shown(key)}; nothing was stored")
+        raise InvalidMessage(f"unique and idempotency_key must be strings, not {shown(key)}; nothing was stored")
     return key

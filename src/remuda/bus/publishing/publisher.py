@@ -36,21 +36,21 @@ class Publisher:
         bus = self._bus
         if bus.prefix:
             topic, options = self._prefixed(topic, options)
-        context = current.get()
-        inherited = child_headers(context.message.headers, context.message.id) if context is not None else {}
-        if bus.user is not None:
-            inherited.setdefault(names.USER, bus.user)
-        return options.message(topic, body, inherited, bus.encoding, bus.now)
+        return options.message(topic, body, self._inherited(), bus.encoding, bus.now)
 
     def messages(self, topic: str, values: Iterable[Any], options: PublishOptions) -> Messages:
         bus = self._bus
         if bus.prefix:
             topic, options = self._prefixed(topic, options)
+        return options.messages(topic, values, self._inherited(), bus.encoding, bus.now())
+
+    def _inherited(self) -> dict[str, str]:
+        """The headers that a message gets from the one being handled, and the bus's user."""
         context = current.get()
         inherited = child_headers(context.message.headers, context.message.id) if context is not None else {}
-        if bus.user is not None:
-            inherited.setdefault(names.USER, bus.user)
-        return options.messages(topic, values, inherited, bus.encoding, bus.now())
+        if self._bus.user is not None:
+            inherited.setdefault(names.USER, self._bus.user)
+        return inherited
 
     @property
     def outbox(self) -> TransactionalOutbox:
@@ -167,7 +167,7 @@ class Publisher:
         import msgspec
 
         if not isinstance(topic, str):
-            raise InvalidMessage(f"a topic must be a text, not {shown(topic)}; nothing was stored")
+            raise InvalidMessage(f"a topic must be a string, not {shown(topic)}; nothing was stored")
         prefix = self._bus.prefix
         changes = {}
         if isinstance(options.callback, str) and not options.callback.startswith(REPLY_TOPIC):

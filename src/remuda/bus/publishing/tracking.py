@@ -140,5 +140,5 @@ def _failure(view: QueueView, message_id: str) -> HandlerFailed:
 
 def check_id(id: str) -> str:
     if not isinstance(id, str) or not id:
-        raise InvalidOption(f"an id must be a text, not {shown(id)}")
+        raise InvalidOption(f"an id must be a string, not {shown(id)}")
     return id

@@ -45,7 +45,7 @@ def waiting_filter(
     """A filter as people write it; None where nothing is named."""
     for name, text in (("topic", topic), ("reason", reason)):
         if text is not None and not isinstance(text, str):
-            raise InvalidOption(f"{name} must be a text, not {shown(text)}")
+            raise InvalidOption(f"{name} must be a string, not {shown(text)}")
     if topic is None and reason is None and since is None and until is None:
         return None
     return WaitingFilter(

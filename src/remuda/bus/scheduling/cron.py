@@ -45,11 +45,14 @@ class Cron(msgspec.Struct, frozen=True):
     def read(cls, text: str, zone: str = "UTC") -> Cron:
         """Read `minute hour day month weekday`, like `0 3 * * mon-fri`; raises `InvalidOption`."""
         if not isinstance(text, str) or len(text) > _LONGEST:
-            raise InvalidOption(f"a cron text must be a text of at most {_LONGEST} characters, like '0 3 * * mon-fri'")
+            raise InvalidOption(
+                f"a cron expression must be a string of at most {_LONGEST} characters, like '0 3 * * mon-fri'"
+            )
         fields = _MACROS.get(text.strip().lower(), text).split()
         if len(fields) != len(_FIELDS):
             raise InvalidOption(
-                f"a cron text has five fields, minute hour day month weekday, like '0 3 * * mon-fri'; not {shown(text)}"
+                "a cron expression has five fields, minute hour day month weekday, like '0 3 * * mon-fri'; "
+                f"not {shown(text)}"
             )
         _zone(zone)
         sets = [_read_field(*known, field, text) for known, field in zip(_FIELDS, fields, strict=True)]
@@ -59,7 +62,7 @@ class Cron(msgspec.Struct, frozen=True):
             frozenset(day % 7 for day in weekdays), fields[2] in ("*", "?"), fields[4] in ("*", "?"),
         )  # fmt: skip
         if made.next_after(0) is None:
-            raise InvalidOption(f"the cron text {shown(text)} never comes: no month of it has such a day")
+            raise InvalidOption(f"the cron expression {shown(text)} never matches: none of its months has such a day")
         return made
 
     def next_after(self, time: int) -> int | None:
@@ -114,7 +117,7 @@ def _read_field(name: str, least: int, most: int, words: dict[str, int], field: 
             first = _number(name, start, least, most, words, text)
             last = _number(name, end, least, most, words, text) if dash else (most if slash else first)
             if first > last:
-                raise InvalidOption(f"the {name} of the cron text {shown(text)} runs backwards: {shown(span)}")
+                raise InvalidOption(f"the {name} of the cron expression {shown(text)} runs backwards: {shown(span)}")
         values.update(range(first, last + 1, step))
     return values
 
@@ -125,7 +128,7 @@ def _number(name: str, written: str, least: int, most: int, words: dict[str, int
         value = int(written)
     if value is None or not least <= value <= most:
         raise InvalidOption(
-            f"the {name} of the cron text {shown(text)} must be from {least} to {most}, not {shown(written)}"
+            f"the {name} of the cron expression {shown(text)} must be from {least} to {most}, not {shown(written)}"
         )
     return value
 

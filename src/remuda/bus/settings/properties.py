@@ -11,7 +11,7 @@ from remuda.bus.handlers.handler import ExecutorKind
 from remuda.bus.settings.retry import DEFAULT
 from remuda.model.durations import MILLISECOND, SECOND, micros
 from remuda.model.errors import InvalidMessage, InvalidOption
-from remuda.model.texts import shown
+from remuda.model.texts import LARGEST, shown
 from remuda.model.topics import check_topic
 
 
@@ -23,7 +23,11 @@ class Property(msgspec.Struct, frozen=True):
     per_queue: bool = True
 
 
-def _whole(minimum: int) -> Callable[[Any], int]:
+MOST_THREADS: Final = 10_000
+"""Of one queue."""
+
+
+def _whole(minimum: int, most: int = LARGEST) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         try:
             number = int(value)
@@ -33,6 +37,8 @@ def _whole(minimum: int) -> Callable[[Any], int]:
             raise InvalidOption(f"must be a whole number, not {shown(value)}")
         if number < minimum:
             raise InvalidOption(f"must be at least {minimum}, not {shown(value)}")
+        if number > most:
+            raise InvalidOption(f"must be at most {most}, not {shown(value)}")
         return number
 
     return read
@@ -54,7 +60,7 @@ def _executor(value: Any) -> ExecutorKind:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidOption(f"must be a text, not {shown(value)}")
+        raise InvalidOption(f"must be a string, not {shown(value)}")
     return value
 
 
@@ -86,7 +92,7 @@ PROPERTIES: Final[dict[str, Property]] = {
     "message.retry.check.interval": Property(_duration(SECOND), 60 * SECOND, per_queue=False),
     "message.queue.size": Property(_whole(0), 500),
     "message.failover": Property(_text, None),
-    "message.threads": Property(_whole(1), 1),
+    "message.threads": Property(_whole(1, MOST_THREADS), 1),
     "message.timeout": Property(_duration(SECOND, least=1), None),
     "message.executor": Property(_executor, None),
     "message.prefix": Property(_prefix, "", per_queue=False),

@@ -131,10 +131,8 @@ def policy(spec: RetrySpec) -> RetryPolicy | int | None:
             )
         return named[spec]
     if isinstance(spec, int):
-        if isinstance(spec, bool) or spec < 0:
-            raise InvalidOption(f"a number of retries must be zero or more, not {spec}")
-        return spec
-    if not isinstance(spec, Sequence):
+        return read_count("retry", spec)
+    if not isinstance(spec, Sequence) or isinstance(spec, bytes | bytearray | memoryview):
         raise InvalidOption(
             f"retry must be a list of waits, a number of retries, a name or a policy, not {shown(spec)}"
         )

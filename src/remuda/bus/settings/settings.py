@@ -84,7 +84,7 @@ class Settings:
 
     def read_file(self, path: Path) -> None:
         try:
-            tables = tomllib.loads(path.read_text())
+            tables = tomllib.loads(path.read_text("utf-8-sig"))
         except OSError as error:
             raise InvalidOption(f"the settings file {path} cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

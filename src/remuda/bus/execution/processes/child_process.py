@@ -25,11 +25,11 @@ _LOOK: Final = 0.5
 
 
 class ProcessNotStarted(RemudaError):
-    """A process for handlers does not come up."""
+    """A process for handlers did not start."""
 
 
 class ProcessCrashed(Exception):
-    """The process is gone, or does not answer any more."""
+    """The process has ended, or no longer answers."""
 
 
 class ChildProcess:

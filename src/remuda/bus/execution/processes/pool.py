@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from remuda.bus.broker_api import Delivery, Outcome
-from remuda.bus.execution.active_delivery import LINGER, RENEW, DeliveryState
+from remuda.bus.execution.active_delivery import LINGER, DeliveryState, renewal_interval
 from remuda.bus.execution.processes import child_main
 from remuda.bus.execution.processes.batch_tracker import BatchTracker, CallDeadline
 from remuda.bus.execution.processes.child_process import ChildProcess, ProcessCrashed, ProcessNotStarted
@@ -145,7 +145,8 @@ class ProcessWorker:
     def _await(self, child: ChildProcess, delivery: Delivery, tracker: BatchTracker, limit: CallDeadline) -> None:
         """Until the batch is over. If it takes long, calls that have not begun come back; what finished is settled."""
         began = time.monotonic()
-        renewal, patience = began + RENEW, began + LINGER
+        lease = delivery.deadline - self._processor.clock()
+        renewal, patience = began + renewal_interval(lease), began + LINGER
         while True:
             match child.listen(min(limit.look, renewal, patience) - time.monotonic()):
                 case (child_main.OVER, _):
@@ -162,8 +163,8 @@ class ProcessWorker:
                 if len(delivery) > 1:
                     child.recall()
             if now >= renewal:
-                renewal = now + RENEW
-                self._renew(delivery)
+                lease = self._renew(delivery, lease)
+                renewal = now + renewal_interval(lease)
 
     def _charge(self, tracker: BatchTracker, limit: CallDeadline, crash: ProcessCrashed) -> DeliveryState:
         """How things stand, with the crash as the result of the call that ran."""
@@ -182,10 +183,12 @@ class ProcessWorker:
         if state.finished or state.waiting:
             self._processor.settle(delivery, state.finished, state.waiting, self._pool.stopping)
 
-    def _renew(self, delivery: Delivery) -> None:
+    def _renew(self, delivery: Delivery, lease: int) -> int:
+        """Renew the lease; tells how long it is now."""
         try:
-            self._processor.broker.renew(delivery)
+            return self._processor.renew(delivery)
         except BrokerClosed:
             raise
         except RemudaError as error:
             report_trouble(self._processor, error)
+            return lease

@@ -42,7 +42,7 @@ class SharedProgress:
     # The parent
 
     def wipe(self, count: int) -> None:
-        """Make ready for so many messages."""
+        """Prepare for this many messages."""
         self._marks[:count] = bytes(count)
         self._numbers[_BEGAN] = self._numbers[_USED] = 0
 
