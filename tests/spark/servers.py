@@ -15,7 +15,7 @@ from typing import Final
 import pyspark
 
 from remuda.spark.java import find_java, write_shim
-from remuda.spark.starting import class_archive
+from remuda.spark.jvm import ClassArchive
 
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _HOME: Final = Path(pyspark.__file__).parent
@@ -86,9 +86,8 @@ def cluster_settings() -> dict[str, str]:
 
 def quick_java() -> str:
     """With the classes that an earlier session has left ready, if there was one."""
-    archive = class_archive(find_java())
-    ready = f" -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
-    return QUICK_JAVA + (ready if archive.exists() else "")
+    classes = ClassArchive.of(find_java(), {})
+    return " ".join([QUICK_JAVA, *(classes.options() if classes is not None and classes.path.exists() else [])])
 
 
 @contextlib.contextmanager

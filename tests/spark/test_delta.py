@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = StructType().add("number", "long").add("day", "date")
+QUEUES = StructType([*SCHEMA.fields]).add("queue", "string")
 
 
 @pytest.fixture
@@ -92,6 +94,36 @@ def test_what_another_program_does_to_a_table_is_seen(spark: SparkSession, lake:
 def test_statistics_tell_how_many_rows_there_are(spark: SparkSession, lake: str) -> None:
     actions = pa.table(DeltaTable(days(spark, lake, 0, 1).root).get_add_actions(flatten=True))
     assert actions["num_records"].to_pylist() == [1, 1]
+
+
+def queues(spark: SparkSession, table: LakeTable, *names: str | None) -> None:
+    """A commit with a row of each queue."""
+    rows = [(number, date(2026, 1, 1), name) for number, name in enumerate(names)]
+    table.append(spark.createDataFrame(rows, QUEUES))
+
+
+def test_p3_a_file_holds_one_queue_and_its_statistics_say_which(spark: SparkSession, lake: str) -> None:
+    """So that every engine leaves out the files of other queues, whatever a queue is called."""
+    table = LakeTable(lake, "things", QUEUES, ("day",), apart=("queue",))
+    queues(spark, table, "a", "b", None, "a")
+    assert DeltaTable(table.root).metadata().partition_columns == ["day"]
+    actions = pa.table(DeltaTable(table.root).get_add_actions(flatten=True)).to_pylist()
+    told = {(one["min.queue"], one["max.queue"], one["null_count.queue"], one["num_records"]) for one in actions}
+    assert told == {("a", "a", 0, 2), ("b", "b", 0, 1), (None, None, 1, 1)}
+    DeltaTable(table.root).optimize.compact()
+    queues(spark, table, "c")
+    assert sorted(map(str, column(table.read(spark), "queue"))) == ["None", "a", "a", "b", "c"]
+
+
+def test_a_table_that_was_parted_by_queue_stays_so(spark: SparkSession, lake: str) -> None:
+    table = LakeTable(lake, "things", QUEUES, ("day",), apart=("queue",))
+    DeltaTable.create(str(table.root), Schema.from_json(QUEUES.json()), partition_by=["day", "queue"])
+    for name in ("a/b", "__HIVE_DEFAULT_PARTITION__"):
+        queues(spark, table, name, None)
+    assert DeltaTable(table.root).metadata().partition_columns == ["day", "queue"]
+    found = sorted(map(str, column(table.read(spark), "queue")))
+    assert found == sorted(map(str, delta_rows(table.root)["queue"].to_pylist()))
+    assert found == ["None", "None", "__HIVE_DEFAULT_PARTITION__", "a/b"]
 
 
 def test_a_table_whose_files_do_not_tell_its_rows_is_refused(spark: SparkSession, lake: str) -> None:

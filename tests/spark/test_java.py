@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,21 @@ def test_the_shim_passes_everything_on_but_the_noisy_module(tmp_path: Path) -> N
     command = [str(shim / "bin" / "java"), "-Da=b c", "--add-modules=jdk.incubator.vector", "", "-cp", "x y"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     assert told.stdout.split("\n") == ["-Da=b c", "", "-cp", "x y", ""]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_pythons_of_spark_import_the_pyspark_that_is_installed(tmp_path: Path, own: bool) -> None:
+    home = make_home(tmp_path / "home", "17.0.1")
+    (home / "bin" / "java").write_text('#!/bin/sh\necho "${SPARK_HOME-none}"\n')
+    shim = write_shim(tmp_path / "shim", home, own_pyspark=own) / "bin" / "java"
+
+    def seen(main: str) -> str:
+        environment = {**os.environ, "SPARK_HOME": "/spark"}
+        command = [str(shim), "-cp", "x", main, "org.apache.spark.deploy.SparkSubmit"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+
+    assert seen("org.apache.spark.launcher.Main") == "/spark"
+    assert seen("-Dx=y") == ("none" if own else "/spark")
 
 
 def test_without_pyspark_the_answer_is_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

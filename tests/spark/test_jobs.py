@@ -216,6 +216,20 @@ def test_the_command_line_answers_mistakes_in_one_line(spark: SparkSession, tmp_
     assert missing.exit_code == 1
     assert "there is no directory" in missing.output
     assert "there is no pipeline 'archiv'" in runner.invoke(app, ["run", "archiv", str(tmp_path)]).output
+    data, lake = str(tmp_path / "nowhere"), str(tmp_path / "lake")
+    for command in (
+        ["run", "archive", data, "--lake", ""],
+        ["run", "archive", "", "--lake", lake, "--lake-format", "delta"],
+        ["status", ""],
+        ["status", data, "--lake", ""],
+    ):
+        refused = runner.invoke(app, command)
+        assert (refused.exit_code, refused.output) == (1, "error: give a directory as a path or a URL, not ''\n")
+    for job in ("archive", "lifecycle", "metrics", "history"):
+        refused = runner.invoke(app, ["run", job, data, "--lake", lake])
+        assert refused.exit_code == 1
+        assert refused.output == f"error: there is no directory {data!r}; nothing was created. Check the path\n"
+    assert not Path(lake).exists(), "and no lake is begun that a replay would take for an empty one"
 
 
 @pytest.mark.parametrize(

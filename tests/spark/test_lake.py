@@ -63,6 +63,26 @@ def test_a_batch_is_added_once(spark: SparkSession, table: LakeTable) -> None:
     assert len(data_files(table)) == 2, "what was not added leaves nothing behind"
 
 
+@pytest.mark.parametrize(("queues", "files"), [(2, 3 * 2), (40, 40)], ids=["few", "many"])
+def test_tasks_write_their_own_files_unless_those_would_be_many_and_small(
+    spark: SparkSession, tmp_path: Path, queues: int, files: int
+) -> None:
+    table = LakeTable(str(tmp_path), "things", SCHEMA, ("date", "queue"))
+    rows = spark.range(3 * queues).repartitionByRange(3, "id")
+    batch = rows.selectExpr("id as number", "'2026-01-01' as date", f"concat('q', id % {queues}) as queue")
+    shuffled = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        table.append(batch)
+        before = len(table.manifest().files)
+        table.append(batch)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", shuffled or "1")
+    assert len(table.manifest().files) - before == files
+    assert found(spark, table) == sorted(2 * list(range(3 * queues)))
+    assert spark.conf.get("spark.sql.maxConcurrentOutputFileWriters") == "0", "the session is as it was"
+
+
 def test_a_batch_that_another_job_added_meanwhile_is_not_added_again(
     spark: SparkSession, table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from remuda.model.errors import InvalidOption
+from remuda.spark import read
 from remuda.spark.embedded import EmbeddedLog
 from remuda.spark.losses import Gap, losses, subtracted
 from remuda.spark.options import ReadOptions
@@ -64,10 +65,10 @@ def test_l3_damage_stops_a_stream_or_is_counted(spark: SparkSession, tmp_path: P
     half_sealed(tmp_path / "data", 1500)
     files = sorted((tmp_path / "data" / "sealed").glob("messages-*"))
     damage(files[0], -30)
-    with pytest.raises(StreamingQueryException, match=r"offsets 0 to \d+ \(damaged\).*failOnDataLoss=false"):
+    with pytest.raises(StreamingQueryException, match=r"offsets 0 to \d+ \(damaged or removed\).*failOnDataLoss=false"):
         Collector(spark, tmp_path / "data", tmp_path / "c1").run()
     damage(files[1], 100)
-    with pytest.raises(PySparkException, match=r"offsets \d+ to \d+ \(damaged\)"):
+    with pytest.raises(PySparkException, match=r"offsets \d+ to \d+ \(damaged or removed\)"):
         load(spark, tmp_path / "data").count()
     collector = Collector(spark, tmp_path / "data", tmp_path / "c2", failOnDataLoss=False)
     query = collector.run()
@@ -76,6 +77,40 @@ def test_l3_damage_stops_a_stream_or_is_counted(spark: SparkSession, tmp_path: P
     assert query.lastProgress is not None
     lost = json.loads(query.lastProgress["sources"][0]["endOffset"])["missing"]
     assert lost == int(files[0].stem.split("-")[2]) + 1
+
+
+@pytest.mark.parametrize("table", ["messages", "events"])
+def test_l3_p6_files_that_somebody_removed_are_missed(spark: SparkSession, tmp_path: Path, table: str) -> None:
+    """The collector takes note of what it removes; whatever else is gone was not its doing."""
+    data = tmp_path / "data"
+    with broker_at(data, success_retention="1ms") as broker:
+        publish(broker, 600)
+        finish(broker)
+        expire(broker)
+        publish(broker, 1500, start=1000)
+        finish(broker)
+        publish(broker, 1500, "kept")
+        seal(broker)
+    whole = load(spark, data).count()
+    assert read(spark, data).count() == whole < 4000, "what was collected is not missed"
+    assert load(spark, data, "lifecycle").count() == read(spark, data, "lifecycle").count() == whole
+    log = EmbeddedLog(str(data))
+    assert log.removed("messages") == log.removed("events") == []
+    file, *later = sorted((data / "sealed").glob(f"{table}-*"))
+    assert later, "what is between sealed files is not looked for in the tail"
+    file.unlink()
+    lost = range(int(file.stem.split("-")[1]), int(file.stem.split("-")[2]) + 1)
+    assert log.removed(table) == [lost]
+    told = rf"log at '{data}': .*{lost.start} to {lost.stop - 1} \(damaged or removed\)"
+    for name in (table, "lifecycle"):
+        with pytest.raises(PySparkException, match=told):
+            load(spark, data, name).count()
+        with pytest.raises(PySparkException, match=told):
+            read(spark, data, name).count()
+    with pytest.raises(StreamingQueryException, match=told):
+        Collector(spark, data, tmp_path / "c", table=table).run()
+    left = load(spark, data, table, failOnDataLoss=False).count()
+    assert read(spark, data, table, failOnDataLoss=False).count() == left > 0
 
 
 def test_l6_what_was_collected_before_it_was_read_stops_a_stream_or_is_counted(
@@ -98,6 +133,28 @@ def test_l6_what_was_collected_before_it_was_read_stops_a_stream_or_is_counted(
         assert query.lastProgress is not None
         at = json.loads(query.lastProgress["sources"][0]["endOffset"])
         assert at["missing"] == at["offset"] - 1000 - len(going_on.column("offset")) > 0
+
+
+def test_l6_l8_a_log_of_which_all_was_collected_still_ends_where_it_did(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither does a stream take it for another log, nor one that begins now miss what was gone before."""
+    data = tmp_path / "data"
+    with broker_at(data, success_retention="1ms") as broker:
+        publish(broker, 600)
+        finish(broker)
+        before = Collector(spark, data, tmp_path / "c1", table="lifecycle")
+        before.run()
+        end = EmbeddedLog(str(data)).cut()
+        seal(broker)
+        assert broker.collect().messages == 600
+    assert not list((data / "tail").glob("*.log")), "nothing is left but the note of what was collected"
+    assert EmbeddedLog(str(data)).cut() == (600, end[1])
+    since = Collector(spark, data, tmp_path / "c2")
+    since.run()
+    with broker_at(data) as broker:
+        publish(broker, 5, start=600)
+    for collector in (before, since):
+        collector.run()
+        assert collector.column("offset")[-5:] == [*range(600, 605)]
 
 
 def test_a_stream_begins_at_an_end_or_a_time_and_takes_so_many_bytes(spark: SparkSession, tmp_path: Path) -> None:
@@ -126,6 +183,8 @@ def test_a_stream_begins_at_an_end_or_a_time_and_takes_so_many_bytes(spark: Spar
     [
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false, not 'perhaps'"),
         ({"startingOffsets": "soon"}, "startingOffsets must be earliest, latest or a time"),
+        ({"startingOffsets": "5"}, "not '5'; an offset is given as fromOffset"),
+        ({"startingOffsets": "-1"}, "not '-1'; an offset is given as fromOffset"),
         ({"startingOffsets": "2026-01-01", "fromOffset": "5"}, "both say where to begin"),
         ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be a whole number from 1 on"),
     ],

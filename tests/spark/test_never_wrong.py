@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -192,7 +195,7 @@ def test_rewriting_takes_exactly_what_it_replaces(spark: SparkSession, tmp_path:
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place, kind: str) -> None:
     begin_lake(place.lake, kind)
-    names = ["__HIVE_DEFAULT_PARTITION__", "a b/c=d%e"]
+    names = ["__HIVE_DEFAULT_PARTITION__", "a b/c=d%e", "ü" * 120]
     with broker_at(Path(place.url)) as broker:
         for name in names:
             broker.create_queue(name)
@@ -203,6 +206,11 @@ def test_a_queue_named_like_no_queue_survives(spark: SparkSession, place: Place,
     table.append(archived_messages(load(spark, Path(place.url))))
     found = column(table.read(spark), "queue")
     assert sorted(map(str, found)) == sorted([*names, "None", "things"])
+    if kind == "delta":
+        elsewhere = polars.scan_delta(str(table.root))
+        assert sorted(map(str, elsewhere.collect()["queue"])) == sorted([*names, "None", "things"])
+        for name in names:
+            assert elsewhere.filter(polars.col("queue") == name).collect()["queue"].to_list() == [name]
 
 
 class Copying:
@@ -277,6 +285,39 @@ def test_trouble_with_a_checkpoint_is_told_before_anything_is_read(spark: SparkS
     assert not messages_table(place.lake).manifest().version
 
 
+_HOLDS = """
+import sys, time
+from pathlib import Path
+from remuda.spark.checkpoints import sole_use
+
+with sole_use(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("job", ["archive", "lifecycle"])
+def test_p3_of_two_runs_at_once_the_second_is_refused(spark: SparkSession, place: Place, job: str) -> None:
+    """Until the first has ended, however it ended."""
+    half_sealed(Path(place.url), 300)
+    table = {"archive": messages_table, "lifecycle": lifecycle_table}[job](place.lake)
+    checkpoint = checkpoint_of(place.lake, job, table.root.name)
+    checkpoint.mkdir(parents=True)
+    other = subprocess.Popen([sys.executable, "-c", _HOLDS, str(checkpoint)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(Conflict, match=r"another run uses the checkpoint .*; nothing was done. Wait until"):
+            JOBS[job](spark, place)
+        assert not table.manifest().version
+    finally:
+        other.kill()
+        other.communicate()
+    for _ in range(2):
+        JOBS[job](spark, place)
+    assert table.read(spark).count() == 400
+
+
 @pytest.mark.parametrize(
     ("job", "options", "complaint"),
     [
@@ -321,6 +362,8 @@ def test_replay_and_retention_say_what_they_did(spark: SparkSession, place: Plac
 
     with pytest.raises(NotFound, match="there is no archive in the lake"):
         JOBS["replay"](spark, Place(url=place.url, lake=place.lake, options={"where": "true"}))
+    with pytest.raises(NotFound, match=r"there is no archive in the lake .*; nothing was removed"):
+        JOBS["retention"](spark, place)
     run("archive")
     run("lifecycle")
     assert "replay: 5 messages laid for the broker" in run("replay", "--set", "where=queue='orders' and offset < 5")

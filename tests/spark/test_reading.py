@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 
 from remuda import lake
 from remuda.model.errors import InvalidOption
-from remuda.spark import pins, read
+from remuda.spark import pins, read, session
+from remuda.spark.lake import begin_lake
 from remuda.spark.source import RemudaSource
 from tests.spark.samples import broker_at, half_sealed, load, offsets, plain, play, publish, seal
 
@@ -83,7 +84,7 @@ def test_l3_a_damaged_segment_costs_only_its_own_rows(spark: SparkSession, tmp_p
         data[place] ^= 255
         file.write_bytes(data)
     for frame in (read(spark, tmp_path, "messages"), load(spark, tmp_path)):
-        with pytest.raises(PySparkException, match=r"rows are missing .*: offsets \d+ to \d+ \(damaged\)"):
+        with pytest.raises(PySparkException, match=r"rows are missing .*: offsets \d+ to \d+ \(damaged or removed\)"):
             frame.count()
     found = offsets(read(spark, tmp_path, "messages", failOnDataLoss=False))
     assert found == offsets(load(spark, tmp_path, failOnDataLoss=False))
@@ -119,6 +120,36 @@ def test_pins_go_with_the_process_and_those_of_dead_ones_at_the_next_read(spark:
     assert not dead.exists()
 
 
+@pytest.mark.parametrize("wrong", [5, True, b"orders", {"a": 1}, ["a", 5], object()])
+def test_names_of_a_wrong_type_are_refused(spark: SparkSession, tmp_path: Path, wrong: object) -> None:
+    for option in ("queues", "topics", "Queues"):
+        with pytest.raises(InvalidOption, match=rf"{option} must be a name or a list of names, not"):
+            read(spark, tmp_path, "messages", **{option: wrong})
+    with pytest.raises(InvalidOption, match="states must be a name or a list of names"):
+        read(spark, tmp_path, "events", states=wrong)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"name": None}, {"name": 5}, {"master": 5}, {"remote": b"sc://x"}, {"config": 5}, {"config": {5: "x"}}],
+)
+def test_a_session_is_asked_for_with_the_right_types(arguments: dict[str, Any]) -> None:
+    """Also where one runs already, which would be given whatever was asked for."""
+    with pytest.raises(InvalidOption, match=f"{next(iter(arguments))} must "):
+        session(**arguments)
+
+
+@pytest.mark.parametrize("place", ["", "\0", "a\0b"])
+def test_a_path_that_can_be_none_is_refused(spark: SparkSession, place: str) -> None:
+    for wrong in (
+        lambda: read(spark, place),
+        lambda: lake.read(spark, place, "messages"),
+        lambda: begin_lake(place, "delta"),
+    ):
+        with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not "):
+            wrong()
+
+
 def test_what_is_wrong_is_said_before_spark_is_asked(spark: SparkSession, tmp_path: Path) -> None:
     for wrong in (None, "spark"):
         with pytest.raises(InvalidOption, match="spark must be a SparkSession"):
@@ -127,8 +158,8 @@ def test_what_is_wrong_is_said_before_spark_is_asked(spark: SparkSession, tmp_pa
             lake.read(wrong, tmp_path, "messages")  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not None"):
         read(spark, None)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="option queues cannot be b'x'"):
-        read(spark, tmp_path, queues=b"x")
+    with pytest.raises(InvalidOption, match="option since cannot be b'x'"):
+        read(spark, tmp_path, since=b"x")
     with pytest.raises(InvalidOption, match="there is no table 5"):
         lake.read(spark, tmp_path, 5)  # type: ignore[arg-type]
 
@@ -136,7 +167,7 @@ def test_what_is_wrong_is_said_before_spark_is_asked(spark: SparkSession, tmp_pa
 def test_stream_options_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="is for streams"):
         read(spark, tmp_path, "messages", maxRowsPerTrigger=5)
-    for name in ("MAXROWSPERTRIGGER", "maxBytesPerTrigger", "startingOffsets"):
-        source = RemudaSource({"path": str(tmp_path), name: "5"})
+    for name, value in (("MAXROWSPERTRIGGER", "5"), ("maxBytesPerTrigger", "5"), ("startingOffsets", "latest")):
+        source = RemudaSource({"path": str(tmp_path), name: value})
         with pytest.raises(InvalidOption, match="is for streams"):
             source.reader(source.schema())

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from remuda.model.errors import InvalidOption
 from remuda.model.message import Message, Priority
+from remuda.spark.embedded import group_start
 from remuda.spark.options import ReadOptions
 from remuda.spark.source import Part, Shape, read_part, rows_per_part
 from tests.spark.samples import (
@@ -270,7 +271,15 @@ def test_plain_rows_do_not_depend_on_how_they_are_parted(spark: SparkSession, lo
     ],
 )
 def test_parts_are_as_large_as_leaves_no_core_idle(table: str, rows: int, expected: int) -> None:
-    assert rows_per_part(table, rows) == expected
+    assert rows_per_part(table, rows, tasks=8) == expected
+
+
+def test_parts_begin_where_row_groups_do() -> None:
+    """A row group that is cut apart is read twice."""
+    assert group_start([], 8191) == 8192
+    assert [group_start([0, 20_000], number) for number in (4000, 12_000, 19_999, 20_000, 29_000)] == [
+        0, 8192, 16_384, 20_000, 28_192,
+    ]  # fmt: skip
 
 
 def test_what_a_worker_has_loaded_is_not_collected_after_each_task(log: Path) -> None:

@@ -27,6 +27,20 @@ def test_p6_a_view_is_read_and_rows_are_inserted(spark: SparkSession, tmp_path: 
     assert sorted(found) == [b"one", b"two"]
 
 
+def test_p6_a_view_that_names_its_table_takes_messages_only(spark: SparkSession, tmp_path: Path) -> None:
+    half_sealed(tmp_path, 300)
+    for table in ("messages", "events"):
+        view = f"CREATE OR REPLACE TEMPORARY VIEW remuda_named_{table} USING remuda"
+        spark.sql(f"{view} OPTIONS (path '{tmp_path}', table '{table}')")
+    spark.sql("INSERT INTO remuda_named_messages (name, body) VALUES ('sql', cast('one' as binary))")
+    with pytest.raises(AnalysisException, match="rows become messages; the table 'events' is for the broker to write"):
+        spark.sql("INSERT INTO remuda_named_events (state) VALUES ('Q')")
+    with broker_at(tmp_path) as broker:
+        broker.runtime.upkeep.take_in()
+        (record,) = broker.spectate().messages(400)
+    assert list(record.messages.bodies) == [b"one"]
+
+
 def test_p6_a_table_of_the_catalog_is_told_with_each_query_where_the_log_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:

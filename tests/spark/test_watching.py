@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -46,8 +48,11 @@ def test_a_source_that_tells_no_numbers_ends_no_telling(place: str | None) -> No
 def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sources of files tell no number for the end that they have not reached."""
+    """Sources of files tell no number for the end that they have not reached. Rows are counted once, also where Spark
+    samples them to put them in order, as it does for more than one task."""
     told_so_far = listen(monkeypatch)
+    one_task = str(spark.conf.get("spark.sql.shuffle.partitions"))
+    spark.conf.set("spark.sql.shuffle.partitions", 2)
     rows = spark.range(5).selectExpr("id as number", "'orders' as name", "string(id) as body")
     rows.coalesce(1).write.parquet(str(tmp_path / "files"))
 
@@ -62,6 +67,7 @@ def test_ingest_that_follows_files_tells_its_progress_and_ends_at_ctrl_c(
     stopper.start()
     ran = CliRunner().invoke(app, [*command, "--set", f"source={tmp_path / 'files'}", "--set", "order=number"])
     stopper.join(200)
+    spark.conf.set("spark.sql.shuffle.partitions", one_task)
     assert ran.exit_code == 0, ran.output
     told, done = ran.stdout.splitlines()
     assert told.startswith("ingest-files: batch 0, 5 rows")
@@ -79,6 +85,35 @@ def test_every_row_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
     assert sum(one["rows"] for one in told) == lives
     assert [one["batch"] for one in told] == sorted({one["batch"] for one in told})
     assert (told[-1]["lag"], done["pipeline"]) == (0, "lifecycle")
+
+
+@pytest.mark.parametrize(("how", "code"), [("--continuous", 0), ("--once", 128 + signal.SIGINT)])
+def test_ctrl_c_while_spark_starts_ends_a_run_quietly(tmp_path: Path, how: str, code: int) -> None:
+    """Starting takes Spark some seconds, in which PySpark would answer with a stack."""
+    with broker_at(tmp_path / "data") as broker:
+        publish(broker, 5)
+    command = [sys.executable, "-c", _INTERRUPTED, "run", "archive", str(tmp_path / "data"), "--lake", str(tmp_path)]
+    ran = subprocess.run([*command, how], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == code, ran.stderr
+    told = "" if code == 0 else "archive was interrupted; what was done is kept, run it again for the rest\n"
+    assert ran.stderr == told
+    assert not (tmp_path / "messages").exists()
+
+
+_INTERRUPTED = """
+import os, signal
+import remuda.spark
+from remuda.spark.commands import app
+
+begin = remuda.spark.session
+
+def interrupted(*args, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    return begin(*args, **{**options, "quick": True})
+
+remuda.spark.session = interrupted
+app()
+"""
 
 
 @pytest.mark.slow

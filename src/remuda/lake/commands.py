@@ -40,12 +40,12 @@ def publish(
                         f"{one.table} ({one.format}): {one.added} files added, {one.dropped} dropped, up to {one.end:,}"
                     )
                 for name in one.damaged:
-                    typer.echo(f"{name} is damaged and is not in the table; restore it from a copy", err=True)
+                    typer.echo(f"{name} is damaged or gone, and not in the table; restore it from a copy", err=True)
             if every is None:
                 return
             time.sleep(every)
     except RemudaError as error:
-        typer.echo(str(error), err=True)
+        typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
         return

@@ -38,7 +38,8 @@ class Published(msgspec.Struct, frozen=True):
     end: int
     """The number after the last one that the table holds."""
     damaged: tuple[str, ...] = ()
-    """Sealed files that could not be listed, since their checksums do not hold."""
+    """Sealed files that could not be listed, since their checksums do not hold, and those that somebody has removed
+    since the last version."""
 
 
 class LakehouseTable(Protocol):
@@ -91,6 +92,8 @@ class Publisher:
         listed = {kind: one.listed() for kind, one in tables.items()}
         known = frozenset.intersection(*listed.values()) if listed else frozenset()
         found = link_files(self._root, table, known)
+        went = frozenset().union(*listed.values()) - found.names
+        damaged = (*found.damaged, *(self._removed(table) if went else ()))
         told = []
         for kind, one in tables.items():
             end = max(one.end(), found.end)
@@ -98,9 +101,14 @@ class Publisher:
             dropped = sorted(listed[kind] - found.names)
             version = one.commit(added, dropped, end) if added or dropped else one.version()
             location = str(folder_of(self._root, table))
-            told.append(Published(table, kind, location, version, len(added), len(dropped), end, found.damaged))
+            told.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
         remove_links(self._root, table, found.names, GRACE_SECONDS)
         return told
+
+    def _removed(self, table: str) -> Iterator[str]:
+        """Files that went although the collector did not let them go."""
+        for gone in EmbeddedLog(str(self._root)).removed(table):
+            yield f"sealed/{table}-{gone.start:020d}-{gone.stop - 1:020d}.parquet"
 
 
 def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[Published]:
@@ -117,8 +125,11 @@ def publish_tables(url: str | os.PathLike[str], formats: Sequence[str]) -> list[
     return publisher.publish()
 
 
-def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> str | None:
-    """The version of a table that first held the row before a number: for time travel by offset."""
+def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) -> int | None:
+    """The version of a table that first held the row before a number: for time travel by offset.
+
+    As readers take it: the `version` of a `DeltaTable`, or the `snapshot_id` of a scan of Iceberg's.
+    """
     if table not in (MESSAGES, EVENTS):
         raise InvalidOption(f"there is no table {table!r}; the tables are {MESSAGES}, {EVENTS}")
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
@@ -126,7 +137,8 @@ def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) 
     root = Path(directory(place_text(url))).absolute()
     found = _FORMATS[_check_format(kind)](root, table)
     found.refresh()
-    return found.version_at(number)
+    version = found.version_at(number)
+    return None if version is None else int(version)
 
 
 def _check_format(kind: str) -> str:

@@ -107,6 +107,7 @@ class ArrowTable:
         missing: list[Gap] = []
         log = EmbeddedLog(str(held))
         found = list(log.batches(self._table, part.start, part.stop, Selection(), self._columns, missing))
-        report(str(self._root), f"{NUMBER[self._table]}s", losses(missing, None), fail=self._fail)
+        lost, numbers = losses(missing, None), f"{NUMBER[self._table]}s"
+        report(str(self._root), numbers, lost, fail=self._fail, choice="fail_on_data_loss=False")
         schema = self.schema
         return [batch.cast(schema) for batch in found]

@@ -28,8 +28,9 @@ def session(
     `quick` starts in half the time and runs long work at half the speed: for tests and short commands.
     """
     need_pyspark()
-    from remuda.spark.starting import start
+    from remuda.spark.starting import check_arguments, start
 
+    check_arguments(name, master, remote, config)
     return start(name, master=master, remote=remote, quick=quick, config=config or {})
 
 

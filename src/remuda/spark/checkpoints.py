@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +16,46 @@ from remuda.model.errors import Conflict, StorageError
 
 _PARTS: Final = frozenset({"metadata", "offsets", "commits", "sources", "state"})
 """What Spark puts into a checkpoint."""
+
+
+_guard: Final = threading.Lock()
+_used: dict[Path, tuple[int, int]] = {}
+"""The checkpoints that this process uses: each locked folder, and how often."""
+
+
+@contextlib.contextmanager
+def sole_use(place: Path) -> Iterator[None]:
+    """Use a checkpoint in this process alone. Two runs might number different rows alike, and one would not be added.
+
+    Raises `Conflict` if another process uses it.
+    """
+    with _guard:
+        folder, times = _used.get(place) or (_locked(place), 0)
+        _used[place] = folder, times + 1
+    try:
+        yield
+    finally:
+        with _guard:
+            folder, times = _used.pop(place)
+            if times > 1:
+                _used[place] = folder, times - 1
+            else:
+                os.close(folder)
+
+
+def _locked(place: Path) -> int:
+    """The operating system drops the lock with its process, however that ends."""
+    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise Conflict(
+            f"another run uses the checkpoint {str(place)!r}; nothing was done. Wait until it has ended, or stop it"
+        ) from None
+    except OSError:
+        pass  # a file system without locks: Spark notices most of it
+    return folder
 
 
 def check_checkpoint(place: Path) -> None:

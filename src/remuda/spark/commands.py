@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
 import typer
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from remuda.spark.watching import Told
+
+T = TypeVar("T")
 
 app = typer.Typer(name="pipeline", help="Spark pipelines over the log.", no_args_is_help=True)
 
@@ -83,10 +85,12 @@ def run(
     started = time.monotonic()
     with _in_one_line():
         need_pyspark()
+        from pyspark.sql.utils import is_remote
+
         from remuda.spark import session
         from remuda.spark.lake import begin_lake
         from remuda.spark.pipelines.jobs import JOBS, Place
-        from remuda.spark.port import anchored
+        from remuda.spark.port import anchored, is_small, place_text
         from remuda.spark.starting import NO_CALL_SITES
         from remuda.spark.watching import Watch
 
@@ -94,26 +98,37 @@ def run(
             raise typer.BadParameter(f"there is no pipeline {name!r}; there are {', '.join(JOBS)}")
         options = dict(_setting("--set", text) for text in settings or [])
         config = dict(_setting("--conf", text) for text in conf or [])
-        if lake_format is not None:
-            begin_lake(lake, lake_format)
-        spark = session(f"remuda {name}", master=master, remote=remote, config={**NO_CALL_SITES, **config})
         place = Place(
-            url=anchored(url),
-            lake=anchored(lake),
+            url=anchored(place_text(url)),
+            lake=anchored(place_text(lake)),
             continuous=continuous,
             options=options,
             tell=lambda deed, counts: _tell_deed(name, deed, counts, as_json),
         )
+        if lake_format is not None:
+            begin_lake(place.lake, lake_format)
+        # A cluster is for large work, and what is followed may become large.
+        sources = (place.url, place.lake, *options.get("source", "").split(","))
+        quick = master is None and not continuous and is_small(*sources)
         watch = Watch(lambda told: _tell(told, as_json))
-        with _interrupts() as interrupted, watch.over(spark):
-            job = _begin(spark, lambda: JOBS[name](spark, place))
-            while not (job.done() or interrupted.is_set()):
-                concurrent.futures.wait([job], timeout=0.2)
-            queries = job.result() if job.done() else spark.streams.active
-            while continuous and not interrupted.is_set() and all(query.isActive for query in queries):
-                interrupted.wait(0.5)
-            for query in queries:
-                query.stop()
+        with _interrupts() as interrupted:
+            config = {**NO_CALL_SITES, **config}
+            spark = _beside(
+                lambda: session(f"remuda {name}", master=master, remote=remote, quick=quick, config=config)
+            ).result()
+            queries: list[StreamingQuery] = []
+            with watch.over(spark):
+                if not interrupted.is_set():
+                    job = _beside(lambda: _run_in(spark, lambda: JOBS[name](spark, place)))
+                    while not (job.done() or interrupted.is_set()):
+                        concurrent.futures.wait([job], timeout=0.2)
+                    queries = job.result() if job.done() else spark.streams.active
+                while continuous and not interrupted.is_set() and all(query.isActive for query in queries):
+                    interrupted.wait(0.5)
+                if interrupted.is_set() and not is_remote():
+                    spark.sparkContext.setLogLevel("OFF")  # or Spark tells at length of the jobs that this ends
+                for query in queries:
+                    query.stop()
         watch.look(queries)
         for query in queries:
             query.awaitTermination()
@@ -129,10 +144,11 @@ def run(
 @app.command()
 def status(url: Url, lake: Lake = "lake", as_json: AsJson = False) -> None:
     """Show how far each pipeline has come, and how far behind the log it is."""
+    from remuda.spark.port import place_text
     from remuda.spark.progress import progress
 
     with _in_one_line():
-        rows = progress(url, lake)
+        rows = progress(place_text(url), place_text(lake))
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -169,12 +185,12 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except RemudaError as error:
-        typer.echo(str(error), err=True)
+        typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark.", "py4j.")):
             raise
-        typer.echo(_reason(str(error)), err=True)
+        typer.echo(f"error: {_reason(str(error))}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -196,23 +212,25 @@ def _interrupts() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, theirs)
 
 
-def _begin(
-    spark: SparkSession, job: Callable[[], list[StreamingQuery]]
-) -> concurrent.futures.Future[list[StreamingQuery]]:
-    """Run a job beside the main thread, which stays free for Ctrl-C."""
-    outcome: concurrent.futures.Future[list[StreamingQuery]] = concurrent.futures.Future()
+def _beside(work: Callable[[], T]) -> concurrent.futures.Future[T]:
+    """Do something beside the main thread, which stays free for Ctrl-C: there, PySpark would bring its own handler."""
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
         try:
-            from remuda.spark.starting import make_active
-
-            make_active(spark)
-            outcome.set_result(job())
+            outcome.set_result(work())
         except BaseException as error:
             outcome.set_exception(error)
 
     threading.Thread(target=run, name="remuda-pipeline", daemon=True).start()
     return outcome
+
+
+def _run_in(spark: SparkSession, job: Callable[[], T]) -> T:
+    from remuda.spark.starting import make_active
+
+    make_active(spark)
+    return job()
 
 
 def _reason(text: str) -> str:

@@ -13,6 +13,7 @@ from pyspark.daemon import manager
 
 import pyspark_remuda  # noqa: F401
 import remuda.spark.embedded
+import remuda.spark.lives
 import remuda.spark.sink  # noqa: F401
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ class DeltaLog:
         self.schema = schema
         self.partitions = partitions
 
+    def folders(self) -> tuple[str, ...]:
+        """The partitions that the table was begun with."""
+        table = self.newest().table
+        return self.partitions if table is None else tuple(table.metadata().partition_columns)
+
     def newest(self) -> DeltaVersion:
         if not DeltaTable.is_deltatable(str(self.root)):
             return DeltaVersion(self, None)
@@ -87,7 +92,7 @@ class DeltaVersion:
                 [*map(self._removed, step.dropped), *map(self._added, step.added)],
                 "append",
                 self._schema,
-                list(self._log.partitions),
+                list(self._folders),
                 commit_properties=properties,
             )
         except CommitFailedError:
@@ -95,6 +100,10 @@ class DeltaVersion:
                 raise
             return False
         return True
+
+    @cached_property
+    def _folders(self) -> tuple[str, ...]:
+        return self._log.folders()
 
     @property
     def _schema(self) -> Schema:
@@ -107,7 +116,7 @@ class DeltaVersion:
                 str(self._log.root),
                 self._schema,
                 list(map(self._added, step.added)),
-                partition_by=list(self._log.partitions),
+                partition_by=list(self._folders),
                 configuration=_SETTINGS,
                 commit_properties=properties,
             )
@@ -131,11 +140,17 @@ class DeltaVersion:
         return AddAction(
             path=file.path,
             size=told.st_size,
-            partition_values=file.partition,
+            partition_values={name: file.partition[name] for name in self._folders},
             modification_time=told.st_mtime_ns // 1_000_000,
             data_change=True,
-            stats=msgspec.json.encode({"numRecords": pq.read_metadata(path).num_rows}).decode(),
+            stats=msgspec.json.encode(self._statistics(file, pq.read_metadata(path).num_rows)).decode(),
         )
+
+    def _statistics(self, file: LakeFile, rows: int) -> dict[str, object]:
+        inside = {name: value for name, value in file.partition.items() if name not in self._folders}
+        known = {name: value for name, value in inside.items() if value is not None}
+        nulls = {name: 0 if name in known else rows for name in inside}
+        return {"numRecords": rows, "minValues": known, "maxValues": known, "nullCount": nulls}
 
     def _removed(self, file: LakeFile) -> RemoveAction:
         return RemoveAction(file.path, True, time.time_ns() // 1_000_000, partition_values=file.partition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
@@ -10,11 +10,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from remuda.log import ledger
 from remuda.log.directory import DirectoryDisk
 from remuda.log.reader import Reader
+from remuda.log.seal import GROUP_ROWS
 from remuda.log.sealed import EventTable, MessageTable, Table
 from remuda.log.segments import SealedFile
 from remuda.log.view import Lister
+from remuda.model.errors import StorageError
 from remuda.spark.losses import Gap, subtracted
 from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, MESSAGES, MOMENT, SCHEMAS
@@ -69,13 +72,14 @@ class EmbeddedLog:
         return 1.0
 
     def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
-        edges = sorted({start, stop, *(edge for edge in self._edges(table) if start < edge < stop)})
-        parts: list[range] = []
-        for first, last in pairwise(edges):
-            count = -(-(last - first) // rows)
-            size = -(-(last - first) // count)
-            parts += [range(at, min(at + size, last)) for at in range(first, last, size)]
-        return _joined(parts, rows)
+        count = max(-(-(stop - start) // rows), 1)
+        cuts = [start + (stop - start) * one // count for one in range(1, count)]
+        if rows >= 2 * GROUP_ROWS:
+            # A row group that is cut apart is read by both neighbours.
+            firsts = self._edges(table)
+            cuts = [group_start(firsts, cut) for cut in cuts]
+        edges = sorted({start, stop, *(cut for cut in cuts if start < cut < stop)})
+        return [range(*pair) for pair in pairwise(edges)]
 
     def telling(self, before: int) -> list[tuple[range, range]]:
         told: list[tuple[range, range]] = []
@@ -94,6 +98,8 @@ class EmbeddedLog:
             done = file.last + 1
         if done < before:
             told.append((range(done, before), range(_LAST)))
+        # Whoever needs them is to find that they are missing.
+        told += [(one, range(_LAST)) for one in clip(self.removed(EVENTS), 0, min(done, before))]
         return told
 
     def gaps(self, table: str, start: int, stop: int) -> list[Gap]:
@@ -104,8 +110,35 @@ class EmbeddedLog:
                 there += self._runs(file, start, stop, damaged)
         tail = self.sealed_before(table)
         gone = subtracted(range(start, min(stop, max(tail, start))), there)
-        found = [Gap(one.start, one.stop, False) for one in gone] + [Gap(one.start, one.stop, True) for one in damaged]
+        removed = clip(self.removed(table), start, stop) if gone else []
+        let_go = [left for one in gone for left in subtracted(one, clip(removed, one.start, one.stop))]
+        found = [Gap(one.start, one.stop, False) for one in let_go]
+        found += [Gap(one.start, one.stop, True) for one in (*damaged, *removed)]
         return sorted(found, key=lambda gap: gap.start)
+
+    def removed(self, table: str) -> list[range]:
+        """Numbers of which no file says that it holds them, and that the collector has not let go: somebody else
+        removed their files."""
+        gone = self._unheld(table)
+        if not gone:
+            return []
+        # A file that is written anew while the folder is listed may not be in the list: look again.
+        twice = ledger.both(_spans(gone), _spans(self._unheld(table)))
+        try:
+            # Read after the files were listed: it says that one is collected before that goes away.
+            collected = ledger.read(self.disk)
+        except StorageError:
+            collected = ledger.Ledger()  # nothing tells that they were collected
+        if collected is None:
+            return []  # nobody has taken note of it yet
+        noted = collected.messages if table == MESSAGES else collected.events
+        return [range(*span) for span in ledger.without(twice, noted)]
+
+    def _unheld(self, table: str) -> list[range]:
+        """The numbers before the tail that no sealed file is named after."""
+        return subtracted(
+            range(self.sealed_before(table)), [range(file.first, file.last + 1) for file in self.sealed(table)]
+        )
 
     def _runs(self, file: SealedFile, start: int, stop: int, damaged: list[range]) -> Iterator[range]:
         """Neighbouring numbers that a file holds. Those that are found to be damaged were not let go either."""
@@ -187,11 +220,15 @@ class EmbeddedLog:
         return (MessageTable if file.table == MESSAGES else EventTable)(self.disk, file)
 
     def _edges(self, table: str) -> list[int]:
-        """Where files begin: a part that keeps to one file opens no other."""
+        """Where files begin, in order."""
         listing = Lister(self.disk).list()
         if table == MESSAGES:
-            return [file.first for file in listing.messages] + [view.first.offset for view in listing.tail]
-        return [file.first for file in listing.events] + [view.first.position for view in listing.tail]
+            return sorted([file.first for file in listing.messages] + [view.first.offset for view in listing.tail])
+        return sorted([file.first for file in listing.events] + [view.first.position for view in listing.tail])
+
+
+def _spans(ranges: Sequence[range]) -> list[ledger.Span]:
+    return [(one.start, one.stop) for one in ranges]
 
 
 def _runs_of(column: pa.Array) -> list[range]:
@@ -223,15 +260,10 @@ def _completed(batch: pa.RecordBatch, table: str, columns: Sequence[str]) -> pa.
     return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
-def _joined(parts: list[range], rows: int) -> list[range]:
-    """Neighbouring small parts as one: many small files need no more tasks than one large file."""
-    joined: list[range] = []
-    for part in parts:
-        if joined and joined[-1].stop == part.start and len(joined[-1]) + len(part) <= rows:
-            joined[-1] = range(joined[-1].start, part.stop)
-        else:
-            joined.append(part)
-    return joined
+def group_start(firsts: Sequence[int], number: int) -> int:
+    """Where the nearest row group begins, in files that begin with these numbers."""
+    first = firsts[max(bisect_right(firsts, number) - 1, 0)] if firsts else 0
+    return first + round((number - first) / GROUP_ROWS) * GROUP_ROWS
 
 
 def clip(ranges: Sequence[range], start: int, stop: int) -> list[range]:

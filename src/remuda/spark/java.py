@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from remuda.model.errors import RemudaError
@@ -24,8 +25,21 @@ for argument; do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec '{java}' "$@"
+{more}{run}
 """
+_OWN_PYSPARK: Final = """\
+# Spark's launcher needs this variable. Spark itself would give its Pythons a zipped copy of PySpark for it, which each
+# of them compiles anew; without it they import the installed one.
+case "$*" in *org.apache.spark.launcher.Main*) ;; *) unset SPARK_HOME ;; esac
+"""
+_KEPT: Final = """\
+{run}
+ended=$?
+if [ -s {begun} ]; then
+    [ $ended -eq 0 ] && mv -f {begun} {ready} || rm -f {begun}
+fi
+exit $ended"""
+"""For a Java that leaves a file when it ends, which gets its name if it is whole."""
 
 
 class JavaMissing(RemudaError):
@@ -73,15 +87,21 @@ def java_version(home: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def write_shim(folder: Path, home: Path) -> Path:
-    """A home for `JAVA_HOME` whose `java` starts the one at `home` without what makes it noisy or fail."""
+def write_shim(folder: Path, home: Path, left: tuple[Path, Path] | None = None, *, own_pyspark: bool = False) -> Path:
+    """A home for `JAVA_HOME` whose `java` starts the one at `home` without what makes it noisy or fail.
+
+    What Java has `left` when it ends is moved from the one place to the other. With `own_pyspark`, Pythons that Spark
+    starts import the PySpark that is installed for them.
+    """
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         # Installers of wheels may drop the permission to run what was packed.
         java.chmod(java.stat().st_mode | 0o111)
     shim = folder / "bin" / "java"
     shim.parent.mkdir(parents=True)
-    shim.write_text(_SHIM.format(java=str(java).replace("'", "'\\''")))
+    run = f'{quote(str(java))} "$@"'
+    run = f"exec {run}" if left is None else _KEPT.format(run=run, begun=quote(str(left[0])), ready=quote(str(left[1])))
+    shim.write_text(_SHIM.format(run=run, more=_OWN_PYSPARK if own_pyspark else ""))
     shim.chmod(0o755)
     return folder
 

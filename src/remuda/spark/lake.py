@@ -11,12 +11,14 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from remuda.model.errors import Conflict, InvalidOption
@@ -31,10 +33,17 @@ DELTA: Final = "delta"
 GRACE_SECONDS: Final = 24 * 3600.0
 _FORMAT: Final = "_format"
 _STAGING: Final = "_staging"
+_STAGED: Final = "_staged_"
 _ATTEMPTS: Final = 20
-_TIMES: Final = "spark.sql.parquet.outputTimestampType"
-TIMES_IN_MICROS: Final = {_TIMES: "TIMESTAMP_MICROS"}
+TIMES_IN_MICROS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """Else Spark writes times as INT96, which tell no time zone, and overflow after 2262 where others read them."""
+_OPEN_FILES: Final = 4
+_WRITING: Final = {**TIMES_IN_MICROS, "spark.sql.maxConcurrentOutputFileWriters": str(_OPEN_FILES)}
+"""A task keeps some files open at once. With one, Spark would sort all rows by their partitions first."""
+_ROW_GROUP_BYTES: Final = 128 * 1024 * 1024 // _OPEN_FILES
+"""Each open file holds a row group in memory: together they are no more than one of Spark's usual size."""
+_FEW: Final = 32
+"""If a day has more partitions than this, rows are brought together by partition before they are written."""
 
 Change = Callable[[Version], Step | None]
 """From the newest version to the next; None when there is nothing to do."""
@@ -65,13 +74,21 @@ def begin_lake(lake: str, kind: str) -> None:
 
 
 class LakeTable:
-    """A table with a declared schema, of which the last columns are its partitions."""
+    """A table with a declared schema, of which the last columns are its partitions.
 
-    def __init__(self, lake: str, name: str, schema: StructType, partitions: tuple[str, ...]) -> None:
+    Rows that differ in one of the columns `apart` are in different files. In the Parquet format these name folders too.
+    In Delta they are ordinary columns, told by the statistics of each file: Polars would take their values from the
+    names of folders, where one text is null, and long ones do not fit.
+    """
+
+    def __init__(
+        self, lake: str, name: str, schema: StructType, partitions: tuple[str, ...], apart: tuple[str, ...] = ()
+    ) -> None:
         self.root = Path(directory(lake)) / name
         self.schema = schema
         self.partitions = partitions
-        missing = [column for column in partitions if column not in schema.fieldNames()]
+        self.apart = apart
+        missing = [column for column in (*partitions, *apart) if column not in schema.fieldNames()]
         if missing:
             raise InvalidOption(f"table {name!r} has no column {missing[0]!r} to be parted by")
         self._versions = self._of(lake_format(lake))
@@ -157,7 +174,7 @@ class LakeTable:
             from remuda.spark.delta import DeltaLog
 
             return DeltaLog(self.root, self.schema, self.partitions)
-        return Manifests(self.root)
+        return Manifests(self.root, (*self.partitions, *self.apart))
 
     def _read(self, spark: SparkSession, files: tuple[LakeFile, ...]) -> DataFrame:
         if not files:
@@ -169,21 +186,37 @@ class LakeTable:
     def _write(self, frame: DataFrame) -> tuple[LakeFile, ...]:
         """Rows as files of the table, which no version knows yet."""
         stage = self.root / _STAGING / uuid.uuid4().hex
-        columns = [name for name in self.schema.fieldNames() if name not in self.partitions]
-        rows = guarded(frame.select(*columns, *self.partitions), self.partitions)
-        if self.partitions:
-            rows = rows.repartition(*self.partitions)
-        with _times_in_micros(frame.sparkSession):
-            rows.write.option("compression", "zstd").partitionBy(*self.partitions).parquet(str(stage))
+        folders = self._versions.folders()
+        inside = [name for name in self.apart if name not in folders]
+        columns = [name for name in self.schema.fieldNames() if name not in folders]
+        # What stays in the files parts them too, under another name.
+        parting = [*folders, *(f"{_STAGED}{name}" for name in inside)]
+        rows = frame.select(*columns, *folders, *(F.col(name).alias(f"{_STAGED}{name}") for name in inside))
+        rows = guarded(rows, parting)
+        with _settings(frame.sparkSession, _WRITING):
+            writer = self._dealt_out(rows, parting).write.option("compression", "zstd")
+            writer = writer.option("parquet.block.size", _ROW_GROUP_BYTES)
+            writer.partitionBy(*parting).parquet(str(stage))
         files = []
         for source in sorted(stage.rglob("*.parquet")):
-            place = folder(source.relative_to(stage).parent)
+            parts = source.relative_to(stage).parent.parts
+            place = folder(Path(*parts[: len(folders)]))
             target = place / f"{uuid.uuid4().hex}.parquet"
             (self.root / place).mkdir(parents=True, exist_ok=True)
             os.rename(source, self.root / target)
-            files.append(LakeFile(str(target), values(place)))
+            told = values(folder(Path(*parts)))
+            files.append(LakeFile(str(target), {name.removeprefix(_STAGED): value for name, value in told.items()}))
         shutil.rmtree(stage, ignore_errors=True)
         return named(files, frame)
+
+    def _dealt_out(self, rows: DataFrame, parting: list[str]) -> DataFrame:
+        """Rows as tasks are to write them: each its own, without a shuffle, into files of its own; but where that would
+        make very many small files, those of a partition by one task.
+        """
+        known = {tuple(file.partition.values()) for file in self.manifest().files if file.partition}
+        if any(count > _FEW for count in Counter(values[0] for values in known).values()):
+            return rows.repartition(*parting)
+        return rows.coalesce(int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
 
     def _add(self, files: tuple[LakeFile, ...], change: Change) -> bool:
         """Commit a step that adds files; those that came to nothing go."""
@@ -222,17 +255,17 @@ def _need_delta() -> None:
 
 
 @contextlib.contextmanager
-def _times_in_micros(spark: SparkSession) -> Iterator[None]:
-    """In sessions that were not started here too: the writer knows no option for it."""
-    before = spark.conf.get(_TIMES) or "INT96"
-    if before == TIMES_IN_MICROS[_TIMES]:
-        yield
-        return
-    spark.conf.set(_TIMES, TIMES_IN_MICROS[_TIMES])
+def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """What the writer knows no options for, in sessions that were not started here too."""
+    before = {name: spark.conf.get(name) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(_TIMES, before)
+        for name, old in before.items():
+            if old is not None:
+                spark.conf.set(name, old)
 
 
 def _batch(app: str | None, number: int | None) -> Batch | None:

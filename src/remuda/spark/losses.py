@@ -39,24 +39,23 @@ def losses(gaps: Iterable[Gap], begun: int | None) -> list[Gap]:
     return [gap for gap in found if len(gap) and (gap.damaged or begun is not None)]
 
 
-def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool) -> None:
-    """Stop the query, or say it once for each log."""
+def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool, choice: str = "failOnDataLoss=false") -> None:
+    """Stop the query, or say it once for each log. The `choice` is how a caller goes on without what is lost."""
     if not lost:
         return
     listed = ", ".join(
-        f"{gap.start} to {gap.stop - 1} ({'damaged' if gap.damaged else 'collected before they were read'})"
+        f"{gap.start} to {gap.stop - 1} ({'damaged or removed' if gap.damaged else 'collected before they were read'})"
         for gap in lost[:_MOST]
     )
     more = f" and {len(lost) - _MOST} more ranges" if len(lost) > _MOST else ""
     text = f"rows are missing from the log at {url!r}: {number} {listed}{more}, {sum(map(len, lost))} numbers in all"
     if fail:
         raise DataLost(
-            f"{text}. Nothing of this batch was taken. Restore the files from a copy, or go on without: "
-            "failOnDataLoss=false"
+            f"{text}. Nothing of this batch was taken. Restore the files from a copy, or go on without: {choice}"
         )
     if (url, number) not in _said:
         _said.add((url, number))
-        _log.warning("%s. The query goes on without them (failOnDataLoss=false)", text)
+        _log.warning("%s. The query goes on without them (%s)", text, choice)
 
 
 def subtracted(whole: range, covered: Iterable[range]) -> list[range]:

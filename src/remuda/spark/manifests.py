@@ -37,9 +37,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 class Manifests:
     """The manifests of the table in a folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, folders: tuple[str, ...] = ()) -> None:
         self._root = root
         self._folder = root / "_manifests"
+        self._folders = folders
+
+    def folders(self) -> tuple[str, ...]:
+        return self._folders
 
     def newest(self) -> ManifestVersion:
         return ManifestVersion(self, self.read())

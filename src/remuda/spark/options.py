@@ -78,6 +78,8 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LAST: Final = Selection().stop
+_SMALLEST_TIME: Final = 10**15
+"""In microseconds, of 2001."""
 
 
 def refuse_stream_options(options: Collection[str]) -> None:
@@ -104,6 +106,9 @@ def _starting(given: Mapping[str, str]) -> str | int:
         if other in given:
             raise InvalidOption(f"startingOffsets and {other} both say where to begin; give one of them")
     try:
+        # A bare number so small is none of our times, but an offset, or Kafka's -1 and -2 for its ends.
+        if text.lstrip("+-").isdigit() and int(text) < _SMALLEST_TIME:
+            raise ValueError
         return parse_time(text)
     except ValueError:
         raise InvalidOption(

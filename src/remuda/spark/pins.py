@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from remuda.log import ledger
 from remuda.log.directory import MARKER
 from remuda.log.segments import parse_sealed, parse_tail
 
@@ -54,7 +55,8 @@ def hold(root: Path) -> Iterator[Path]:
 
 def _take(root: Path) -> Path:
     """The tail is held first, then events, then messages: what is sealed meanwhile is in both, and what is collected
-    meanwhile loses its messages before its events, never the other way round.
+    meanwhile loses its messages before its events, never the other way round. Last comes the note of what was
+    collected, which says so before a file goes.
     """
     if not (root / MARKER).exists():
         return root  # no log is there yet, and a folder in an empty directory would keep one from being begun
@@ -73,10 +75,17 @@ def _take(root: Path) -> Path:
         _link(root, place, _listed(root, "tail"))
         _link(root, place, _listed(root, "sealed", "events-"))
         _link(root, place, _listed(root, "sealed", "messages-"))
+        _link(root, place, [ledger.NAME])
     except OSError:
         shutil.rmtree(place, ignore_errors=True)
         return root  # a read-only directory, or a file system without links: then as it is
     return place
+
+
+def log_of(place: str) -> str:
+    """The log that a snapshot is of, or the place itself where it is none."""
+    parts = Path(place).parts
+    return str(Path(*parts[:-3])) if len(parts) > 3 and parts[-3] == PINS else place
 
 
 def release() -> None:

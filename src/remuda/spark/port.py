@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -12,7 +13,11 @@ import pyarrow as pa
 from remuda.model.errors import InvalidOption
 from remuda.model.urls import AMQP, AMQPS, parse_url
 from remuda.spark.losses import Gap
+from remuda.spark.pins import log_of
 from remuda.spark.selection import Selection
+
+_FEW_FILES: Final = 1000
+_FEW_BYTES: Final = 64 << 20
 
 
 class SparkLog(Protocol):
@@ -106,13 +111,30 @@ def is_stream(url: str) -> bool:
     return url.startswith((f"{AMQP}://", f"{AMQPS}://"))
 
 
+def is_small(*places: str) -> bool:
+    """Whether the files in some directories are few and small enough for any work on them to be short."""
+    files = size = 0
+    for place in filter(None, places):
+        if "://" in place and not place.startswith("file:"):
+            return False
+        for folder, _, names in os.walk(directory(place)):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):  # a broker may be at work
+                    size += os.lstat(os.path.join(folder, name)).st_size
+                files += 1
+                if files > _FEW_FILES or size > _FEW_BYTES:
+                    return False
+    return True
+
+
 def shown(url: str) -> str:
-    """A URL for people: without its password."""
-    return str(parse_url(url)) if is_stream(url) else url
+    """A URL for people: without its password, and of a snapshot that of its log."""
+    return str(parse_url(url)) if is_stream(url) else log_of(url)
 
 
 def directory(url: str) -> str:
     """The path of an embedded directory, the same for every process."""
+    url = place_text(url)
     scheme = urlsplit(url).scheme if ":/" in url else ""
     if scheme == "file":
         return unquote("/" + url.removeprefix("file:").lstrip("/"))
@@ -131,11 +153,11 @@ def place_text(url: object) -> str:
         text = os.fsdecode(os.fspath(url))  # type: ignore[call-overload]
     except TypeError:
         text = ""
-    if not text:
+    if not text or "\0" in text:
         raise InvalidOption(f"give a directory as a path or a URL, not {url!r}")
     return str(text)
 
 
 def anchored(url: str) -> str:
     """The same place for every process: Spark's tasks have other working directories than who writes a path."""
-    return url if ":/" in url else os.path.abspath(url)
+    return url if ":/" in url else os.path.abspath(place_text(url))

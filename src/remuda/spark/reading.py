@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,6 +23,7 @@ from remuda.spark.selection import Selection
 from remuda.spark.source import table_schema
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, MOMENT, NUMBER
 
+_NAMES: Final = ("queues", "states", "topics")
 _found_whole: set[tuple[int, int, int, int]] = set()
 
 
@@ -84,6 +85,8 @@ def _whole(spark: SparkSession, held: Held, table: str) -> DataFrame:
                 # Spark would fail on it, or worse, not notice: the source leaves out just what cannot be read.
                 by_source.append((file.first, file.last + 1))
             done = file.last + 1
+        # The source says what is missing of these.
+        by_source += [(one.start, min(one.stop, done)) for one in held.log.removed(table)]
     by_source.append((done, held.ends[table]))
     parts = [_by_source(spark, held, table, start, stop) for start, stop in by_source if start < stop]
     if paths:
@@ -137,12 +140,15 @@ def _conditions(table: str, selection: Selection) -> list[Column]:
 
 def _text(name: str, value: Any) -> str:
     """An option as Spark would pass it on; lists are welcome here."""
+    if name.lower() in _NAMES and not isinstance(value, str):
+        names = list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping) else [value]
+        if not all(isinstance(one, str) for one in names):
+            raise InvalidOption(f"{name} must be a name or a list of names, not {value!r}")
+        return msgspec.json.encode(names).decode()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
-        return msgspec.json.encode([str(one) for one in value]).decode()
     raise InvalidOption(f"option {name} cannot be {value!r}")

@@ -42,8 +42,9 @@ from remuda.model.errors import Conflict, InvalidMessage, InvalidOption
 from remuda.model.texts import read_name
 from remuda.spark.options import NO_PATH, OF_SPARK, check_names, whole_number
 from remuda.spark.port import directory
+from remuda.spark.tables import MESSAGES, check_table
 
-WRITE_OPTIONS: Final = ("path", "appId", "batchId", "queue", "checkpointLocation")
+WRITE_OPTIONS: Final = ("path", "table", "appId", "batchId", "queue", "checkpointLocation")
 _BY_BROKER: Final = ("offset", "created", "queues", "digest", "wire")
 """Columns of the table that no row can bring."""
 _QUERY: Final = "sql.streaming.queryId"
@@ -86,6 +87,8 @@ class _Sink:
         given = check_names(options, WRITE_OPTIONS, besides=OF_SPARK)
         if not given.get("path"):
             raise InvalidOption(f'say where the log is: .save("data/") or .option("path", "data/"). {NO_PATH}')
+        if check_table(given.get("table", MESSAGES)) != MESSAGES:
+            raise InvalidOption(f"rows become messages; the table {given['table']!r} is for the broker to write")
         check_columns(schema)
         if "queue" in given and "queue" in _names(schema):
             raise InvalidOption("the rows name a queue each, so the option queue means nothing; leave one of them out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import gc
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import DataType, StructType
 
 from remuda.model.errors import InvalidOption
-from remuda.spark.lives import lives
 from remuda.spark.losses import Gap, losses, report
 from remuda.spark.options import ReadOptions, refuse_stream_options
 from remuda.spark.port import SparkLog, open_log, shown, task_log
@@ -32,7 +32,7 @@ from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES, NUMBER, SCHEMAS
 
 _FEWEST_ROWS: Final = 1 << 16
 _MOST_ROWS: Final = 1 << 20
-_TASKS: Final = 8
+_TASKS: Final = os.cpu_count() or 1
 """A log is cut into about so many parts at least, unless they would be small."""
 _LIVES: Final = 1 << 18
 """Lives are put together in memory, with all that happened to them."""
@@ -207,6 +207,8 @@ def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Itera
     _freeze()
     missing: list[Gap] = []
     if options.table == LIFECYCLE:
+        from remuda.spark.lives import lives
+
         for batch in lives(log, range(part.start, part.stop), part.positions, part.only, options.selection, missing):
             yield shape.fit(batch)
         numbers = "offsets or positions"
@@ -217,9 +219,9 @@ def read_part(options: ReadOptions, shape: Shape, part: InputPartition) -> Itera
     report(shown(options.url), numbers, losses(missing, part.begun), fail=options.fail_on_loss)
 
 
-def rows_per_part(table: str, rows: int) -> int:
+def rows_per_part(table: str, rows: int, tasks: int = _TASKS) -> int:
     """A task costs Spark and Python tens of milliseconds: parts are large, but not so large that cores are idle."""
-    return _LIVES if table == LIFECYCLE else min(max(rows // _TASKS, _FEWEST_ROWS), _MOST_ROWS)
+    return _LIVES if table == LIFECYCLE else min(max(-(-rows // tasks), _FEWEST_ROWS), _MOST_ROWS)
 
 
 @functools.cache

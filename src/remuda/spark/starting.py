@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
+import site
 import socket
 import sys
 import tempfile
@@ -22,14 +22,14 @@ from pyspark.sql.utils import is_remote
 from pyspark_remuda import DefaultSource
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
 from remuda.spark.extra import SparkMissing
-from remuda.spark.java import find_java, java_version, write_shim
+from remuda.spark.java import find_java, write_shim
+from remuda.spark.jvm import ClassArchive, java_options
 from remuda.spark.lake import TIMES_IN_MICROS
 
 LOCAL: Final = "local[*]"
 _CONNECT_PORT: Final = 15002
 _MASTER_PORT: Final = 7077
 _PATIENCE: Final = 10.0
-_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _COMMON: Final = {
     "spark.sql.session.timeZone": "UTC",
     **TIMES_IN_MICROS,
@@ -66,7 +66,7 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     if remote is not None:
         # A server has decided on call sites when it began.
         return _connect(name, remote, {**_COMMON, **{key: config[key] for key in config if key not in NO_CALL_SITES}})
-    running = SparkSession.getActiveSession()
+    running = _running()
     if running is not None:
         other = running.conf.get("spark.master")
         if master not in (None, other):
@@ -79,7 +79,6 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
     where = master or os.environ.get("MASTER") or LOCAL
     here = check_master(where)
     java = find_java()
-    options = _java_options(java, quick=quick)
     settings = {
         **_COMMON,
         **_CLASSIC,
@@ -87,16 +86,35 @@ def start(name: str, *, master: str | None, remote: str | None, quick: bool, con
         **(_QUICK if quick else _parallel(where)),
         **config,
     }
-    extra = settings.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = f"{options} {extra}".strip()
+    classes = ClassArchive.of(java, settings)
+    settings["spark.driver.extraJavaOptions"] = java_options(settings, classes, quick=quick)
     builder = SparkSession.builder.appName(name).master(where)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _launching(java, local=here):
+    with _launching(java, classes, local=here):
         spark = builder.getOrCreate()
     # Spark finds the source by itself too; but if any module named `pyspark_…` cannot be imported, it forgets them all.
     spark.dataSource.register(DefaultSource)
     return spark
+
+
+def check_arguments(name: object, master: object, remote: object, config: object) -> None:
+    given = {"name": name} | {
+        one: value for one, value in (("master", master), ("remote", remote)) if value is not None
+    }
+    for argument, value in given.items():
+        if not isinstance(value, str):
+            raise InvalidOption(f"{argument} must be a string, not {value!r}")
+    if config is not None and not (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
+        raise InvalidOption(f"config must map names of Spark's settings to their values, not {config!r}")
+
+
+def _running() -> SparkSession | None:
+    """The session of this thread, or the one that another began."""
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def check_session(spark: object) -> None:
@@ -189,36 +207,20 @@ def _parallel(master: str) -> dict[str, str]:
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1)} if master.startswith("local") else {}
 
 
-def _java_options(java: Path, *, quick: bool) -> str:
-    options = [f"-Dlog4j2.configurationFile=file:{_LOGGING}"]
-    if quick:
-        archive = class_archive(java)
-        known = "-XX:SharedArchiveFile" if archive.exists() else "-XX:ArchiveClassesAtExit"
-        options += [
-            "-XX:TieredStopAtLevel=1",
-            f"{known}={archive}",
-            "-Xshare:auto",
-            "-Xlog:cds=off",
-            "-Xlog:cds+dynamic=off",
-        ]
-    return " ".join(options)
-
-
-def class_archive(java: Path) -> Path:
-    """Where the classes that the last quick session loaded are kept, ready for the next one."""
-    folder = Path(tempfile.gettempdir()) / f"remuda-spark-{getpass.getuser()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    where = "".join(
-        letter if letter.isalnum() else "-" for letter in f"{Path(pyspark.__file__).parent}{java.resolve()}"
-    )
-    return folder / f"{java_version(java)}{where}.jsa"[-200:]
+def _has_own_pyspark() -> bool:
+    """Whether the Pythons of a local session can import the very PySpark that is in use here."""
+    if "SPARK_HOME" in os.environ or os.environ.get("PYSPARK_PYTHON", sys.executable) != sys.executable:
+        return False
+    return str(Path(pyspark.__file__).parents[1]) in (*site.getsitepackages(), site.getusersitepackages())
 
 
 @contextlib.contextmanager
-def _launching(java: Path, *, local: bool) -> Iterator[None]:
+def _launching(java: Path, classes: ClassArchive | None, *, local: bool) -> Iterator[None]:
     """What the new JVM and its Python workers find in their environment."""
     with tempfile.TemporaryDirectory(prefix="remuda-java-") as folder:
-        wanted = {"JAVA_HOME": str(write_shim(Path(folder) / "home", java))}
+        left = None if classes is None else classes.left
+        shim = write_shim(Path(folder) / "home", java, left, own_pyspark=local and _has_own_pyspark())
+        wanted = {"JAVA_HOME": str(shim)}
         # The workers of a local session must be of this Python, or they find none of its packages.
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
         if local:

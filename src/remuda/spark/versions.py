@@ -52,6 +52,10 @@ class Version(Protocol):
 class Versions(Protocol):
     """All versions of a table that are kept. Files that were dropped stay for those who still read by an older one."""
 
+    def folders(self) -> tuple[str, ...]:
+        """The columns whose values are told by folders, and not by the files in them."""
+        ...
+
     def newest(self) -> Version: ...
 
     def vacuum(self, older_than: float) -> int:

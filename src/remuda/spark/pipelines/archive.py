@@ -1,4 +1,4 @@
-"""Archive: the log as lake tables, parted by date and queue."""
+"""Archive: the log as lake tables, parted by date, and each queue's rows in files of their own."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def utc_date(time: str) -> Column:
 
 
 def messages_table(lake: str) -> LakeTable:
-    return LakeTable(lake, MESSAGES, _parted(MESSAGES), ("date", "queue"))
+    return LakeTable(lake, MESSAGES, _parted(MESSAGES), ("date",), apart=("queue",))
 
 
 def events_table(lake: str) -> LakeTable:
-    return LakeTable(lake, EVENTS, _parted(EVENTS), ("date", "queue"))
+    return LakeTable(lake, EVENTS, _parted(EVENTS), ("date",), apart=("queue",))
 
 
 def lifecycle_table(lake: str) -> LakeTable:

@@ -39,13 +39,13 @@ def _untold(told: DataFrame, before: DataFrame) -> DataFrame:
     return told.join(before, same & (told["offset"] <= before["offset"]), "left_anti")
 
 
-def with_repetitions(rows: DataFrame, hashed: str, order: str) -> DataFrame:
+def with_repetitions(rows: DataFrame, told: str, order: str) -> DataFrame:
     """Whether each row says the same as the one before it of its object and key; never without both."""
     known = F.col("object").isNotNull() & F.col("key").isNotNull()
     # Rows without object or key would all be sorted by one task: they are spread instead.
     spread = F.when(~known, F.xxhash64(order))
-    before = F.lag(hashed).over(Window.partitionBy("object", "key", spread).orderBy(order))
-    return rows.withColumn("repeats", known & F.coalesce(before == F.col(hashed), F.lit(False)))
+    before = F.lag(told).over(Window.partitionBy("object", "key", spread).orderBy(order))
+    return rows.withColumn("repeats", known & F.coalesce(before == F.col(told), F.lit(False)))
 
 
 def compacts(enabled: bool = True, objects: Mapping[str, bool] | None = None) -> Column:

@@ -64,7 +64,7 @@ def judged(
         .where(F.col("_new"))
         .withColumn("queues", F.when(F.col("unchanged"), F.array().cast("array<string>")).otherwise(queues_of(routes)))
         .withColumn("state", F.when(F.col("unchanged"), State.UNCHANGED.value).otherwise(State.QUEUED.value))
-        .drop("_new", "_order", "_hash", "repeats", "unchanged")
+        .drop("_new", "_order", "repeats", "unchanged")
     )
 
 
@@ -110,19 +110,17 @@ def _queue(root: Column, routes: Routes) -> Column:
 
 def _after(rows: DataFrame, order: str, last: DataFrame | None) -> DataFrame:
     """What repeats the row before it, or the last one from before all of them."""
-    marked = rows.withColumns(
-        {"_new": F.lit(True), "_order": F.struct(F.lit(1), F.col(order)), "_hash": F.sha2("body", 256)}
-    )
+    # Bodies are compared as they are: to tell of each by a hash costs more than to compare neighbours.
     if last is None:
-        return marked.transform(with_repetitions, "_hash", "_order")
+        return rows.withColumn("_new", F.lit(True)).transform(with_repetitions, "body", order)
+    marked = rows.withColumns({"_new": F.lit(True), "_order": F.struct(F.lit(1), F.col(order))})
     kind = dict(marked.dtypes)
     before = completed(last).withColumns(
         {
             "_new": F.lit(False),
-            "_hash": F.sha2("body", 256),
             "_order": F.struct(F.lit(0), F.lit(None).cast(dict(rows.dtypes)[order]).alias(order)).cast(kind["_order"]),
         }
     )
     shared = [name for name in marked.columns if name in before.columns]
     joined = marked.unionByName(before.select(*shared), allowMissingColumns=True)
-    return joined.transform(with_repetitions, "_hash", "_order")
+    return joined.transform(with_repetitions, "body", "_order")

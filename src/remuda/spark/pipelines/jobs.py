@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
@@ -22,7 +24,7 @@ from pyspark.sql.utils import is_remote
 from remuda.model.durations import DAY, micros
 from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.texts import read_name
-from remuda.spark.checkpoints import check_checkpoint, is_begun, last_batch, offsets
+from remuda.spark.checkpoints import check_checkpoint, is_begun, last_batch, offsets, sole_use
 from remuda.spark.lake import LakeTable
 from remuda.spark.options import check_names, truth, whole_number
 from remuda.spark.pipelines.archive import (
@@ -41,7 +43,7 @@ from remuda.spark.pipelines.mending import mend
 from remuda.spark.pipelines.metrics import COUNTS, fuller, metrics, spans, window_seconds, window_start
 from remuda.spark.pipelines.replay import replayed
 from remuda.spark.pipelines.retention import retained
-from remuda.spark.port import directory, shown
+from remuda.spark.port import directory, open_log, shown
 from remuda.spark.sink import query_id
 from remuda.spark.stream import check_log
 from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
@@ -102,8 +104,9 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     def merge(rows: DataFrame, app: str, batch: int) -> None:
         _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
 
-    _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended by another log
-    mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
+    checkpoint = _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended by another log
+    with _sole_use(checkpoint):
+        mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
     return _finish(place, partial(_follow, spark, place, "lifecycle", LIFECYCLE, merge))
 
 
@@ -120,7 +123,11 @@ def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     target = history_table(place.lake)
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        _merge(target, _in_parts(rows), "part", lambda old, new: _in_parts(history(new, old)), app, batch)
+        def retold(old: DataFrame | None, new: DataFrame) -> DataFrame:
+            # Every task has rows of every part: brought together, they are one file for each part.
+            return _in_parts(history(new, old)).repartition("part")
+
+        _merge(target, _in_parts(rows), "part", retold, app, batch)
 
     columns = "offset bigint, created timestamp, object string, key string, digest binary"
     return _finish(place, partial(_follow, spark, place, "history", MESSAGES, merge, columns))
@@ -178,11 +185,18 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
             raise InvalidOption(f"{name} is for --once: who follows a directory numbers the batches by itself")
 
     def publish(rows: DataFrame, app: str, batch: int) -> None:
-        _publish(messages_of(rows, order, drop=drop), place.url, app, batch)
+        # Kept, since Spark looks at them twice to put them in order: they would be read, and counted, as often.
+        kept = rows.persist()
+        try:
+            _publish(messages_of(kept, order, drop=drop), place.url, app, batch)
+        finally:
+            kept.unpersist()
 
     stream = spark.readStream.format(kind).schema(_shape(files, source)).load(source)
     checkpoint = Path(directory(place.lake)) / FILES / sha256(source.encode()).hexdigest()[:16]
-    return [_start(stream, "ingest-files", str(checkpoint), publish, continuous=True)]
+    if not is_remote():
+        check_checkpoint(checkpoint)
+    return [_start(stream, "ingest-files", checkpoint, publish, continuous=True)]
 
 
 def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -193,10 +207,7 @@ def replay(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     _check_batch(place)
     table = messages_table(place.lake)
     if not table.manifest().version and not is_begun(checkpoint_of(place.lake, "archive", MESSAGES)):
-        raise NotFound(
-            f"there is no archive in the lake {place.lake!r}; nothing was replayed. Check the path, or make one: "
-            f"remuda pipeline run archive {shown(place.url)} --lake {place.lake}"
-        )
+        raise _no_archive(place, "replayed")
     _publish_once(replayed(table.read(spark).where(where), to), place)
     return []
 
@@ -213,6 +224,9 @@ def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         return lambda partition: (partition["date"] or "") <= horizon
 
     lives = lifecycle_table(place.lake)
+    begun = [checkpoint_of(place.lake, *job) for job in (("archive", MESSAGES), ("lifecycle", LIFECYCLE))]
+    if not (lives.manifest().version or messages_table(place.lake).manifest().version or any(map(is_begun, begun))):
+        raise _no_archive(place, "removed")
     told = lives.read(spark)
     old = before(min(success, dead))
     removed = {}
@@ -322,11 +336,12 @@ def _follow(
         stream = stream.option("maxRowsPerTrigger", rows)
     stream = stream.option("failOnDataLoss", truth(place.options, "failOnDataLoss", default=True))
     checkpoint = _check_checkpoint(place, job, table)
-    return _start(stream.load(place.url), f"{job}-{table}", str(checkpoint), take, continuous=place.continuous)
+    return _start(stream.load(place.url), f"{job}-{table}", checkpoint, take, continuous=place.continuous)
 
 
 def _check_checkpoint(place: Place, job: str, table: str) -> Path:
     """The checkpoint of a job, if it is one and of this log."""
+    open_log(place.url)  # or say what is wrong with it, before anything is made in the lake
     checkpoint = checkpoint_of(place.lake, job, table)
     if not is_remote():  # else it is the server's to look at
         check_checkpoint(checkpoint)
@@ -335,13 +350,29 @@ def _check_checkpoint(place: Place, job: str, table: str) -> Path:
     return checkpoint
 
 
-def _start(stream: DataFrame, name: str, checkpoint: str, take: Take, *, continuous: bool) -> StreamingQuery:
+def _start(stream: DataFrame, name: str, checkpoint: Path, take: Take, *, continuous: bool) -> StreamingQuery:
     def each(rows: DataFrame, batch: int) -> None:
         # Spark counts batches from 0 again in a new checkpoint: its id tells them from those of an older one.
-        take(rows, query_id(checkpoint), batch)
+        take(rows, query_id(place), batch)
 
-    writer = stream.writeStream.queryName(name).foreachBatch(each).option("checkpointLocation", checkpoint)
-    return (writer if continuous else writer.trigger(availableNow=True)).start()
+    place = str(checkpoint)
+    writer = stream.writeStream.queryName(name).foreachBatch(each).option("checkpointLocation", place)
+    with contextlib.ExitStack() as uses:
+        uses.enter_context(_sole_use(checkpoint))
+        query = (writer if continuous else writer.trigger(availableNow=True)).start()
+        until_end = uses.pop_all()
+    threading.Thread(target=_end_with, args=(query, until_end), name=f"{name}-end", daemon=True).start()
+    return query
+
+
+def _sole_use(checkpoint: Path) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if is_remote() else sole_use(checkpoint)  # else it is where the server is
+
+
+def _end_with(query: StreamingQuery, uses: contextlib.ExitStack) -> None:
+    """Let a checkpoint go once its query has ended. How it ended is told to whoever started it."""
+    with uses, contextlib.suppress(Exception):
+        query.awaitTermination()
 
 
 def _merge(
@@ -467,6 +498,13 @@ def _publish(rows: DataFrame, url: str, app: str | None, batch: int | str) -> No
     if app is not None:
         writer = writer.option("appId", app).option("batchId", batch)
     writer.save(url)
+
+
+def _no_archive(place: Place, done: str) -> NotFound:
+    return NotFound(
+        f"there is no archive in the lake {place.lake!r}; nothing was {done}. Check the path, or make one: "
+        f"remuda pipeline run archive {shown(place.url)} --lake {place.lake}"
+    )
 
 
 def _once_only(place: Place, job: str) -> None:
