@@ -62,7 +62,7 @@ def test_what_is_sent_is_all_texts() -> None:
     }  # fmt: skip
     assert (found.message_id, found.delivery_mode) == ("42", 2)
     for wrong in ({"own": 5}, {"own": None}):
-        with pytest.raises(InvalidMessage, match="own must be a text"):
+        with pytest.raises(InvalidMessage, match="own must be a string"):
             cap.properties("1", "n", wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidMessage, match="cap-msg-id"):
         cap.properties("", "n")

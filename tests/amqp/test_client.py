@@ -384,7 +384,7 @@ def test_no_more_channels_than_the_broker_allows(broker_url: str) -> None:
         ("amqp://h/?color=red", "unknown option 'color'"), ("amqp://h/?cafile=x", "write amqps://"),
         ("amqps://h/?cafile=/no/such/file", "cannot be used"), ("amqp://h/?attempts=0", "attempts"),
         ("amqp://h/?retry_after=0s", "retry_after must be"), ("amqp://h/?reply_timeout=0s", "reply_timeout must be"),
-        ("amqp://h/?heartbeat=70000s", "at most 65535s"), (5, "must be a text"),
+        ("amqp://h/?heartbeat=70000s", "at most 65535s"), (5, "must be a string"),
     ],
 )  # fmt: skip
 def test_wrong_urls(url: Any, said: str) -> None:

@@ -98,7 +98,7 @@ def test_s5_several_workers_are_restarted_and_stopped_in_order(folder: Path, rem
         children = _children(process.pid)
         assert len(children) == 3
         os.kill(children[0], signal.SIGKILL)
-        wait_for(process, "ended by signal 9; starting it anew")
+        wait_for(process, "ended by signal 9; restarting it")
         wait_for(process, "handles ship")
         assert len(_children(process.pid)) == 3
         before = ship(remuda, data)["done"]

@@ -48,7 +48,7 @@ def test_a_port_that_cannot_be_had_is_told_in_one_line(remuda: Remuda, folder: P
         taken.listen()
         port = str(taken.getsockname()[1])
         told = remuda("run", "app:bus", "--until-idle", "--metrics", port, code=1).err
-    assert f"--metrics: port {port} cannot be had" in told
+    assert f"--metrics: port {port} is not available" in told
 
 
 def test_retrying_a_message_that_did_not_fail_is_told(remuda: Remuda, folder: Path) -> None:

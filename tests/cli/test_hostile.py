@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -123,3 +125,19 @@ def test_a_table_of_many_rows_is_printed_quickly(capsys: pytest.CaptureFixture[s
     assert "x…" in lines[9]
     assert lines[9].endswith(" 7")
     assert max(map(len, lines)) <= 200
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_letters_that_the_terminal_lacks_are_shown_by_their_codes(tmp_path: Path, as_json: bool) -> None:
+    """U3: also where output is ASCII alone, and what programs read stays JSON."""
+    with open_broker(tmp_path, sync="os") as broker:
+        broker.create_queue("größe", type="pull")
+    command = [sys.executable, "-m", "remuda", "queues", str(tmp_path), *(["--json"] if as_json else [])]
+    shown = subprocess.run(
+        command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60, check=False
+    )
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    if as_json:
+        assert [one["queue"] for one in json.loads(shown.stdout)] == ["größe"]
+    else:
+        assert rb"gr\xf6\xdfe" in shown.stdout

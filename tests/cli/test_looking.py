@@ -87,6 +87,27 @@ def test_events_tell_what_happened(remuda: Remuda, data: str) -> None:
     assert "retry: ValueError: no stock; next at" in remuda("log", "tail", data, "--events", "-n", "99").out
 
 
+def test_b15_q14_who_changed_a_queue_is_told(remuda: Remuda, data: str) -> None:
+    for words in (("forget", data, "ship"), ("pause", data, "ship"), ("resume", data, "ship")):
+        remuda(*words, "--who", "ann", *(["--yes"] if words[0] == "forget" else []))
+    with Bus(data) as bus:
+        bus.broker.configure_queue("ship", who="ben", message_limit=9)
+        bus.broker.create_queue("old")
+        bus.broker.remove_queue("old", who="cat")
+    told = remuda("log", "tail", data, "--events", "--from", "0").out
+    for line in (
+        "ship  dead letter forgotten by ann", "ship  status set to only-publish by ann",
+        "ship  status set to running by ann",
+        "ship  options changed by ben", "old  removed by cat",
+    ):  # fmt: skip
+        assert line in told
+    entries = remuda("log", "tail", data, "--events", "-n", "1", "--json").values
+    assert [entry["who"] for entry in entries if "change" in entry][-1] == "cat"
+    assert remuda("log", "tail", data, "--events", "--since", "2999-01-01").out == ""
+    assert "forgotten (by ann)" in remuda("message", data, "order-3").out
+    assert "forgotten" not in remuda("message", data, "order-1").out
+
+
 def test_an_app_stands_for_its_directory(remuda: Remuda, data: str) -> None:
     assert remuda("queues", "app:bus", "--json").value == remuda("queues", data, "--json").value
 

@@ -57,7 +57,7 @@ def test_reload_starts_anew_when_a_file_changes(remuda: Remuda, folder: Path) ->
         source = (folder / "app.py").read_text()
         (folder / "app.py").write_text(source.replace('queue="ship"', 'queue="send"'))
         said = wait_for(process, "handles send")
-        assert "app.py changed; starting anew" in said
+        assert "app.py changed; restarting" in said
         (folder / "app.py").write_text("oops")
         assert "error: module app cannot be loaded: NameError" in wait_for(process, "waiting for a file to change")
         (folder / "app.py").write_text(source)

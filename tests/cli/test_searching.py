@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda import Bus, Message, open_broker
+from remuda import Bus, ForeignDirectory, Message, open_broker
 from tests.cli.kit import Remuda, start, wait_for
 
 
@@ -88,6 +88,21 @@ def test_an_index_is_built_told_of_and_dropped(remuda: Remuda, data: str) -> Non
     remuda("index", "status", data, code=1)
 
 
+def test_an_index_may_be_there_before_the_first_message(remuda: Remuda, tmp_path: Path) -> None:
+    """U3, L7: a follower may start before the application. Somebody else's folder of that name is still foreign."""
+    data = tmp_path / "empty"
+    data.mkdir()
+    assert "nothing found" in remuda("search", str(data), "lemon").out
+    with Bus(data) as bus:
+        bus.publish("fruit", "lemon")
+    assert len(remuda("search", str(data), "lemon", "--json").value["hits"]) == 1
+    foreign = tmp_path / "site"
+    (foreign / "index").mkdir(parents=True)
+    (foreign / "index" / "index.html").touch()
+    with pytest.raises(ForeignDirectory), Bus(foreign) as bus:
+        bus.publish("fruit", "lemon")
+
+
 def test_follow_keeps_up_and_ends_when_told(folder: Path, remuda: Remuda) -> None:
     with open_broker("data") as broker:
         broker.publish(Message("a", b"one"))
@@ -107,3 +122,20 @@ def test_a_place_that_cannot_be_is_told(remuda: Remuda, data: str) -> None:
     assert "is not known" in remuda("search", data, "--index", "ftp://host/x", code=1).err
     assert "is a file" in remuda("search", data, "--index", "app.py", code=1).err
     assert "cannot be reached" in remuda("search", data, "--index", "opensearch://127.0.0.1:9/x", code=1).err
+
+
+def test_t4_a_message_that_failed_over_is_moved_and_not_dead(remuda: Remuda, folder: Path) -> None:
+    with Bus("data") as bus:
+
+        @bus.subscribe("x", queue="first", retry=0, failover="second")
+        def first(body: int) -> None:
+            raise ValueError("no stock")
+
+        bus.publish("x", 1)
+        bus.run(until_idle=True)
+    assert "nothing found" in remuda("search", "data", "state:dead").out
+    found = remuda("search", "data", "state:moved").out
+    assert "moved  first" in found
+    assert "second" not in found.splitlines()[0]
+    assert "queued  second" in remuda("search", "data", "state:queued,dead").out
+    assert len(remuda("search", "data", "state:moved,queued", "--json").value["hits"]) == 2

@@ -10,7 +10,7 @@ from remuda.log.disk import DirectoryDisk
 from remuda.log.reader import Reader
 from remuda.model.document import document
 from remuda.model.messages import cell
-from remuda.model.records import Event
+from remuda.model.records import Event, is_moved
 from remuda.model.state import State
 
 
@@ -48,9 +48,17 @@ class Naive:
     def counts(self) -> dict[str, dict[State, int]]:
         found: dict[str, dict[State, int]] = {}
         for hit, _ in self.copies:
+            if is_moved(hit.state, hit.reason):
+                continue
             states = found.setdefault(hit.queue, {})
             states[hit.state] = states.get(hit.state, 0) + 1
         return found
+
+
+def _is_asked(query: Query, hit: Hit) -> bool:
+    if is_moved(hit.state, hit.reason):
+        return query.moved or not query.states
+    return hit.state in query.states or not (query.states or query.moved)
 
 
 def _fits(query: Query, hit: Hit, found: set[str]) -> bool:
@@ -58,7 +66,7 @@ def _fits(query: Query, hit: Hit, found: set[str]) -> bool:
     return (
         (query.queue is None or hit.queue == query.queue)
         and (prefix is None or any(map(prefix.covers, hit.topics)))
-        and (not query.states or hit.state in query.states)
+        and _is_asked(query, hit)
         and (query.since is None or hit.created >= query.since)
         and (query.until is None or hit.created < query.until)
         and (query.object is None or hit.object == query.object)

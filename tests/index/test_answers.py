@@ -49,7 +49,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     case 1:
                         delivery.not_interested()
                     case 2:
-                        delivery.dead(reason="gone", to="other") if queue != "other" else delivery.dead(reason="gone")
+                        reason = chance.choice(["gone", "moved to other: gone"])
+                        delivery.dead(reason=reason, to="other") if queue != "other" else delivery.dead(reason="gone")
                     case 3:
                         delivery.retry(after="1h", reason="later")
                     case _:
@@ -65,6 +66,9 @@ QUERIES = {
     "queue": Query(queue="fruit"),
     "queue in another case": Query(queue="fruits"),
     "no queue": Query(queue=""),
+    "dead, not moved": Query(states=frozenset({State.DEAD})),
+    "moved": Query(moved=True),
+    "moved, or invalid": Query(states=frozenset({State.INVALID}), moved=True, queue="fruit"),
     "unknown queue": Query(queue="nobody's"),
     "topic below": Query(topic="fruit.*"),
     "topic in capitals": Query(topic="FRUIT.SOUR"),

@@ -617,3 +617,22 @@ def test_a_message_that_failed_over_is_not_called_dead() -> None:
         assert ("moved</span>" in listed, "dead</span>" in listed) == (True, False)
         numbers = site.client.get("/metrics").text
         assert 'remuda_queue_entered_total{queue="first",state="dead"}' not in numbers
+
+
+def test_b15_who_changed_a_queue_is_told(site: Site) -> None:
+    """B15, Q14: by the API, on the queue's page, and in the life of a message that was forgotten."""
+    id, broker = site.publish("order.placed", 1), site.bus.broker
+    broker.clear("orders", who="ann")
+    broker.forget("orders", who="ann")
+    broker.set_status("orders", "paused", who="ben")
+    broker.configure_queue("orders", who="cat", message_limit=7)
+    changes = site.client.get("/api/v1/queues/orders/changes").json()["changes"]
+    assert [(one["what"], one["who"]) for one in changes] == [
+        ("options changed", "cat"), ("status set to paused", "ben"), ("dead letter forgotten", "ann"),
+    ]  # fmt: skip
+    assert len(site.client.get("/api/v1/queues/orders/changes?limit=1").json()["changes"]) == 1
+    assert site.client.get("/api/v1/queues/nobody/changes").status_code == 404
+    page = site.client.get("/queues/orders").text
+    assert "Changes by operators" in page
+    assert "status set to paused</td><td>ben" in page
+    assert site.client.get(f"/api/v1/messages/{id}").json()["timeline"][-1]["who"] == "ann"

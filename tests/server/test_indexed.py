@@ -134,7 +134,7 @@ def test_an_index_of_another_log_and_a_damaged_one_are_told_and_not_used(site: S
         rebuild(index, LogSource(DirectoryDisk(tmp_path / "other", create=False)))
         index.close()
     answer = site.client.get("/api/v1/messages").json()
-    assert "of another log" in answer["note"]
+    assert "belongs to another log" in answer["note"]
     assert len(answer["messages"]) == 50
     for file in (Path(str(site.bus.url)) / "index").iterdir():
         file.write_bytes(b"nonsense" * 1000)

@@ -67,4 +67,4 @@ def test_the_document_lists_every_operation() -> None:
     listed = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert ("post", "/api/v1/messages") in listed
     assert ("get", "/api/v1/log/stream") in listed
-    assert len(listed) == 21
+    assert len(listed) == 22

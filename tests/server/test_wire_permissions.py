@@ -192,7 +192,7 @@ def test_s6_a_client_cannot_grant_itself_anything(server: WireServer, broker: Br
             other.sendall(frames.frame(frames.HELLO, stranger))
             (kind, payload), *_ = frames.Buffer().feed(other.recv(65536))
             assert kind == frames.FAILED
-            assert b"other permissions" in payload
+            assert b"different permissions" in payload
     kinds = dict(said)
     assert b"read access to queue 'bills' is refused" in kinds[frames.FAILED]
     assert frames.decode(tuple[int, list[int]], kinds[frames.RESULT]) == (2, [0])

@@ -34,7 +34,7 @@ class Backoff:
         self._failures = 1 if held else self._failures + 1
 
     def verdict(self, error: AmqpError, connects: int) -> AmqpError | None:
-        """What to give up for good with, after so many connections; None where it is worth another attempt."""
+        """The error to give up with, after this many connections; None if another attempt is worthwhile."""
         if isinstance(error, LoginRefused) and connects == 0:
             return error
         options = self._options

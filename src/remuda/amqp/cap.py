@@ -89,7 +89,7 @@ def properties(
             table[key] = value
     for key, value in table.items():
         if not isinstance(value, str) or (key in (ID, NAME) and not value):
-            raise InvalidMessage(f"the header {key} must be a text, since CAP reads only texts, not {value!r}")
+            raise InvalidMessage(f"the header {key} must be a string, since CAP reads only strings, not {value!r}")
     return encode_properties(Properties(headers=table, delivery_mode=PERSISTENT, message_id=message_id))
 
 
@@ -108,9 +108,9 @@ def bind(
     A queue that is there already is left as it is. Gives the queue's name.
     """
     if not isinstance(group, str) or not group:
-        raise InvalidOption(f"group must be a text, not {group!r}")
+        raise InvalidOption(f"group must be a string, not {group!r}")
     if isinstance(names, str):
-        raise InvalidOption("names must be several names, not one text; write [name]")
+        raise InvalidOption("names must be a list of names, not a single string; write [name]")
     exchange, queue = exchange_name(version), queue_name(group, version)
     channel.declare_exchange(exchange, "topic", durable=True)
     try:

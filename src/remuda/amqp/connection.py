@@ -33,13 +33,13 @@ from remuda.model.errors import Conflict, InvalidOption
 
 _LOG: Final = logging.getLogger("remuda.amqp")
 _BACKLOG: Final = 200
-"""Where so many deliveries wait here for those who take them, nobody is in a hurry for the next."""
+"""While this many deliveries are waiting here to be taken, nobody is in a hurry for the next."""
 _WORTH_A_TURN: Final = 65536
 _LOOK: Final = 0.25
-"""How often, in seconds, those who wait for an answer look whether they may wait on."""
+"""How often, in seconds, those who wait for an answer check whether they may keep waiting."""
 _HASTE: Final = 0.2
 _GATHERING: Final = 0.001
-"""So many seconds are then left for more bytes to come: RabbitMQ sends them in small pieces, and to read one costs as
+"""Seconds that are then left for more bytes to arrive: RabbitMQ sends them in small pieces, and to read one costs as
 much as dozens of deliveries."""
 
 
@@ -171,10 +171,11 @@ class Connection:
             if self.up:
                 self._close_reply.wait(timeout)
             self.give_up("closed by this program")
-            self._thread.join(timeout)
+            # While it connects, it cannot be woken: it ends by itself when the host answers or the attempt times out.
+            self._thread.join(min(timeout, _HASTE) if self._link is None else timeout)
         self._finish(ConnectionEnded("the connection was closed by this program; open another one"))
         if not self._thread.is_alive():
-            self._wakeup.close()
+            self._wakeup.close()  # else it does it itself
 
     # What channels and the parts of this connection use, mostly with `changed` held.
 
@@ -292,8 +293,11 @@ class Connection:
         try:
             self._keep_connected()
         except Exception as error:
-            _LOG.exception("the connection's thread failed by a fault of its own")
+            _LOG.exception("the connection's thread failed unexpectedly")
             self._finish(ConnectFailed(f"the connection's thread failed: {type(error).__name__}: {error}"))
+        finally:
+            if self._ending:
+                self._wakeup.close()
 
     def _keep_connected(self) -> None:
         backoff = Backoff(self.options)
@@ -321,7 +325,7 @@ class Connection:
         try:
             reason = self._serve(link)
         except Exception as error:
-            _LOG.exception("the connection to %s failed by a fault of its own", link.place)
+            _LOG.exception("the connection to %s failed unexpectedly", link.place)
             reason = f"{type(error).__name__}: {error}"
         finally:
             link.close()
@@ -330,12 +334,14 @@ class Connection:
 
     def _serve(self, link: Link) -> str:
         """Work on a link until it breaks; why it did."""
-        self._link = link
         self._poll = select.poll()
         self._poll.register(self._wakeup.reader, select.POLLIN)
         self._poll.register(link.sock, select.POLLIN)
         self._heartbeats = Heartbeats(link.heartbeat)
         with self.changed:
+            if self._ending:
+                return "closed by this program"
+            self._link = link
             self._buffer.clear()
             self._abandoned, self.blocked = None, None
             self.frame_max = link.frame_max
@@ -343,14 +349,14 @@ class Connection:
             self.server_properties = link.server_properties
         try:
             self.restorer.begin()
-            self._rise()
+            self._mark_up()
             while True:
                 self.restorer.go_on()
                 self.turn(self.restorer.until_next)
         except AmqpError as error:
             return str(error)
 
-    def _rise(self) -> None:
+    def _mark_up(self) -> None:
         with self.changed:
             self.up = True
             self.connects += 1
@@ -471,5 +477,5 @@ class Connection:
             return ReplyTimeout(f"the channel could not be opened for {limit:g} s: {self.last_error}")
         why = f": it blocks publishers ({self.blocked})" if self.blocked is not None else ""
         return ReplyTimeout(
-            f"the broker took nothing in for {limit:g} s{why}; nothing of this was sent, try again later"
+            f"the broker accepted nothing for {limit:g} s{why}; nothing of this was sent, try again later"
         )

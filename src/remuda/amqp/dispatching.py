@@ -1,4 +1,4 @@
-"""What came over a connection, handed to whom it concerns: consumers, and who waits for an answer or for confirms."""
+"""What came over a connection, passed to consumers and to those who wait for an answer or for confirms."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Dispatcher:
             raise ConnectionEnded("the connection was closed by this program; open another one")
         if isinstance(method, ConnectionBlocked):
             connection.blocked = method.reason or "no reason given"
-            _LOG.warning("the broker takes nothing in: %s", connection.blocked)
+            _LOG.warning("the broker has blocked publishing: %s", connection.blocked)
         elif isinstance(method, ConnectionUnblocked):
             connection.blocked = None
-            _LOG.info("the broker takes messages in again")
+            _LOG.info("the broker accepts messages again")

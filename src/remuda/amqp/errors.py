@@ -67,7 +67,7 @@ class ReplyTimeout(AmqpError, TimeoutError):
 
 
 class PublishFailed(AmqpError):
-    """A published message was not taken."""
+    """A published message was not accepted."""
 
 
 class Nacked(PublishFailed):

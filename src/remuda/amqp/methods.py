@@ -544,7 +544,7 @@ def _decode(kind: type[Method], raw: bytes, position: int, end: int) -> Method:
 
 def _short_string(name: str, value: object) -> bytes:
     if not isinstance(value, str):
-        raise InvalidMessage(f"{name} must be a text, not {value!r}")
+        raise InvalidMessage(f"{name} must be a string, not {value!r}")
     try:
         text = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -41,7 +41,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("connect_timeout", "reply_timeout", "retry_after"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise InvalidOption(f"{name} must be more than no time at all, not {value!r}")
+                raise InvalidOption(f"{name} must be longer than zero, not {value!r}")
 
     def __repr__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
@@ -55,7 +55,7 @@ def parse_url(url: str, **changes: Any) -> ConnectionOptions:
     `name`, `frame_max`, and for TLS `cafile`, `certfile`, `keyfile` and `verify` (`no` takes any certificate).
     """
     if not isinstance(url, str):
-        raise InvalidOption(f"the broker's URL must be a text, not {url!r}")
+        raise InvalidOption(f"the broker's URL must be a string, not {url!r}")
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in _PORTS:
         raise InvalidOption(f"{_hidden(url)!r} is not the URL of a RabbitMQ broker; {_FORM}")

@@ -216,7 +216,7 @@ def _array(raw: bytes, position: int, end: int, depth: int) -> list[Any]:
 def _put_table(out: list[bytes], table: Mapping[str, Any], depth: int) -> None:
     for key, value in table.items():
         if not isinstance(key, str):
-            raise InvalidMessage(f"the keys of a header table are texts, not {key!r}")
+            raise InvalidMessage(f"the keys of a header table must be strings, not {key!r}")
         name = _encoded(key)
         if len(name) > 255:
             raise InvalidMessage(f"the header {key[:40]!r}… has a name of {len(name)} bytes; 255 are allowed")

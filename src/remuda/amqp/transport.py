@@ -74,7 +74,7 @@ class Link:
         except OSError as error:
             raise ConnectionLost(f"the connection to {self.place} broke: {error}") from error
         if not data:
-            raise ConnectionLost(f"{self.place} closed the connection without a word")
+            raise ConnectionLost(f"{self.place} closed the connection without giving a reason")
         return data
 
     def write(self, data: memoryview) -> int:

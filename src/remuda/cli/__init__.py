@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # whoever started it has closed them, and wants none of it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for is shown by its code
     try:
         _command()(args=None if arguments is None else list(arguments), prog_name="remuda")
     except RemudaError as error:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from remuda.cli.password import Password
+
 
 def dashboard(
     target: Annotated[str, typer.Argument(metavar="DIR|URL|APP", help="A directory, a URL, or an app (app:bus).")],
@@ -61,13 +63,9 @@ def dashboard_user(
     file: Annotated[str, typer.Argument(help="The users file; created if missing.")],
     name: Annotated[str, typer.Argument(help="The user's name.")],
     role: Annotated[str, typer.Option(help="viewer (may look) or operator (may also change things).")] = "operator",
-    password: Annotated[
-        str, typer.Option(prompt="Password", confirmation_prompt=True, hide_input=True, show_default=False,
-                          envvar="REMUDA_PASSWORD",
-                          help="The password; asked for if not given.")
-    ] = "",
+    password: Password = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Add a dashboard user, or change a password or role."""
     from remuda.cli import output
     from remuda.server.http.users import make_entry, save_entry

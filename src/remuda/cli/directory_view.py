@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from remuda.collector import resting_collector
 from remuda.core import snapshot
 from remuda.core.core import Core
 from remuda.core.queue import Queue
@@ -58,7 +57,7 @@ class DirectoryView:
     def __init__(self, path: Path) -> None:
         for attempt in range(_ATTEMPTS):
             try:
-                with _no_collection():
+                with resting_collector():
                     self._read(path)
                 return
             except FileNotFoundError as error:
@@ -134,18 +133,6 @@ class DirectoryView:
         holders = self._holders.get(queue.name, {})
         held = tuple(name for name, run in holders.items() if any(True for _ in queue.flights.find(*run)))
         return msgspec.structs.replace(self._core.info(queue.name), consumers=held)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """With a hundred thousand queues, looking again and again for garbage among them is most of the work."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _known(names: list[str]) -> str:

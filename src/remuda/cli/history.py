@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from remuda.log.changes import forgotten
 from remuda.log.eventlog import EventLog
 from remuda.model.document import Document, document
 from remuda.model.errors import NotFound
-from remuda.model.records import Event
+from remuda.model.records import Event, QueueChange
 
 
 class MessageHistory(NamedTuple):
@@ -16,6 +17,8 @@ class MessageHistory(NamedTuple):
     document: Document
     routed: tuple[str, ...]
     events: list[tuple[int, Event]]
+    forgotten: list[QueueChange]
+    """By whom it was forgotten as a dead letter, if so."""
 
 
 def message_history(log: EventLog, message: str | int) -> MessageHistory:
@@ -25,4 +28,4 @@ def message_history(log: EventLog, message: str | int) -> MessageHistory:
     if offset is None or found is None:
         raise NotFound(f"there is no message {message!r}; it may have been collected after its retention")
     events = log.events_of(offset)
-    return MessageHistory(document(offset, *found, events), found[1], events)
+    return MessageHistory(document(offset, *found, events), found[1], events, forgotten(log, offset))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from remuda.log.eventlog import EventLog
+    from remuda.model.records import Events, QueueChange
 
 _POLL = 0.2
 
@@ -38,8 +40,8 @@ def tail(
     if start is not None and since is not None:
         raise InvalidOption("--from and --since both say where to begin; give one of them")
     log = open_event_log(log_of(place))
-    if since is not None:
-        moment = point(since, "--since")
+    moment = None if since is None else point(since, "--since")
+    if moment is not None:
         begin = log.position_at(moment) if events else log.offset_at(moment)
     elif start is not None:
         begin = start
@@ -47,7 +49,7 @@ def tail(
         begin = log.position_of_last(lines) if events else log.offset_of_last(lines)
     show = output.json if as_json else _print
     try:
-        for entry in _events(log, begin, follow) if events else _messages(log, begin, follow):
+        for entry in _events(log, begin, moment, follow) if events else _messages(log, begin, follow):
             show(entry)
     except KeyboardInterrupt:
         return
@@ -70,23 +72,57 @@ def _messages(log: EventLog, begin: int, follow: bool) -> Iterator[dict[str, Any
             }
 
 
-def _events(log: EventLog, begin: int, follow: bool) -> Iterator[dict[str, Any]]:
+def _events(log: EventLog, begin: int, since: int | None, follow: bool) -> Iterator[dict[str, Any]]:
+    """Events, and between them what somebody did to a queue by name, in the order of their times."""
+    told, earliest = 0, since if begin else since or 0
+    while True:
+        changes = log.changes()
+        for record in log.events(begin):
+            earliest = record.time if earliest is None else earliest
+            while told < len(changes) and changes[told].time <= record.time:
+                if changes[told].time >= earliest:
+                    yield _change(changes[told])
+                told += 1
+            yield from _rows(record)
+            begin = record.first + len(record)
+        for change in changes[told:]:
+            if earliest is None or change.time >= earliest:
+                yield _change(change)
+        told, earliest = len(changes), earliest or 0
+        if not follow:
+            return
+        time.sleep(_POLL)
+
+
+def _change(change: QueueChange) -> dict[str, Any]:
+    from remuda.cli import output
+    from remuda.model.records import change_words
+
+    entry: dict[str, Any] = {
+        "time": output.iso(change.time), "queue": change.queue, "change": change.action, "what": change_words(change),
+        "who": change.who,
+    }  # fmt: skip
+    if change.count:
+        entry |= {"offset": change.first, "count": change.count}
+    return entry
+
+
+def _rows(record: Events) -> Iterator[dict[str, Any]]:
     from remuda.cli import output
 
-    for record in log.follow_events(begin, poll=_POLL) if follow else log.events(begin):
-        for row, event in enumerate(record.rows):
-            entry: dict[str, Any] = {
-                "position": record.first + row,
-                "time": output.iso(record.time),
-                "queue": event.queue,
-                "state": event.state.value,
-                "offset": event.first,
-                "count": event.count,
-            }
-            for name in ("consumer", "attempt", "reason", "due", "who"):
-                if value := getattr(event, name):
-                    entry[name] = output.iso(value) if name == "due" else value
-            yield entry
+    for row, event in enumerate(record.rows):
+        entry: dict[str, Any] = {
+            "position": record.first + row,
+            "time": output.iso(record.time),
+            "queue": event.queue,
+            "state": event.state.value,
+            "offset": event.first,
+            "count": event.count,
+        }
+        for name in ("consumer", "attempt", "reason", "due", "who"):
+            if value := getattr(event, name):
+                entry[name] = output.iso(value) if name == "due" else value
+        yield entry
 
 
 def _print(entry: dict[str, Any]) -> None:
@@ -95,6 +131,9 @@ def _print(entry: dict[str, Any]) -> None:
     from remuda.model.state import State
 
     clock = str(entry["time"])[11:23]
+    if "change" in entry:
+        typer.echo(output.safe(f"{'':>6}  {clock}  {entry['queue']}  {entry['what']} by {entry['who']}"))
+        return
     if "position" in entry:
         last = entry["offset"] + entry["count"] - 1
         which = f"#{entry['offset']}" if entry["count"] == 1 else f"#{entry['offset']}-{last}"

@@ -167,6 +167,8 @@ def _timeline(history: MessageHistory) -> Iterator[tuple[int, str, str, str]]:
         if event.who:
             words += f" (by {event.who})"
         yield time, event.queue, event.state.value, words
+    for change in history.forgotten:
+        yield change.time, change.queue, State.DEAD.value, f"forgotten (by {change.who})"
 
 
 def _entry(time: int, queue: str, state: str, what: str) -> dict[str, object]:

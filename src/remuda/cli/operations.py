@@ -35,7 +35,7 @@ def reprocess(
     reason: Reason = None,
     since: Since = None,
     until: Until = None,
-    dead_only: Annotated[bool, typer.Option("--dead-only", help="Leave messages alone that wait for a retry.")] = False,
+    dead_only: Annotated[bool, typer.Option("--dead-only", help="Leave out messages that wait for a retry.")] = False,
     who: Who = None,
     as_json: AsJson = False,
 ) -> None:
@@ -205,7 +205,7 @@ def _bus(target: str) -> Iterator[Bus]:
 
     place = place_of(target)
     bus = Bus(place, settings=Settings())
-    bus._broker = open_broker(place, clock=bus._clock)
+    bus._lazy.broker = open_broker(place, clock=bus._lazy.clock)
     try:
         yield bus
     finally:

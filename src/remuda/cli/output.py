@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from codecs import lookup
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from json import dumps
@@ -45,6 +46,7 @@ def told(state: State, reason: str | None) -> str:
     return reason if is_moved(state, reason) else f"{STATES[state]}: {reason}"
 
 
+_NOT_ASCII: Final = re.compile(r"[^\x20-\x7e]")
 _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -117,7 +119,7 @@ def cells_of(text: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """A text that can be shown, cut to so many cells."""
+    """A text that can be shown, cut to this many cells."""
     if cells_of(text) <= width:
         return text
     from rich.cells import set_cell_size
@@ -131,7 +133,8 @@ def json(value: Any) -> None:
         text = msgspec.json.encode(value, enc_hook=str).decode()
     except UnicodeEncodeError:  # a path need not be text
         text = dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, separators=(",", ":"))
-    sys.stdout.write(_UNSAFE.sub(lambda sign: dumps(sign[0])[1:-1], text) + "\n")
+    unsafe = _UNSAFE if lookup(sys.stdout.encoding or "utf-8").name == "utf-8" else _NOT_ASCII
+    sys.stdout.write(unsafe.sub(lambda sign: dumps(sign[0])[1:-1], text) + "\n")
     sys.stdout.flush()
 
 

@@ -34,7 +34,7 @@ def run_reloading(arguments: Sequence[str]) -> None:
         time.sleep(_POLL)
         now = snapshot(root)
         if changed := sorted(name for name in seen.keys() | now.keys() if seen.get(name) != now.get(name)):
-            print(f"{', '.join(changed[:3])} changed; starting anew", file=sys.stderr, flush=True)
+            print(f"{', '.join(changed[:3])} changed; restarting", file=sys.stderr, flush=True)
             seen = now
             _stop(child, asked)
             if not asked:

@@ -49,7 +49,7 @@ def run(
 
     read_duration("--grace", grace)
     if no_dashboard and (dashboard or users):
-        raise InvalidOption("--no-dashboard leaves nothing for --dashboard and --users to say; give one or the other")
+        raise InvalidOption("--no-dashboard contradicts --dashboard and --users; give one or the other")
     if workers < 1:
         raise InvalidOption(f"--workers must be at least 1, not {workers}")
     if workers > 1 and metrics is not None:
@@ -163,7 +163,7 @@ def _serve_metrics(bus: Bus, port: int) -> None:
     try:
         metrics.serve(port)
     except OSError as error:
-        raise RemudaError(f"--metrics: port {port} cannot be had: {error.strerror}; choose another") from None
+        raise RemudaError(f"--metrics: port {port} is not available: {error.strerror}; choose another") from None
 
 
 def _child_arguments(

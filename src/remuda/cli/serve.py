@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from remuda.cli.password import Password
+
 
 class ServeCommand(TyperCommand):
     """Allows `--dashboard` without an address, which typer's options do not."""
@@ -121,13 +123,9 @@ def add(
     configure: Annotated[str, typer.Option(metavar="PATTERN", help="Names the user may declare and delete.")] = ".*",
     write: Annotated[str, typer.Option(metavar="PATTERN", help="Names the user may publish to.")] = ".*",
     read: Annotated[str, typer.Option(metavar="PATTERN", help="Names the user may consume from.")] = ".*",
-    password: Annotated[
-        str, typer.Option(prompt="Password", confirmation_prompt=True, hide_input=True, show_default=False,
-                          envvar="REMUDA_PASSWORD",
-                          help="The password; asked for if not given.")
-    ] = "",
+    password: Password = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Add a user, or change a password and permissions."""
     from remuda.cli import output
     from remuda.server.users import add_user

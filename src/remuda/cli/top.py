@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _TREND: Final = 12
 _SHARE: Final = 5
-"""Reading the directory takes at most one part in so many of the time."""
+"""Reading the directory takes at most one part in this many of the time."""
 _LONGEST_PAUSE: Final = 86_400.0
 _PRINTED: Final = 200
 """Queues that are shown where there is no screen."""

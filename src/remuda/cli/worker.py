@@ -52,6 +52,7 @@ def worker(
     except RemudaError:
         if not asked:
             raise
+        logging.getLogger("remuda.worker").info("stopped before there was a connection to the broker")
         return
     started.set()
     if asked and not running.stopping:  # it came before the worker could hear it

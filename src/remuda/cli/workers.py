@@ -72,7 +72,7 @@ class _Worker:
         if now - self._since > _STEADY:
             self._pause = _FIRST_PAUSE
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        print(f"worker {self.number} ended {how}; starting it anew in {self._pause:g}s", file=sys.stderr, flush=True)
+        print(f"worker {self.number} ended {how}; restarting it in {self._pause:g}s", file=sys.stderr, flush=True)
         self.process, self._again_at = None, now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 

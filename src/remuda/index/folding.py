@@ -8,12 +8,14 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from remuda.index.port import EVENT_COLUMNS
+from remuda.index.query import kept_state
 from remuda.model.state import State
 
 ROWS: Final = 100_000
 """Changes that are gathered before they are written."""
 _FETCHED: Final = State.FETCHED.value
 _QUEUED: Final = State.QUEUED.value
+_DEAD: Final = State.DEAD.value
 
 
 class Change(NamedTuple):
@@ -39,7 +41,8 @@ def fold(batches: Iterable[pa.RecordBatch], rows: int = ROWS) -> Iterator[Change
     for batch in batches:
         for position, time, queue, state, first, count, attempt, reason in zip(*_columns(batch), strict=True):
             is_fetch, is_queued = state == _FETCHED, state == _QUEUED
-            change = Change(state, time, position, attempt if is_fetch else None, reason or None, is_queued)
+            kept = kept_state(state, reason) if state == _DEAD else state
+            change = Change(kept, time, position, attempt if is_fetch else None, reason or None, is_queued)
             for start in range(first, first + count, rows):
                 stop = min(first + count, start + rows)
                 _put(changes.setdefault(queue, {}), start, stop, change)

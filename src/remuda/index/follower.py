@@ -164,7 +164,8 @@ def check_same_log(at: Reached, end: tuple[int, int]) -> None:
     if at.offset > end[0] or at.position > end[1]:
         raise Conflict(
             f"the index has reached message {at.offset} and event {at.position}, but the log ends at {end[0]} and "
-            f"{end[1]}: the index is of another log, or the log was put back. Build it anew: remuda index build"
+            f"{end[1]}: the index belongs to another log, or the log was restored from a copy. "
+            "Rebuild it: remuda index build"
         )
 
 

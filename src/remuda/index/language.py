@@ -9,6 +9,7 @@ from remuda.index.query import Query
 from remuda.model.errors import InvalidOption
 from remuda.model.state import State
 
+MOVED: Final = "moved"
 FIELDS: Final = ("queue", "topic", "state", "since", "until", "object", "key", "text")
 _NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State} | {
     state.value.lower(): state for state in State
@@ -21,7 +22,7 @@ def parse_query(
     """The query that `field:value` and plain words make together; `times` reads what is written for a time in a field
     of that name."""
     fields: dict[str, str] = {}
-    states: set[State] = set()
+    states: set[str] = set()
     words: list[str] = []
     for part in parts:
         name, colon, value = part.partition(":")
@@ -29,7 +30,7 @@ def parse_query(
             if fields.setdefault(name, value) != value:
                 raise InvalidOption(f"{name} is given twice: {fields[name]!r} and {value!r}; give one of them")
         elif colon and name == "state":
-            states.update(map(_state, value.split(",")))
+            states.update(text.strip().lower() for text in value.split(","))
         elif colon and name == "text":
             words.append(value)
         elif colon and name.isidentifier():
@@ -41,12 +42,14 @@ def parse_query(
             words.append(part)
     given: dict[str, Any] = {name: fields[name] for name in ("queue", "topic", "object", "key") if name in fields}
     given |= {name: times(fields[name], name) for name in ("since", "until") if name in fields}
-    return Query(**given, states=frozenset(states), text=" ".join(words), limit=limit, cursor=cursor)
+    moved = MOVED in states
+    chosen = frozenset(map(_state, states - {MOVED}))
+    return Query(**given, states=chosen, moved=moved, text=" ".join(words), limit=limit, cursor=cursor)
 
 
 def _state(text: str) -> State:
     try:
-        return _NAMES[text.strip().lower()]
+        return _NAMES[text]
     except KeyError:
-        known = ", ".join(name for name in _NAMES if len(name) > 1)
+        known = ", ".join([*(name for name in _NAMES if len(name) > 1), MOVED])
         raise InvalidOption(f"there is no state {text!r}; the states are {known}") from None

@@ -52,6 +52,8 @@ class Document(NamedTuple):
 
 
 class CopyState(NamedTuple):
+    """A copy as the log tells of it, or as an index keeps it (`kept_state`)."""
+
     queue: str
     state: str
     modified: int
@@ -62,11 +64,11 @@ class CopyState(NamedTuple):
 
 
 class IndexMoved(Conflict):
-    """Another process has carried the index on; read where it is now and go on from there."""
+    """Another process has moved the index on; read where it is now, and continue from there."""
 
 
 class IndexUnusable(StorageError):
-    """The index cannot be read or written. The log is whole: the index can be built anew from it."""
+    """The index cannot be read or written. The log is intact: the index can be rebuilt from it."""
 
 
 class SearchIndex(Protocol):
@@ -98,7 +100,7 @@ class SearchIndex(Protocol):
     def search(self, query: Query) -> Page: ...
 
     def counts(self) -> Mapping[str, Mapping[State, int]]:
-        """How many messages are in which state, by queue."""
+        """How many messages are in which state, by queue; those that moved on are counted where they went."""
 
     def refresh(self) -> None:
         """Return once all that was taken in can be found."""

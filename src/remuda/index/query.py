@@ -9,12 +9,27 @@ import msgspec
 
 from remuda.index.text import MAX_WORD, words
 from remuda.model.errors import InvalidOption
+from remuda.model.records import is_moved
 from remuda.model.state import State
 from remuda.model.texts import shown
 
 MAX_LIMIT: Final = 5_000
 _MAX_WORDS: Final = 64
 _LARGEST: Final = (1 << 63) - 1
+
+
+KEPT_MOVED: Final = "M"
+"""What an index keeps as the state of a copy that moved on to another queue: in the log it is dead, with a reason that
+says where it went, and only indexes need to tell the two apart quickly."""
+
+
+def kept_state(state: str, reason: str | None) -> str:
+    """What an index keeps as the state of a copy."""
+    return KEPT_MOVED if state == State.DEAD.value and is_moved(State.DEAD, reason) else state
+
+
+def state_of(kept: str) -> State:
+    return State.DEAD if kept == KEPT_MOVED else State(kept)
 
 
 class Word(NamedTuple):
@@ -58,7 +73,7 @@ class Cursor(NamedTuple):
     def parse(cls, text: str) -> Cursor:
         offset, colon, queue = text.partition(":")
         if not colon or not offset.isascii() or not offset.isdigit() or int(offset) > _LARGEST:
-            raise InvalidOption(f"cursor: {text[:40]!r} is not one; pass the cursor of the page before, unchanged")
+            raise InvalidOption(f"cursor: {text[:40]!r} is not a cursor; pass the one of the previous page, unchanged")
         return cls(int(offset), queue)
 
     def __str__(self) -> str:
@@ -73,7 +88,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     topic: str | None = None
     """A topic prefix; see `TopicPrefix`."""
     states: frozenset[State] = frozenset()
-    """Any of these; all without them."""
+    """Any of these; all without them. A copy that moved on to another queue is not dead."""
+    moved: bool = False
+    """Copies that moved on to another queue, beside those in `states`."""
     since: int | None = None
     """Created at this time (microseconds) or later."""
     until: int | None = None
@@ -91,10 +108,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("queue", "topic", "object", "key", "cursor"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                raise InvalidOption(f"{name} must be a text, not {value!r}")
+                raise InvalidOption(f"{name} must be a string, not {value!r}")
             _check_unicode(name, value or "")
         if not isinstance(self.text, str):
-            raise InvalidOption(f"text must be a text, not {self.text!r}")
+            raise InvalidOption(f"text must be a string, not {self.text!r}")
         _check_unicode("text", self.text)
         for name in ("since", "until"):
             value = getattr(self, name)
@@ -105,6 +122,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
             raise InvalidOption(f"limit must be a number from 1 to {MAX_LIMIT}, not {self.limit!r}")
         msgspec.structs.force_setattr(self, "states", _states(self.states))
+        if not isinstance(self.moved, bool):
+            raise InvalidOption(f"moved must be true or false, not {shown(self.moved)}")
         if self.cursor is not None:
             Cursor.parse(self.cursor)
         self.words()
@@ -123,6 +142,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         if len(found) > _MAX_WORDS:
             raise InvalidOption(f"text: {len(found)} words are too many; at most {_MAX_WORDS} can be searched at once")
         return list(found)
+
+    @property
+    def kept_states(self) -> list[str]:
+        """What an index keeps as the state of the copies that are asked for; empty for all."""
+        return sorted(state.value for state in self.states) + ([KEPT_MOVED] if self.moved else [])
 
     @property
     def topic_prefix(self) -> TopicPrefix | None:
@@ -178,7 +202,7 @@ def _offsets(given: Iterable[int]) -> tuple[int, ...]:
 
 def _states(given: Iterable[State]) -> frozenset[State]:
     if isinstance(given, str):
-        raise InvalidOption(f"states must be a set of states, not the text {given!r}")
+        raise InvalidOption(f"states must be a set of states, not the string {given!r}")
     try:
         return frozenset(map(State, given))
     except (TypeError, ValueError):
@@ -191,4 +215,4 @@ def _check_unicode(name: str, text: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidOption(f"{name}: {text[:40]!r} is not valid text; half of a character is missing") from None
+            raise InvalidOption(f"{name}: {text[:40]!r} is not valid text; a surrogate has no partner") from None

@@ -65,7 +65,7 @@ class Users:
         """By name, a digest of the password that was right, which only this process can make: clients that come back,
         or come by the thousand, need not wait for one another."""
         if not self._users:
-            raise InvalidOption("a file of users needs at least one; add one with: remuda users add FILE NAME")
+            raise InvalidOption("a users file needs at least one user; add one with: remuda users add FILE NAME")
         self._nobody = hashed(secrets.token_urlsafe(16))
 
     def __len__(self) -> int:
@@ -136,11 +136,11 @@ def list_users(path: str | os.PathLike[str]) -> dict[str, dict[str, dict[str, st
 def _entries(path: str | os.PathLike[str]) -> dict[str, Any]:
     where = os.fspath(path)
     try:
-        content = tomllib.loads(Path(path).read_text("utf-8"))
+        content = tomllib.loads(Path(path).read_text("utf-8-sig"))
     except OSError as error:
         raise InvalidOption(f"the users in {where!r} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"{where!r} is not a file of users: {error}") from None
+        raise InvalidOption(f"{where!r} is not a users file: {error}") from None
     users = content.get("users")
     if not isinstance(users, dict):
         raise InvalidOption(f"{where!r} has no [users]; add one with: remuda users add {where} NAME")

@@ -165,7 +165,7 @@ class WireServer:
         """The first frame, with its login checked and taken out."""
         length, kind = frames.HEAD.unpack(await reader.readexactly(frames.HEAD.size))
         if kind != frames.HELLO or length > _HELLO:
-            raise frames.WireError("the first frame is no hello; this is the port of a Remuda server")
+            raise frames.WireError("the first frame is not a hello; this is the port of a Remuda server")
         hello: Hello = frames.decode(Hello, await reader.readexactly(length))
         if len(self._clients) > self._limit:
             raise NotAllowed(f"this server has {self._limit} clients, which is its limit; try again later")
@@ -268,5 +268,5 @@ def serve_wire(
         listening = socket.create_server((host, port), family=family, backlog=256)
     except OSError as error:
         closing()
-        raise StorageError(f"{host}:{port} cannot be listened on: {error.strerror}; choose another port") from error
+        raise StorageError(f"{host}:{port} is not available: {error.strerror}; choose another port") from error
     return WireServer(connect, listening, tls, users, connections, closing)

@@ -22,7 +22,7 @@ from remuda.index.messages import documents
 from remuda.index.opensearch.mapping import CHANGE, MAPPINGS, SETTINGS, hit, request, source
 from remuda.index.opensearch.server import Action, Address, Server, server_errors
 from remuda.index.port import Document, IndexMoved, IndexUnusable, Reached
-from remuda.index.query import Page, Query
+from remuda.index.query import KEPT_MOVED, Page, Query
 from remuda.model.state import State
 
 _AT_ONCE: Final = 1000
@@ -136,7 +136,11 @@ class OpenSearchIndex:
             while True:
                 answer = self._client.search(
                     index=f"{self._name}-all",
-                    body={"size": 0, "aggs": {"counts": {"composite": asked}}},
+                    body={
+                        "size": 0,
+                        "query": {"bool": {"must_not": {"term": {"state": KEPT_MOVED}}}},
+                        "aggs": {"counts": {"composite": asked}},
+                    },
                     params={"ignore_unavailable": "true", "allow_no_indices": "true"},
                 )
                 told = answer.get("aggregations", {}).get("counts", {"buckets": []})
@@ -299,7 +303,7 @@ class OpenSearchIndex:
         try:
             found = self._client.get(index=f"{self._name}-state", id=f"b{build}")
         except NotFoundError:
-            raise IndexMoved("another process has built the index anew") from None
+            raise IndexMoved("another process has rebuilt the index") from None
         mark = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
         return Reached(*(found["_source"][name] for name in Reached._fields)), mark
 

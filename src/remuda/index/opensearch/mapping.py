@@ -6,9 +6,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from remuda.index.port import CopyState, Document
-from remuda.index.query import Hit, Query
+from remuda.index.query import Hit, Query, kept_state, state_of
 from remuda.index.text import split
-from remuda.model.state import State
 
 GRAMS: Final = 64
 """Topics are found by their first letters up to so many at once; by longer ones a little slower."""
@@ -74,7 +73,7 @@ def source(document: Document, copy: CopyState) -> dict[str, Any]:
     return {
         "offset": document.offset,
         "queue": copy.queue,
-        "state": copy.state,
+        "state": kept_state(copy.state, copy.reason),
         "position": copy.position,
         "created": document.created,
         "modified": copy.modified,
@@ -101,7 +100,7 @@ def hit(kept: dict[str, Any]) -> Hit:
         kept["id"],
         kept["name"],
         tuple(kept["shown_topics"]) or (kept["name"],),
-        State(kept["state"]),
+        state_of(kept["state"]),
         kept["created"],
         kept["modified"],
         kept["object"],
@@ -118,8 +117,8 @@ def request(query: Query) -> dict[str, Any]:
     must: list[dict[str, Any]] = []
     if query.queue is not None:
         must.append({"term": {"queue": query.queue}})
-    if query.states:
-        must.append({"terms": {"state": sorted(state.value for state in query.states)}})
+    if states := query.kept_states:
+        must.append({"terms": {"state": states}})
     times = {sign: time for sign, time in (("gte", query.since), ("lt", query.until)) if time is not None}
     if times:
         must.append({"range": {"created": times}})

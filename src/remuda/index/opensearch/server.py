@@ -81,13 +81,13 @@ class Server:
                     elif status in (404, 409) and "index_not_found" not in str(error):
                         yield action, status
                     elif status >= 300:
-                        raise IndexUnusable(f"{self.address.url} did not take message {action.id}: {_reason(error)}")
+                        raise IndexUnusable(f"{self.address.url} did not accept message {action.id}: {_reason(error)}")
                 waiting = busy
                 if not waiting:
                     break
                 time.sleep(0.05 * 2**attempt)
             else:
-                raise IndexUnusable(f"{self.address.url} is too busy; what it took is kept, go on later")
+                raise IndexUnusable(f"{self.address.url} is too busy; what it accepted is kept, continue later")
 
     def _bulk(self, actions: list[Action]) -> Iterator[tuple[Action, int, Any]]:
         encode = msgspec.json.encode
@@ -127,7 +127,7 @@ def server_errors(address: Address) -> Iterator[None]:
         yield
     except Unreachable as error:
         raise IndexUnusable(
-            f"{address.url} cannot be reached: {error.error}. The log is not touched by this; go on when it is back"
+            f"{address.url} cannot be reached: {error.error}. The log is unaffected; continue when it is back"
         ) from error
     except TransportError as error:
         text = _reason(error.info.get("error") if isinstance(error.info, dict) else error.error)

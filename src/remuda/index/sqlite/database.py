@@ -14,7 +14,7 @@ import msgspec
 from remuda.index.port import IndexUnusable, Reached
 from remuda.model.errors import DiskFull, StorageError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 CHUNK: Final = 1 << 18
 """Offsets whose words are in one full-text table. A table is dropped when none of its messages is left."""
 _APPLICATION: Final = 0x524D4458
@@ -63,7 +63,7 @@ class Database:
         elif (application, version) != (_APPLICATION, FORMAT):
             raise IndexUnusable(
                 f"{str(self.path)!r} is not a search index of this version of Remuda; nothing was changed. "
-                "Build it anew: remuda index build"
+                "Rebuild it: remuda index build"
             )
         run("PRAGMA synchronous = NORMAL")  # what a power loss takes is read from the log again
         run("PRAGMA cache_size = -65536")
@@ -163,7 +163,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise IndexUnusable(f"the search index {str(path)!r} cannot be used: {error}") from error
     except sqlite3.DatabaseError as error:
         raise IndexUnusable(
-            f"the search index {str(path)!r} is damaged: {error}. The log is not touched by this: build the index anew "
+            f"the search index {str(path)!r} is damaged: {error}. The log is unaffected: rebuild the index "
             "with remuda index build"
         ) from error
 

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from remuda.index.port import Document, IndexMoved, IndexUnusable, Reached
-from remuda.index.query import Page, Query
+from remuda.index.query import KEPT_MOVED, Page, Query
 from remuda.index.sqlite.database import Database, NothingInIt, storage_errors
 from remuda.index.sqlite.searching import Search
 from remuda.index.sqlite.writing import forget, sweep, write, write_documents
@@ -109,7 +109,8 @@ class SqliteIndex:
             if database is not None:
                 rows = database.connection.execute(
                     "SELECT name, state, messages FROM counters JOIN queues ON queues.id = counters.queue "
-                    "WHERE messages > 0 ORDER BY name, state"
+                    "WHERE messages > 0 AND state != ? ORDER BY name, state",
+                    (KEPT_MOVED,),
                 )
                 for queue, state, number in rows:
                     found.setdefault(queue, {})[State(state)] = number
@@ -168,7 +169,7 @@ class SqliteIndex:
     def _check_current(self, database: Database) -> None:
         """A build that another process has put a newer one in the place of must not be carried on."""
         if not database.path.exists():
-            raise IndexMoved("another process has built the index anew")
+            raise IndexMoved("another process has rebuilt the index")
 
     def _open_newest(self) -> Database | None:
         """The newest build that is complete; None where there is none.
@@ -226,7 +227,7 @@ class SqliteIndex:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
-                f"{str(self._folder)!r} cannot be made: {error.strerror}; name another place with --index"
+                f"{str(self._folder)!r} cannot be created: {error.strerror}; name another place with --index"
             ) from error
 
     def _remove(self, number: int) -> None:

@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from remuda.index.query import Hit, Page, Query, TopicPrefix
+from remuda.index.query import Hit, Page, Query, TopicPrefix, state_of
 from remuda.index.sqlite.database import CHUNK
-from remuda.model.state import State
 
 _FIRST_LOOK: Final = 200
 _LARGEST_LOOK: Final = 5000
@@ -53,7 +52,7 @@ class Search:
         propose = self._proposer(bounds, labels, pairs)
         below, size = bounds.high, max(_FIRST_LOOK, query.limit + 1)
         while len(hits) <= query.limit and (offsets := propose(below, size)):
-            hits += self._judged(offsets, labels)
+            hits += self._filtered(offsets, labels)
             below, size = offsets[-1], min(2 * size, max(_LARGEST_LOOK, query.limit + 1))
         return Page.of(hits, query.limit)
 
@@ -131,16 +130,16 @@ class Search:
                 return found[: -size - 1 : -1]
         return [row[0] for row in self._run(select.format("DESC"), (wanted, *bounds, size))]
 
-    def _judged(self, offsets: list[int], labels: dict[int, int] | None) -> Iterator[Hit]:
+    def _filtered(self, offsets: list[int], labels: dict[int, int] | None) -> Iterator[Hit]:
         query, after = self._query, self._query.after
         conditions = ["copies.offset IN (SELECT value FROM json_each(?))"]
         values: list[object] = [msgspec.json.encode(offsets).decode()]
         if query.queue is not None:
             conditions.append("queues.name = ?")
             values.append(query.queue)
-        if query.states:
-            conditions.append(f"copies.state IN ({', '.join('?' * len(query.states))})")
-            values += [state.value for state in query.states]
+        if states := query.kept_states:
+            conditions.append(f"copies.state IN ({', '.join('?' * len(states))})")
+            values += states
         for name, sign, value in (
             ("created", ">=", query.since),
             ("created", "<", query.until),
@@ -167,7 +166,7 @@ class Search:
                 continue
             name, topics, about, mime_type = msgspec.json.decode(shared)
             yield Hit(
-                offset, queue, id, name, tuple(topics) or (name,), State(state), created, modified, about, key,
+                offset, queue, id, name, tuple(topics) or (name,), state_of(state), created, modified, about, key,
                 mime_type, size, attempts, reason,
             )  # fmt: skip
 
@@ -213,9 +212,9 @@ class Search:
         if query.queue is not None:
             conditions.append("queues.name = ?")
             values.append(query.queue)
-        if query.states:
-            conditions.append(f"counters.state IN ({', '.join('?' * len(query.states))})")
-            values += [state.value for state in query.states]
+        if states := query.kept_states:
+            conditions.append(f"counters.state IN ({', '.join('?' * len(states))})")
+            values += states
         rows = self._run(
             "SELECT counters.queue, counters.state, counters.messages FROM counters "
             f"JOIN queues ON queues.id = counters.queue WHERE {' AND '.join(conditions)}",

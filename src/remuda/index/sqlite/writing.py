@@ -14,6 +14,7 @@ import pyarrow as pa
 from remuda.index.folding import Change, Changes, fold
 from remuda.index.messages import NO_QUEUE, copy_of
 from remuda.index.port import MESSAGE_COLUMNS, CopyState, Document
+from remuda.index.query import kept_state
 from remuda.index.sqlite.database import CHUNK, Database
 from remuda.index.text import searchable, text_of
 
@@ -57,7 +58,7 @@ class _Columns:
     def add_copy(self, offset: int, queue: int, copy: CopyState) -> None:
         self.copy_offsets.append(offset)
         self.queues.append(queue)
-        self.states.append(copy.state)
+        self.states.append(kept_state(copy.state, copy.reason))
         self.modified.append(copy.modified)
         self.attempts.append(copy.attempts)
         self.reasons.append(copy.reason)

@@ -223,7 +223,7 @@ class Confirms:
         self._waiting: deque[Batch] = deque()
 
     def next(self, count: int) -> int:
-        """Tags for so many publications; the first of them."""
+        """Reserve tags for this many publications; returns the first."""
         first = self.last_tag + 1
         self.last_tag += count
         return first
@@ -234,7 +234,7 @@ class Confirms:
         return batch
 
     def extend(self, batch: Batch, count: int) -> None:
-        """The newest batch has so many more."""
+        """The newest batch grew by this many."""
         batch.tags = range(batch.tags.start, self.next(count) + count)
 
     def settle(self, batch: Batch, refused: Iterable[int], before: list[bytes]) -> list[bytes]:
@@ -281,7 +281,7 @@ class Batch:
         self.done = False
 
 
-class Soon:
+class PendingPublications:
     """Publications to one exchange that go to the broker with the next commit."""
 
     def __init__(self, publications: list[Publications], batch: Batch | None, size: int) -> None:
@@ -307,7 +307,7 @@ class Channel:
         self.last_queue = ""
         self.reply_consumer: str | None = None
         self.reply_token: str | None = None
-        self.soon: Soon | None = None
+        self.soon: PendingPublications | None = None
         """What it published last, if the broker has not had it yet."""
         self.closed = False
 

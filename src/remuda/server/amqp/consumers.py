@@ -94,7 +94,7 @@ class AmqpConsumer:
             await asyncio.wait([self.task], timeout=5)
 
     def answered(self, count: int) -> None:
-        """The client holds so many fewer."""
+        """The client holds this many fewer."""
         self._under_way -= count
 
     async def _run(self, subscription: AsyncSubscription) -> None:

@@ -54,7 +54,7 @@ class Gathering:
         return done
 
     def grow(self, messages: int) -> None:
-        """What was added last, and has not begun yet, has so many more."""
+        """What was added last, and has not begun yet, grew by this many."""
         self._messages += messages
         self._more.set()
 
@@ -93,7 +93,7 @@ async def _carried_out(work: Coroutine[Any, Any, None], done: asyncio.Future[Non
     try:
         await work
     except Exception:
-        _log.exception("publications could not be handed to the broker")
+        _log.exception("publications could not be passed to the broker")
     finally:
         if not done.done():
             done.set_result(None)

@@ -50,7 +50,7 @@ class Intake:
         self.review()
 
     def gather(self, size: int) -> bool:
-        """Have a transaction hold so many bytes more; False if that is too much."""
+        """Let a transaction hold this many bytes more; False if that is too much."""
         self._uncommitted += size
         return self._uncommitted <= self._most
 

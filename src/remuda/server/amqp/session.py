@@ -46,7 +46,7 @@ from remuda.model.errors import (
 from remuda.model.messages import Messages
 from remuda.model.results import Receipt
 from remuda.model.settlement import Settlement
-from remuda.server.amqp.channels import Batch, Channel, Gathered, Soon, Taken, Transaction, UnknownTag
+from remuda.server.amqp.channels import Batch, Channel, Gathered, PendingPublications, Taken, Transaction, UnknownTag
 from remuda.server.amqp.connection import ServerConnection, Stage
 from remuda.server.amqp.consumers import AGAIN, DONE, REJECTED, TOO_OFTEN, AmqpConsumer
 from remuda.server.amqp.exchanges import TOPICS
@@ -417,12 +417,12 @@ class Session:
             self.server.gathering.grow(count)
             return
         batch = None if confirms is None else confirms.expect(confirms.next(count), count)
-        channel.soon = Soon(publications, batch, size)
+        channel.soon = PendingPublications(publications, batch, size)
         done = self.server.gathering.add(partial(self._begin, channel, channel.soon), count)
         self._tasks.add(done)
         done.add_done_callback(self._tasks.discard)
 
-    def _begin(self, channel: Channel, soon: Soon) -> Coroutine[Any, Any, None]:
+    def _begin(self, channel: Channel, soon: PendingPublications) -> Coroutine[Any, Any, None]:
         """What else is published on the channel from now on comes behind this."""
         if channel.soon is soon:
             channel.soon = None

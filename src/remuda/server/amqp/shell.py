@@ -475,7 +475,7 @@ class Wire(asyncio.BufferedProtocol):
             return
         pause = self.protocol.heartbeat
         if not self._paused and time.monotonic() - self._heard > 2 * pause + 1:
-            _log.warning("connection %d: no sign of life for %d s", self.session.number, 2 * pause)
+            _log.warning("connection %d: nothing was received for %d s", self.session.number, 2 * pause)
             self.abort()
             return
         self.protocol.beat()

@@ -120,6 +120,11 @@ class Api:
     async def queue(self, call: Call) -> wire.QueueAnswer:
         return _queue(await call.run(call.service.queue, call.path("name")))
 
+    async def changes(self, call: Call) -> Any:
+        name, limit = call.path("name"), call.number("limit", 100, 1, MAX_PAGE)
+        await call.run(call.service.queue, name)
+        return wire.Changes(await call.run(call.service.changes, name, limit))
+
     async def messages(self, call: Call) -> Any:
         query = read_query(call, call.number("limit", 50, 1, MAX_PAGE))
         await call.run(call.service.refresh)
@@ -195,7 +200,7 @@ class Api:
     async def pull(self, call: Call) -> Any:
         asked = await call.decoded(wire.PullRequest)
         if asked.consumer is not None and not asked.consumer.isprintable():
-            raise InvalidOption(f"consumer holds characters that cannot be printed: {asked.consumer!r}")
+            raise InvalidOption(f"consumer contains unprintable characters: {asked.consumer!r}")
         self.deliveries.check_room()
         consumer = asked.consumer or f"http-{call.user.name}"
         pulling = asyncio.ensure_future(
@@ -340,6 +345,15 @@ class Api:
                 "All queues by name",
                 wire.QueuePage,
                 parameters=(Parameter("prefix", "Only names that begin with this."), *_PAGING),
+            ),
+            Operation(
+                "GET",
+                f"{queue}/changes",
+                self.changes,
+                "What somebody did to the queue, newest first: status, options, forgotten messages",
+                wire.Changes,
+                problems=(404,),
+                parameters=_PAGING[1:],
             ),
             Operation(
                 "GET", f"{queue}/dead", self.dead, "Dead letters by exception and place", wire.Groups, problems=(404,)

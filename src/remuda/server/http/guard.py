@@ -92,7 +92,7 @@ class Guard:
             scope.setdefault("state", {})
             scope["state"].update(user=user, session=cookie, guard=self, csrf=self.csrf(cookie))
             if user is not None and request.method not in _SAFE and path != "/logout" and not user.may(Role.OPERATOR):
-                raise Problem(403, "Forbidden", f"{user.name} is a viewer; this takes an operator")
+                raise Problem(403, "Forbidden", f"{user.name} is a viewer; only an operator may do this")
         except Problem as problem:
             await problem.response()(scope, receive, _with_headers(send, scope, None))
             return
@@ -137,7 +137,9 @@ class Guard:
         if self._users is None:
             if not _is_local(request):
                 raise Problem(
-                    403, "Forbidden", "without users this server answers its own machine only; give it users to open it"
+                    403,
+                    "Forbidden",
+                    "without users this server answers only its own machine; configure users to open it to others",
                 )
             return LOCAL
         if cookie is not None:

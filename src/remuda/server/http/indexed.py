@@ -16,6 +16,7 @@ from remuda.index.port import SearchIndex
 from remuda.index.query import MAX_LIMIT, Cursor, Hit
 from remuda.index.query import Query as IndexQuery
 from remuda.model.errors import Conflict, InvalidOption, RemudaError
+from remuda.model.records import is_moved
 from remuda.model.urls import parse_url
 from remuda.server.http.recent import Recent
 from remuda.server.http.search import RecentSearcher, excerpt, page_of, read_cursor
@@ -69,7 +70,7 @@ def search(place: IndexPlace, recent: Recent, end: int, query: Query) -> Page:
         if index is None or reached is None:
             return RecentSearcher(recent).search(query)
         if reached.offset > end:
-            raise Conflict("it is of another log; build it anew: remuda index build")
+            raise Conflict("it belongs to another log; rebuild it: remuda index build")
         return _Indexed(index, recent, reached.offset, end).search(query)
     except InvalidOption:
         raise
@@ -112,7 +113,7 @@ class _Indexed:
             if len(rows) >= wanted or not floor:
                 break
             page = self._index.search(_asked(query, cursor, wanted - len(rows)))
-            rows += [row for row in map(self._row, page.hits) if not query.states or row.state in query.states]
+            rows += [row for row in map(self._row, page.hits) if _is_asked(query, row)]
             cursor = page.cursor
             if cursor is None:
                 break
@@ -161,6 +162,10 @@ def row_of_hit(hit: Hit) -> MessageRow:
         mime_type=hit.mime_type,
         size=hit.size,
     )
+
+
+def _is_asked(query: Query, row: MessageRow) -> bool:
+    return not query.states or (row.state in query.states and not is_moved(row.state, row.reason))
 
 
 def _asked(query: Query, cursor: str | None, limit: int) -> IndexQuery:

@@ -94,7 +94,7 @@ class Call:
         if len(values) > 1:
             raise InvalidOption(f"{name} was given {len(values)} times; once is enough")
         if values and not values[0].isprintable():
-            raise InvalidOption(f"{name} holds characters that cannot be printed")
+            raise InvalidOption(f"{name} contains unprintable characters")
         return values[0] if values and values[0] else None
 
     def number(self, name: str, default: int, least: int = 0, most: int = 1 << 62) -> int:
@@ -172,7 +172,7 @@ class _endpoint:  # noqa: N801 - a function in all but its methods=None, which S
         try:
             user = request.state.user
             if user is not None and not user.may(operation.role):
-                raise Problem(403, "Forbidden", f"{user.name} is a viewer; this takes an operator")
+                raise Problem(403, "Forbidden", f"{user.name} is a viewer; only an operator may do this")
             if operation.request is not None:
                 _check_type(request, operation)
             elif method != "GET":

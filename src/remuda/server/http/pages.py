@@ -34,6 +34,7 @@ T = TypeVar("T")
 _log = logging.getLogger("remuda.server")
 
 ROWS: Final = 50
+_CHANGES: Final = 20
 _SORTS: Final = ("name", "size", "rate", "dead")
 _BODY_SHOWN: Final = 64 << 10
 CLEAR_WARNING: Final = (
@@ -82,7 +83,16 @@ class Pages(PageSet):
         values = await in_thread(self._queue, request.path_params["name"])
         names = await in_thread(self._service.queue_names)
         others = [name for name in names if name != request.path_params["name"]][:500]
-        return page(request, "queue.html", **values, notes=self.noted(request), others=others, warning=CLEAR_WARNING)
+        changes = await in_thread(self._service.changes, request.path_params["name"], _CHANGES)
+        return page(
+            request,
+            "queue.html",
+            **values,
+            changes=changes,
+            notes=self.noted(request),
+            others=others,
+            warning=CLEAR_WARNING,
+        )
 
     async def queue_part(self, request: Request) -> Response:
         return page(request, "parts/queue.html", **await in_thread(self._queue, request.path_params["name"]))

@@ -29,7 +29,7 @@ from remuda.server.http.following import Unavailable
 
 
 class Problem(Exception):
-    """Something to tell the client, with its status."""
+    """An answer to the client that says what is wrong, with its status."""
 
     def __init__(
         self, status: int, title: str, detail: str, *, headers: dict[str, str] | None = None, **more: Any

@@ -31,7 +31,7 @@ BUCKETS: Final = 12
 PACE: Final = 5_000
 """Messages read at a time while the log is followed."""
 _SAMPLED: Final = 64
-"""Of a long run of neighbours that ended together, so many are measured, each for its share."""
+"""How many of a long run of neighbours that ended together are measured, each for its share."""
 
 
 class Brief(msgspec.Struct, gc=False):

@@ -11,6 +11,7 @@ from remuda.index.query import Query as IndexQuery
 from remuda.index.query import Word
 from remuda.index.text import words as words_of
 from remuda.model.errors import InvalidOption
+from remuda.model.records import is_moved
 from remuda.model.state import State
 from remuda.model.topics import has_prefix
 from remuda.server.http.recent import EXCERPT, Brief, Copy, Recent
@@ -106,13 +107,15 @@ def read_cursor(text: str) -> tuple[int, str]:
             raise ValueError(text)
         return int(offset), queue
     except ValueError:
-        raise InvalidOption(f"cursor {text[:60]!r} was not given by this API; leave it out to begin anew") from None
+        raise InvalidOption(
+            f"cursor {text[:60]!r} was not given by this API; leave it out to start from the beginning"
+        ) from None
 
 
 def _fits(query: Query, brief: Brief, queue: str, copy: Copy) -> bool:
     return (
         (query.queue is None or queue == query.queue)
-        and (not query.states or copy.state in query.states)
+        and (not query.states or (copy.state in query.states and not is_moved(copy.state, copy.reason)))
         and (query.topic is None or has_prefix(brief.topic.casefold(), query.topic.casefold()))
         and (query.since is None or brief.created >= query.since)
         and (query.until is None or brief.created < query.until)

@@ -19,6 +19,7 @@ from remuda.bus.publishing import headers as names
 from remuda.bus.publishing.checks import check_headers, check_target
 from remuda.bus.publishing.system_queues import SYSTEM_QUEUES, UNROUTED
 from remuda.bus.publishing.waiting import WaitingFilter, clear_waiting
+from remuda.log.changes import forgotten
 from remuda.model.durations import SECOND, Duration, micros, text
 from remuda.model.errors import (
     BrokerClosed,
@@ -31,7 +32,7 @@ from remuda.model.filters import MessageFilter
 from remuda.model.message import CORRELATION, Message, read_priority
 from remuda.model.messages import Messages
 from remuda.model.options import QueueOptions, read_duration
-from remuda.model.records import MOVED, Event
+from remuda.model.records import MOVED, Event, QueueChange, change_words
 from remuda.model.results import QueueInfo, Receipt
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import PARKED, State
@@ -46,6 +47,7 @@ from remuda.server.http.recent import WINDOW, Recent
 from remuda.server.http.search import Searcher, excerpt, row_of
 from remuda.server.http.timeline import timeline
 from remuda.server.http.values import (
+    Change,
     Group,
     Life,
     MessageRow,
@@ -126,6 +128,12 @@ class MessagingService:
             late_answers=info.late_answers,
             oldest=self.recent.oldest_waiting(name) if info.size else None,
         )
+
+    def changes(self, queue: str, limit: int) -> list[Change]:
+        """What somebody did to a queue by name, the newest first."""
+        with self.broker.log() as reader:
+            found = reader.changes(queue)[-limit:]
+        return [Change(one.time, one.action, change_words(one), one.who or "") for one in reversed(found)]
 
     def history(self, queue: str) -> list[Sample]:
         return self.broker.rates.history(queue)
@@ -324,7 +332,7 @@ class MessagingService:
                 caused += [row_of(brief, queue, self.recent.copy(queue, offset)) for queue in queues]
         return Life(
             plain,
-            list(timeline(document.created, found, document, self._events_of(document.offset))),
+            list(timeline(document.created, found, document, *self._told_of(document.offset))),
             found.headers.get(CORRELATION),
             caused,
         )
@@ -369,9 +377,10 @@ class MessagingService:
                 for batch in reader.message_batches(first, last + 1, columns=("offset", *columns)):
                     yield batch.filter(pc.is_in(batch.column(0), value_set=chosen.cast(batch.schema.field(0).type)))
 
-    def _events_of(self, offset: int) -> list[tuple[int, Event]]:
+    def _told_of(self, offset: int) -> tuple[list[tuple[int, Event]], list[QueueChange]]:
+        """The events of a message, and the changes of queues by which it was forgotten."""
         with self.broker.log() as reader:
-            return reader.events_of(offset)
+            return reader.events_of(offset), forgotten(reader, offset)
 
     # Publishing
 

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from remuda.model.message import Message
-from remuda.model.records import MOVED_FROM, Event, is_moved
+from remuda.model.records import MOVED_FROM, Event, QueueChange, is_moved
 from remuda.model.state import State
 from remuda.server.http.values import TimelineEntry
 
 
 def timeline(
-    created: int, message: Message, document: Any, events: Sequence[tuple[int, Event]]
+    created: int,
+    message: Message,
+    document: Any,
+    events: Sequence[tuple[int, Event]],
+    forgotten: Sequence[QueueChange] = (),
 ) -> Iterator[TimelineEntry]:
     yield TimelineEntry(created, "", State.LOGGED, f"Published as {message.name}")
     available: dict[str, int] = {}
@@ -47,6 +51,8 @@ def timeline(
             waited=waited,
             took=took,
         )
+    for change in forgotten:
+        yield TimelineEntry(change.time, change.queue, State.DEAD, "Forgotten", who=change.who)
 
 
 def _words(state: State, event: Event) -> str:

@@ -58,7 +58,7 @@ class Users:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = {entry.user.name: entry for entry in entries}
         if not self._entries:
-            raise InvalidOption("a list of users needs at least one")
+            raise InvalidOption("a users file needs at least one user")
         self._nobody = make_entry("nobody", secrets.token_urlsafe(16), Role.VIEWER)
 
     def __len__(self) -> int:

@@ -95,6 +95,15 @@ class Page(msgspec.Struct, frozen=True, rename="camel"):
     """Messages that the search index has not taken in yet; None where no index was asked."""
 
 
+class Change(msgspec.Struct, frozen=True, rename="camel"):
+    """What somebody did to a queue."""
+
+    time: int
+    change: str
+    what: str
+    who: str
+
+
 class TimelineEntry(msgspec.Struct, frozen=True, rename="camel"):
     """One thing that happened to a message."""
 

@@ -32,7 +32,7 @@ _PASSED_ON: Final = ("traceparent", "cap-corr-id", "cap-corr-seq", "cap-callback
 
 
 class DeliveryRefused(Exception):
-    """The endpoint did not take the message."""
+    """The endpoint did not accept the message."""
 
 
 class CircuitBreaker:
@@ -110,7 +110,7 @@ class Webhook:
             raise InvalidOption(f"break_after must be a whole number, 1 or more, not {break_after!r}")
         if secret is not None and (not isinstance(secret, str | bytes) or len(secret) < 16):
             raise InvalidOption(
-                "secret must be a text of at least 16 characters; make one with secrets.token_urlsafe()"
+                "secret must be a string of at least 16 characters; make one with secrets.token_urlsafe()"
             )
         self._secret = secret.encode() if isinstance(secret, str) else secret
         self._headers = _checked(headers or {})
@@ -234,7 +234,7 @@ def _checked(headers: Mapping[str, str]) -> dict[str, str]:
             or not name.isascii()
             or not (name + value).isprintable()
         ):
-            raise InvalidOption(f"headers are printable texts, but {name!r} is {value!r}")
+            raise InvalidOption(f"headers must be printable strings, but {name!r} is {value!r}")
     return dict(headers)
 
 

@@ -15,7 +15,7 @@ from remuda.model.errors import InvalidMessage, InvalidOption
 from remuda.model.message import Priority
 from remuda.model.messages import Messages, fold
 from remuda.server.http.service import priority_of
-from remuda.server.http.values import Group, MessageRow, QueueSummary, TimelineEntry
+from remuda.server.http.values import Change, Group, MessageRow, QueueSummary, TimelineEntry
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Span = str | float
@@ -180,6 +180,10 @@ class QueueAnswer(msgspec.Struct, frozen=True, rename="camel"):
     entered: dict[str, int]
     late_answers: int
     oldest: int | None = None
+
+
+class Changes(msgspec.Struct, frozen=True):
+    changes: list[Change]
 
 
 class LifeAnswer(msgspec.Struct, frozen=True, rename="camel"):

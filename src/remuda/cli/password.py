@@ -1,0 +1,19 @@
+"""The password of a user who is added: asked for twice where it is not given."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Password = Annotated[
+    str,
+    typer.Option(
+        prompt="Password",
+        confirmation_prompt=True,
+        hide_input=True,
+        show_default=False,
+        envvar="REMUDA_PASSWORD",
+        help="The password; asked for if not given.",
+    ),
+]
