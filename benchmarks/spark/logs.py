@@ -21,8 +21,9 @@ MIX: Final = (
     "published, fetched and answered 1,000 at a time: 95 % succeed at once, 4 % are retried and succeed then, "
     "1 % are dead; of every 100,000 messages 500 more are fetched and acknowledged one by one"
 )
-_POOL: Final = 50_000
-"""So many bodies are different: far more than a row group holds, so that none is compressed as a copy of another."""
+_POOL: Final = 200_000
+"""So many bodies are different: more than a row group holds, those of DuckDB and Polars too, so that no engine keeps a
+body as a copy of another."""
 _RETRIED: Final = 40
 _DEAD: Final = 10
 _ALONE: Final = 500

@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.faults]
 
 def on(disk: FailingDisk, bus: Bus) -> None:
     """Have the bus keep its messages on this disk."""
-    broker = EmbeddedBroker(Runtime(disk, clock=bus._clock))
+    broker = EmbeddedBroker(Runtime(disk, clock=bus._lazy.clock))
     bus._processors.declare(broker)
-    bus._broker = broker
+    bus._lazy.broker = broker
 
 
 def fill(bus: Bus) -> None:

@@ -194,7 +194,7 @@ def test_l9_a_backup_of_a_closed_directory_and_its_spool(tmp_path: Path) -> None
         with pytest.raises(InvalidOption):
             backup(tmp_path / "log", target)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(StorageError, match="not a directory of Remuda's"):
+    with pytest.raises(StorageError, match="is not a Remuda directory"):
         backup(tmp_path / "nothing", tmp_path / "new")
 
 

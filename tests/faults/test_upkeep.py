@@ -112,10 +112,10 @@ def test_b16_the_bus_and_its_metrics_tell_of_it(disk: BadFiles) -> None:
     registry = prometheus.CollectorRegistry()
     metrics = Metrics(registry)
     bus: Any = Bus(middleware=[metrics])
-    bus._broker = filled(disk)
+    bus._lazy.broker = filled(disk)
     metrics.watch(bus)
     assert "problems" not in bus.health()
-    bus._broker.runtime.upkeep.troubles["retention"] = "planted for this test"
+    bus._lazy.broker.runtime.upkeep.troubles["retention"] = "planted for this test"
     assert bus.health()["problems"] == {"upkeep: retention": "planted for this test"}
     assert registry.get_sample_value("remuda_problem", {"part": "upkeep: retention"}) == 1
     bus.close()

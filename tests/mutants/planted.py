@@ -98,7 +98,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "sealing a segment that a restart still needs",
-        "log/log.py",
+        "log/checkpoint.py",
         "        return min((mark.segment for _, mark in self._kept), default=0)\n",
         "        return max((mark.segment for _, mark in self._kept), default=0) + 1\n",
         "tests/log/test_seal.py::test_only_what_a_restart_does_not_need_is_sealed",
@@ -232,21 +232,21 @@ MUTANTS: Final = (
     Mutant(
         "files that are collected without a note",
         "log/dropping.py",
-        "        log.note_collected(messages, events)\n    except",
+        "        log.ledger.note_collected(messages, events)\n    except",
         "        pass\n    except",
         "tests/log/test_ledger.py::test_l9_a_sealed_file_that_was_removed_is_told_from_one_that_was_collected",
     ),
     Mutant(
         "files that are noted as collected after they went",
         "log/dropping.py",
-        "        log.note_collected(messages, events)\n    except",
-        "        remove()\n        log.note_collected(messages, events)\n    except",
+        "        log.ledger.note_collected(messages, events)\n    except",
+        "        remove()\n        log.ledger.note_collected(messages, events)\n    except",
         "tests/log/test_collect.py::test_l5_a_crash_at_any_step_of_collecting_keeps_what_must_stay",
     ),
     Mutant(
         "a sealed file that goes away and is not missed",
         "log/log.py",
-        "            report.damages += self._gone(report.damages)\n",
+        "            report.damages += self.ledger.gone(report.damages)\n",
         "            pass\n",
         f"{DISPLACED}::test_l9_a_sealed_file_that_went_away_is_reported_by_number",
     ),
@@ -287,7 +287,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a copy that drops the part of its tail that it still needs",
-        "log/log.py",
+        "log/inventory.py",
         "if following is not None and (needed is None or segment.sequence < needed):",
         "if following is not None:",
         "tests/faults/test_check.py::test_l9_a_backup_whose_tail_was_sealed_while_it_was_copied_has_all_that_changed",

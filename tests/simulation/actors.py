@@ -724,6 +724,7 @@ class Actors:
             submit=submit,
             queues=lambda: [core.info(name) for name in list(core.queues)],
             sync=sync,
+            closed=False,
         )
         return Upkeep(cast(Runtime, stage), volatile=False)
 

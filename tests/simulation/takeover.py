@@ -136,7 +136,9 @@ class Takeovers:
         for guest in self.guests:
             gone = set()
             for lease, (runs, _) in guest.held.items():
-                if not self._apply(Reclaim(QUEUE, lease, guest.name, runs, True)):
+                own = self._apply(Reclaim(QUEUE, lease, guest.name, runs, True))
+                assert isinstance(own, int)
+                if own <= 0:
                     gone.add(lease)
             for command in list(guest.asked):
                 result = self._apply(command)
