@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -356,6 +357,7 @@ class Blow:
                 raise KeyboardInterrupt
 
     def strike(self, call: Callable[[], Any]) -> Any:
+        gc.disable()  # an interrupt in a finalizer of an earlier broker would not reach the call
         try:
             sys.setprofile(self)
             try:
@@ -364,6 +366,8 @@ class Blow:
                 sys.setprofile(None)
         except KeyboardInterrupt:
             raise Interrupted from None
+        finally:
+            gc.enable()
 
 
 class Sweep:

@@ -141,6 +141,7 @@ def test_l7_a_pull_that_cannot_be_kept_puts_back_what_it_took(
 
 def test_l7_a_waiting_pull_is_told_instead_of_none(broker: EmbeddedBroker, disk: StallingDisk) -> None:
     """And one that has the time gets its message after all."""
+    broker.create_queue("empty", type="pull")  # not by the pull, which would still be writing it when the disk fails
     with ThreadPoolExecutor(2) as pool:
         short = pool.submit(broker.pull, "q", timeout="2s")
         long = pool.submit(broker.pull, "empty", timeout="60s")
