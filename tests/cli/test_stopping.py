@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class SilentServer:
+    """Takes connections and never says a word."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._taken: list[socket.socket] = []
+        self.port: int = listening.getsockname()[1]
+
+    def wait_for_connection(self) -> None:
+        self._listening.settimeout(120)
+        self._taken.append(self._listening.accept()[0])
+
+    def close(self) -> None:
+        for connection in self._taken:
+            connection.close()
+
+
 @pytest.fixture
-def silent() -> Iterator[int]:
-    """A port that takes connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
-        yield server.getsockname()[1]
+def silent() -> Iterator[SilentServer]:
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listening, closing(SilentServer(listening)) as server:
+        yield server
 
 
 def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
@@ -82,12 +99,14 @@ def ended(process: subprocess.Popen[str], number: signal.Signals) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("scheme", ["amqp", "remuda"])
-def test_run_while_its_broker_is_silent(folder: Path, silent: int, scheme: str, number: signal.Signals) -> None:
-    process = start(folder, "run", "app:bus", "--no-dashboard", URL=f"{scheme}://127.0.0.1:{silent}")
+def test_run_while_its_broker_is_silent(
+    folder: Path, silent: SilentServer, scheme: str, number: signal.Signals
+) -> None:
+    process = start(folder, "run", "app:bus", "--no-dashboard", URL=f"{scheme}://127.0.0.1:{silent.port}")
     wait_for(process, "handles")
-    time.sleep(0.5)
+    silent.wait_for_connection()
     out = ended(process, number)
-    assert f"stopped before there was a connection to {scheme}://127.0.0.1:{silent}" in out
+    assert f"stopped before there was a connection to {scheme}://127.0.0.1:{silent.port}" in out
 
 
 def test_s5_run_while_the_host_of_its_directory_is_frozen(folder: Path) -> None:
@@ -118,31 +137,33 @@ def test_run_with_several_workers(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_run_on_an_applications_own_loop(folder: Path, silent: int, number: signal.Signals) -> None:
+def test_run_on_an_applications_own_loop(folder: Path, silent: SilentServer, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "loop.py"], cwd=folder, env={"URL": f"amqp://127.0.0.1:{silent}"},
+        [sys.executable, "loop.py"], cwd=folder, env={"URL": f"amqp://127.0.0.1:{silent.port}"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     wait_for(process, "begins")
-    time.sleep(0.5)
+    silent.wait_for_connection()
     process.send_signal(number)
     out, _ = process.communicate(timeout=SOON)
     assert "closed" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_worker_while_rabbitmq_is_silent(folder: Path, silent: int, number: signal.Signals) -> None:
+def test_worker_while_rabbitmq_is_silent(folder: Path, silent: SilentServer, number: signal.Signals) -> None:
     """W1"""
-    process = start(folder, "worker", "tasks:worker", URL=f"amqp://127.0.0.1:{silent}")
-    time.sleep(2)
+    process = start(folder, "worker", "tasks:worker", URL=f"amqp://127.0.0.1:{silent.port}")
+    silent.wait_for_connection()
     assert "stopped before there was a connection" in ended(process, number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_relay_while_its_database_is_silent(folder: Path, silent: int, number: signal.Signals) -> None:
+def test_relay_while_its_database_is_silent(folder: Path, silent: SilentServer, number: signal.Signals) -> None:
     """O2"""
-    process = start(folder, "relay", "app:relayed", URL="memory://", DATABASE=f"postgresql://127.0.0.1:{silent}/shop")
+    process = start(
+        folder, "relay", "app:relayed", URL="memory://", DATABASE=f"postgresql://127.0.0.1:{silent.port}/shop"
+    )
     wait_for(process, "relaying")
     assert "0 messages sent" in ended(process, number)
 
