@@ -44,7 +44,7 @@ def worked(worker: AdaptivePrefetch, given: Delivery, watch: Watch, seconds: flo
 
 
 def test_more_at_once_while_they_are_quick_and_fewer_when_they_are_not(watch: Watch) -> None:
-    worker = AdaptivePrefetch(None, ArrivalRate())
+    worker = AdaptivePrefetch(None, 256, ArrivalRate())
     counts = []
     for seconds, lost in [(0.001, False)] * 3 + [(0.02, False), (0.1, False), (0.001, False), (0.001, True)]:
         worked(worker, delivery(0, remaining=1), watch, seconds, lost=lost)
@@ -52,14 +52,21 @@ def test_more_at_once_while_they_are_quick_and_fewer_when_they_are_not(watch: Wa
     assert counts == [2, 4, 8, 8, 2, 4, 1]
 
 
+def test_no_more_at_once_than_was_said(watch: Watch) -> None:
+    worker = AdaptivePrefetch(None, 3, ArrivalRate())
+    for _ in range(5):
+        worked(worker, delivery(0, remaining=1), watch, 0.001)
+    assert worker.count == 3
+
+
 def test_a_fixed_number_stays(watch: Watch) -> None:
-    worker = AdaptivePrefetch(1, ArrivalRate())
+    worker = AdaptivePrefetch(1, 256, ArrivalRate())
     assert worked(worker, delivery(0, 0, 0), watch, 0.0001) == 0, "one at a time gathers nothing"
     assert worker.count == 1
 
 
 def test_messages_gather_where_they_come_thick_and_fast(watch: Watch) -> None:
-    worker = AdaptivePrefetch(None, ArrivalRate())
+    worker = AdaptivePrefetch(None, 256, ArrivalRate())
     worked(worker, delivery(1_000_000), watch, 0.0001)
     assert worked(worker, delivery(1_000_050, 1_000_100), watch, 0.0001) > 0
     assert worked(worker, delivery(1_000_150, remaining=1), watch, 0.0001) == 0, "not while some wait"
@@ -68,7 +75,7 @@ def test_messages_gather_where_they_come_thick_and_fast(watch: Watch) -> None:
 
 def test_nobody_waits_who_is_behind(watch: Watch) -> None:
     """What was made a while ago is not alone: a broker that does not tell has more of it."""
-    worker = AdaptivePrefetch(None, ArrivalRate())
+    worker = AdaptivePrefetch(None, 256, ArrivalRate())
     worked(worker, delivery(1_000_000), watch, 0.0001)
     watch.now += 0.2
     assert worked(worker, delivery(1_000_050, 1_000_100), watch, 0.0001) == 0
@@ -87,7 +94,7 @@ def test_workers_that_let_messages_gather_take_turns(watch: Watch) -> None:
 
 def test_workers_of_a_queue_know_together_how_fast_messages_come(watch: Watch) -> None:
     arrivals = ArrivalRate()
-    first, second = AdaptivePrefetch(None, arrivals), AdaptivePrefetch(None, arrivals)
+    first, second = AdaptivePrefetch(None, 256, arrivals), AdaptivePrefetch(None, 256, arrivals)
     worked(first, delivery(1_000_000), watch, 0.0001)
     worked(second, delivery(1_000_100), watch, 0.0001)
     assert worked(first, delivery(1_000_200), watch, 0.0001) > 0, "to the first alone they would seem far apart"

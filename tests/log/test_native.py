@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from remuda import native
 from remuda.log.disk import DirectoryDisk
 from remuda.log.frames import Frame, scan
@@ -123,6 +125,33 @@ with open_broker(directory, sync="os", shared=False) as broker:
 )
 
 
+WHOLE_SEGMENTS = (
+    BEGIN
+    + """
+from tests.log.samples import appended, open_log
+from remuda.log.disk import DirectoryDisk
+from remuda.log.tail import LogOptions
+
+log, _, _ = open_log(DirectoryDisk(directory), LogOptions(segment_bytes=32_000, reserve_bytes=8192, spare_bytes=64))
+usual = 0
+for number in range(1000):
+    if log.room < 1_000:
+        log.reserve(1_000)
+    record = appended(log, [b"%d " % number + bytes(100)])
+    if not log.append_now(record):
+        usual += 1
+        log.append(record)
+        log.take().write()
+segments = log._active.sequence
+log.close()
+log, _, _ = open_log(DirectoryDisk(directory))
+assert log.fetch([(0, 1000)]).messages.bodies == [b"%d " % number + bytes(100) for number in range(1000)]
+log.close()
+print(json.dumps([usual, segments]))
+"""
+)
+
+
 def run(script: str, way: str, built: str, directory: Path) -> Any:
     sources = Path(native.__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), str(ROOT)])}
@@ -157,6 +186,14 @@ def test_l2_both_ways_write_the_same(built: str, tmp_path: Path) -> None:
     written = {way: list(frames(tmp_path / way)) for way in WAYS}
     assert len(written["in C"]) > 500
     assert written["in C"] == written["in Python"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_l1_single_records_take_the_short_way_up_to_the_end_of_a_segment(way: str, built: str, tmp_path: Path) -> None:
+    """The usual way is taken for the first record of a segment, and twice at its half, to make the next one ready."""
+    usual, segments = run(WHOLE_SEGMENTS, way, built, tmp_path)
+    assert segments > 4
+    assert usual <= 3 * segments
 
 
 def test_l2_what_the_short_way_cannot_do_is_told_as_ever(built: str, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ for ids in (range(-(1 << 63), (1 << 63) - 1), range(far), range(far, far + 1), r
 
 # A tail that is nowhere yet writes nowhere.
 tail = native.tail.Tail()
-tail._byte, tail._full, tail._half, tail.room = 100, 1000, 1000, 10_000
+tail._byte, tail._full, tail._direct_until, tail.room = 100, 1000, 1000, 10_000
 assert tail.hold_single(Appended(0, 7, Messages([b"!"], "x"), ("q",))) == 0
 assert tail.write_single(Appended(0, 7, Messages([b"!"], "x"), ("q",))) == 0
 assert tail.let_go() == b""

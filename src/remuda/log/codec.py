@@ -136,6 +136,7 @@ _decode_events = msgspec.msgpack.Decoder(tuple[int, Events]).decode
 _decode_change = msgspec.msgpack.Decoder(tuple[int, int, QueueChange]).decode
 _decode_exchange = msgspec.msgpack.Decoder(tuple[int, int, ExchangeChange]).decode
 _decode_spool = msgspec.msgpack.Decoder(tuple[int, int, SpoolTaken]).decode
+_UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError, MemoryError)
 _CHANGES: Final = {QueueChange: CHANGE, ExchangeChange: EXCHANGE, SpoolTaken: SPOOL}
 
 
@@ -152,11 +153,10 @@ def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
     """The record of a payload. Without bodies each stands as `b""`; raises `Damaged` when it is no record."""
     try:
         if kind in MESSAGE_KINDS:
-            first_version = kind == FIRST_MESSAGES
             if bodies:
-                whole = _decode_first_whole(payload) if first_version else _decode_whole(payload)
+                whole = _whole(kind, payload)
                 return Decoded(whole.first, whole.position, _appended(whole, whole.bodies))
-            columns = _decode_first_columns(payload) if first_version else _decode_columns(payload)
+            columns = _decode_first_columns(payload) if kind == FIRST_MESSAGES else _decode_columns(payload)
             if columns.count > len(payload):
                 raise ValueError(f"{columns.count} messages in {len(payload)} bytes")
             return Decoded(columns.first, columns.position, _appended(columns, [b""] * columns.count))
@@ -177,9 +177,18 @@ def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
             return Decoded(offset, position, change)
         if kind == SPOOL:
             return Decoded(*_decode_spool(payload))
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError, MemoryError) as error:
+    except _UNDECODABLE as error:
         raise Damaged(f"a frame of kind {kind} is not a record: {error}") from error
     raise Damaged(f"a frame has the unknown kind {kind}")
+
+
+def decode_messages(kind: int, payload: bytes) -> Messages:
+    """The messages of a payload, without the rest of their record."""
+    try:
+        whole = _whole(kind, payload)
+        return _messages(whole, whole.bodies)
+    except _UNDECODABLE as error:
+        raise Damaged(f"a frame of messages cannot be decoded: {error}") from error
 
 
 def message_range(payload: bytes) -> range:
@@ -244,11 +253,15 @@ def _plain(headers: Column[Mapping[str, str]]) -> Any:
     return dict(headers) or None
 
 
-def _appended(columns: _Columns, bodies: list[bytes]) -> Appended:
+def _whole(kind: int, payload: bytes) -> _FirstWhole | _Whole:
+    return _decode_first_whole(payload) if kind == FIRST_MESSAGES else _decode_whole(payload)
+
+
+def _messages(columns: _Columns, bodies: list[bytes]) -> Messages:
     count = columns.count
     if len(bodies) != count:
         raise ValueError(f"{len(bodies)} bodies for {count} messages")
-    messages = Messages(
+    return Messages(
         bodies=bodies,
         name=columns.name,
         ids=_ids(columns.ids, count),
@@ -264,7 +277,10 @@ def _appended(columns: _Columns, bodies: list[bytes]) -> Appended:
         due=columns.due,
         wire=columns.wire if isinstance(columns, _MoreColumns) else None,
     )
-    queues = _tuples(columns.queues)
+
+
+def _appended(columns: _Columns, bodies: list[bytes]) -> Appended:
+    messages, queues = _messages(columns, bodies), _tuples(columns.queues)
     if isinstance(columns, _MoreColumns):
         return Appended(
             columns.first, columns.created, messages, queues, columns.digest, columns.producer, columns.sequence

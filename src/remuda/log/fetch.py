@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from remuda.log.codec import MESSAGE_KINDS, Damaged, decode, message_range
+from remuda.log.codec import MESSAGE_KINDS, Damaged, decode, decode_messages, message_range
 from remuda.log.columns import join_messages
 from remuda.log.disk import Disk
 from remuda.log.frames import Frame, scan, scan_file
@@ -17,7 +17,6 @@ from remuda.log.index import SegmentIndex
 from remuda.log.segments import HEADER_BYTES, Catalog, SealedFile, TailSegment
 from remuda.model.errors import StorageError
 from remuda.model.messages import Messages
-from remuda.model.records import Appended
 
 CACHE_BYTES: Final = 8 * 1024 * 1024
 _ATTEMPTS: Final = 16
@@ -189,23 +188,34 @@ class TailBlock:
         self.end = end
 
     def pieces(self, offset: int, stop: int) -> Iterator[Piece]:
-        entry = max(bisect_right(self._firsts, offset) - 1, 0)
-        while entry < len(self._firsts) and self._firsts[entry] < stop:
-            first = self._firsts[entry]
-            messages = self._messages(entry)
-            entry += 1
-            start, end = max(offset - first, 0), min(stop - first, len(messages.bodies))
-            if start < end:
-                yield Piece(first + start, messages.slice(start, end))
+        """What is here from `offset` to `stop`; frames whose messages adjoin make one piece."""
+        parts: list[Messages] = []
+        begin = end = offset
+        for entry in range(max(bisect_right(self._firsts, offset) - 1, 0), bisect_left(self._firsts, stop)):
+            first, messages = self._firsts[entry], self._messages(entry)
+            after = first + len(messages.bodies)
+            if first < offset or after > stop:
+                messages = messages.slice(max(offset - first, 0), stop - first)
+                first, after = max(first, offset), min(after, stop)
+            if first >= after:
+                continue
+            if first != end:
+                if parts:
+                    yield Piece(begin, join_messages(parts))
+                    parts = []
+                begin = first
+            parts.append(messages)
+            end = after
+        if parts:
+            yield Piece(begin, join_messages(parts))
 
     def _messages(self, entry: int) -> Messages:
         frame = self._frames[entry]
-        if isinstance(frame, tuple):
+        if type(frame) is not Messages:
             try:
-                record = decode(*frame).record
+                frame = decode_messages(*frame)
             except Damaged:
-                record = None
-            frame = record.messages if isinstance(record, Appended) else Messages(bodies=[], name="")
+                frame = Messages(bodies=[], name="")
             self._frames[entry] = frame
         return frame
 

@@ -63,7 +63,7 @@ class Log(WritePosition):
         self._closed = False
         self._usable = False
         """Whether `_check` would find nothing."""
-        self._half = options.segment_bytes // 2
+        self._direct_until = options.segment_bytes // 2
         self._full = options.segment_bytes
         self._writer = TailWriter(disk, options, self)
         self._fetcher = Fetcher(disk, self.catalog)
@@ -240,7 +240,7 @@ class Log(WritePosition):
         if self._pending or self._gathered or self._held or self._finished or not self._usable:
             return 0
         segment, byte = self._active, self._byte
-        if segment is None or not 0 < byte < self._half:
+        if segment is None or not 0 < byte < self._direct_until:
             return 0
         offset, position = self.next_offset, self.next_position
         if type(record) is Events and record.first == position:
@@ -259,8 +259,7 @@ class Log(WritePosition):
         data = HEADER.pack(segment.marker, number, length, crc, kind) + payload
         self.next_offset, self.next_position = offset, position
         self._number = number + 1
-        self._byte = byte + size
-        self.room -= size
+        self._grow(size)
         try:
             self._writer.write(segment, data)
         except BaseException as error:
@@ -280,7 +279,7 @@ class Log(WritePosition):
         `passing` all is still pending."""
         if self._gathered or self._held:
             self._append_gathered()
-        if len(self._pending) != 1 or self._finished or self._byte >= self._half or not self._usable:
+        if len(self._pending) != 1 or self._finished or self._byte >= self._direct_until or not self._usable:
             return False
         part = self._pending[0]
         if sum(map(len, part.chunks)) > _SMALL:
@@ -335,8 +334,10 @@ class Log(WritePosition):
             self._append_gathered()
         parts, self._pending = self._pending, []
         finished, self._finished = self._finished, []
-        half_full = self._byte >= self.options.segment_bytes // 2
-        return Batch(self._writer, parts, finished, self._upcoming if half_full else None, self._fail)
+        upcoming = self._upcoming if self._byte >= self._direct_until else None
+        if upcoming is not None and upcoming.reserved:
+            self._direct_until, upcoming = self._full, None
+        return Batch(self._writer, parts, finished, upcoming, self._fail)
 
     def sync(self) -> None:
         """Return once everything that was written survives a power loss. No batch that was taken may still have to be
@@ -485,6 +486,7 @@ class Log(WritePosition):
         self._active.index = SegmentIndex()
         self._before += self._byte
         self._byte = 0
+        self._direct_until = self._full // 2
         self.go_to(self._active, self._active.index, self._active.marker)
         self.room = 0
         return self._active

@@ -28,8 +28,8 @@ class Counting:
         """Of the next frame."""
         self._byte = 0
         """Where in the active segment it begins."""
-        self._half = 0
-        """From this byte of a segment on, the next one is made ready, which a single record does not do."""
+        self._direct_until = 0
+        """From this byte of a segment on, the next one is made ready before single records are written directly."""
         self._full = 0
         """From this byte on, records go to the next segment."""
         self._held = 0

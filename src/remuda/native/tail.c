@@ -68,7 +68,7 @@ static double now(void)
 
 typedef struct {
     PyObject_HEAD
-    long long next_offset, next_position, number, byte, half, full, room;
+    long long next_offset, next_position, number, byte, direct_until, full, room;
     int handle; /* where single records are written; -1 while they are not */
     double distrusted_until;
     PyObject *segment, *index; /* to which records go */
@@ -335,14 +335,14 @@ static void go_on(Tail *self, const Step *step)
     self->next_position += step->events;
     self->number++;
     self->byte += step->size;
-    self->room -= step->size;
+    self->room = self->byte < self->full ? self->room - step->size : 0;
 }
 
 static PyObject *tail_write_single(Tail *self, PyObject *record)
 {
     Step step;
     long long before;
-    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->half || self->held)
+    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->direct_until || self->held)
         return PyLong_FromLong(0);
     PyObject *segment = Py_NewRef(self->segment), *file = Py_NewRef(self->file), *size = NULL, *end = NULL;
     if (get_number(segment, name_written, &before) < 0)
@@ -376,7 +376,7 @@ end:
 static PyObject *tail_sync_single(Tail *self, PyObject *unused)
 {
     long long written;
-    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->half || self->held || !self->in_order)
+    if (self->handle < 0 || self->byte <= 0 || self->byte >= self->direct_until || self->held || !self->in_order)
         Py_RETURN_FALSE;
     PyObject *segment = Py_NewRef(self->segment), *done = NULL;
     if (get_number(segment, name_written, &written) == 0)
@@ -474,7 +474,7 @@ static PyMemberDef tail_members[] = {
     {"next_position", T_LONGLONG, offsetof(Tail, next_position)},
     {"_number", T_LONGLONG, offsetof(Tail, number)},
     {"_byte", T_LONGLONG, offsetof(Tail, byte)},
-    {"_half", T_LONGLONG, offsetof(Tail, half)},
+    {"_direct_until", T_LONGLONG, offsetof(Tail, direct_until)},
     {"_full", T_LONGLONG, offsetof(Tail, full)},
     {"room", T_LONGLONG, offsetof(Tail, room)},
     {"_held", T_LONGLONG, offsetof(Tail, held), READONLY},

@@ -10,7 +10,6 @@ from remuda.model.durations import SECOND
 
 _QUICK: Final = 0.005
 _SLOW: Final = 0.05
-_MOST: Final = 256
 _DENSE: Final = 0.0002
 _DENSE_AT_MOST: Final = 0.002
 _GATHERING: Final = 0.002
@@ -25,10 +24,11 @@ class AdaptivePrefetch:
     takes one message at a time (`fixed`).
     """
 
-    def __init__(self, fixed: int | None, arrivals: ArrivalRate) -> None:
+    def __init__(self, fixed: int | None, most: int, arrivals: ArrivalRate) -> None:
         self._fixed = fixed
         self._arrival_rate = arrivals
         self.count = fixed or 1
+        self.most = fixed or most
         self._began = 0.0
 
     def begin(self) -> None:
@@ -45,7 +45,7 @@ class AdaptivePrefetch:
             if lost or took > _SLOW:
                 self.count = max(1, self.count // 4)
             elif took < _QUICK:
-                self.count = min(self.count * 2, _MOST)
+                self.count = min(self.count * 2, self.most)
         dense = self._arrival_rate.seconds_apart(delivery) < min(max(2 * took / len(delivery), _DENSE), _DENSE_AT_MOST)
         if not dense or self.count < 2 or any(delivery.remaining) or self._arrival_rate.age(time.time()) > _FRESH:
             return 0.0

@@ -20,6 +20,7 @@ from remuda.model.messages import cell
 
 SendReply = Callable[[Message, Reply], None]
 
+_MOST: Final = 256
 _LOST: Final = 60 * SECOND
 """For how long a lease counts as renewed that is held no longer, as when its queue was removed: nothing can be done."""
 
@@ -48,10 +49,11 @@ class QueueProcessor:
         self._failure_policy = FailurePolicy(dispatcher.queue, dispatcher.settings, on_threshold, clock)
         self._arrival_rate = ArrivalRate()
 
-    def prefetch(self) -> AdaptivePrefetch:
+    def prefetch(self, most: int = _MOST) -> AdaptivePrefetch:
         """How many messages a new worker takes at once."""
         careful = 1 if not self.settings.retry.max_retries or self.dispatcher.gate is not None else None
-        return AdaptivePrefetch(self.settings.batch if self.dispatcher.takes_lists else careful, self._arrival_rate)
+        fixed = self.settings.batch if self.dispatcher.takes_lists else careful
+        return AdaptivePrefetch(fixed, most, self._arrival_rate)
 
     def renew(self, delivery: BaseDelivery[Any]) -> int:
         """Renew a lease, and tell for how long: the queue's `acknowledge_timeout`, which may change at any time."""

@@ -1,4 +1,4 @@
-"""How far a process has come with a delivery, as its parent reads it from the shared."""
+"""How far a process has come with a delivery, as its parent reads it from the memory they share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NANO: Final = 1_000_000_000
 
 
 class BatchTracker:
-    """Remembers which rows of the delivery nobody has answered for yet."""
+    """Knows which rows of the delivery are still to be settled."""
 
     def __init__(self, shared: SharedProgress, count: int) -> None:
         self._shared = shared
@@ -35,14 +35,14 @@ class BatchTracker:
         return not self.began
 
     def hear(self, text: bytes) -> None:
-        """The result of a call, for which the shared had no room."""
+        """The result of a call, for which the shared memory had no room."""
         self._result_of.append(pickle.loads(text))
 
     def is_running(self) -> bool:
         return shared.RUNNING in self._shared.marks(self._count)
 
     def take(self) -> DeliveryState:
-        """How things stand. Whatever has finished or has not begun is told once, for somebody to answer for it."""
+        """The state of the delivery. Rows that have finished or not begun are listed once, for the caller to settle."""
         marks = self._shared.marks(self._count)
         told = (*map(pickle.loads, self._shared.texts()), *self._result_of)
         finished = [(rows, result) for rows, result in told if self._left.issuperset(rows)]
@@ -61,12 +61,12 @@ class CallDeadline:
         self._timeout = timeout or 0
         self._seconds = float("inf") if timeout is None else timeout / SECOND
         self.look = time.monotonic() + self._seconds
-        """When to see again whether a call takes too long."""
+        """When to check again whether a call takes too long."""
         self.broken: int | None = None
         """The start of the call that did."""
 
     def is_broken(self, tracker: BatchTracker, now: float) -> bool:
-        """Whether the call that runs takes too long; it is said once."""
+        """Whether the running call takes too long; true only once."""
         # In this order: if a call runs, and the last to begin has not begun since, then it is that one.
         running, began = tracker.is_running(), tracker.began
         self.look = (began / _NANO if running else now) + self._seconds

@@ -1,4 +1,4 @@
-"""The other side of a pool of processes: runs handlers in a process that may crash without taking anyone along."""
+"""Runs in each process of a pool: calls handlers, and may crash without taking anything else down."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from remuda.bus.handlers.result import DONE, CallResult
 from remuda.model.errors import InvalidOption
 from remuda.model.messages import Messages
 
-# What the child says: a word, the number of the batch that it is about, and a result, if any.
+# What the child sends: a word, the number of the batch it is about, and a result, if any.
 READY: Final = "ready"
 TOLD: Final = "told"
 """A call finished with this result, for which the shared memory has no room."""
@@ -46,7 +46,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Pipes(msgspec.Struct, frozen=True):
-    """The child's ends: for batches and what is said of them, for recalls, for what handlers ask."""
+    """The child's ends of three connections: batches and their results, recalls, and what handlers publish."""
 
     link: Connection
     recalls: Connection
@@ -58,7 +58,7 @@ class Pipes(msgspec.Struct, frozen=True):
 
 
 class BatchDelivery(BaseDelivery[NoReturn]):
-    """The messages of a batch as a delivery, whose answers are not given here."""
+    """The messages of a batch as a delivery, which only the parent settles."""
 
     def __init__(self, batch: Batch) -> None:
         runs = [(row, 1) for row in range(len(batch.messages))]

@@ -7,6 +7,7 @@ import pickle
 import selectors
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -14,12 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from remuda.bus.execution.processes import child_main
+from remuda.bus.execution.processes.line import Line
 from remuda.bus.execution.processes.shared_progress import SharedProgress
 from remuda.bus.handlers.dispatcher import Dispatcher
 from remuda.model.errors import RemudaError
 from remuda.model.messages import Messages
 
 _START_LIMIT: Final = 60.0
+_FRESH: Final = 0.05
 _LOOK: Final = 0.5
 """How often to see whether the process still lives. A hung-up line does not tell, if the handler has forked."""
 
@@ -33,7 +36,7 @@ class ProcessCrashed(Exception):
 
 
 class ChildProcess:
-    """A process with a line for rounds of calls, one for recalls, and one for what its handlers ask for meanwhile.
+    """A process with three connections: rounds of calls, recalls, and what its handlers publish meanwhile.
 
     `size` is how many messages a round can have.
     """
@@ -51,7 +54,10 @@ class ChildProcess:
         self._publish = publish
         self._guard = threading.Lock()
         self._round = 0
-        self._link, link = context.Pipe()
+        own, link = context.Pipe()
+        self._link = Line(own)
+        self._words: deque[tuple[str, int, bytes]] = deque()
+        self._answered = 0.0
         recalled, self._recalls = context.Pipe(duplex=False)
         self._asked, asking = context.Pipe()
         self._ready = selectors.DefaultSelector()
@@ -71,18 +77,22 @@ class ChildProcess:
         with self._guard:
             return self._process.is_alive()
 
+    def has_just_answered(self) -> bool:
+        """Whether asking the system if the process lives can be spared: that gives up the interpreter."""
+        return time.monotonic() - self._answered < _FRESH
+
     def begin(self, messages: Messages, attempts: list[int]) -> bool:
-        """ActiveDelivery over a round of messages, of which the shared then tells; False if the process is gone."""
+        """Hand over a round of messages, whose progress is then in `shared`; False if the process is gone."""
         self._round += 1
         self.shared.wipe(len(messages))
         try:
-            self._link.send_bytes(_encoded(child_main.Batch(self._round, messages, attempts)))
+            self._link.send(_encoded(child_main.Batch(self._round, messages, attempts)))
         except OSError:
             return False
         return True
 
     def recall(self) -> None:
-        """Let no more calls of this round begin; the process says when that is so."""
+        """Let no more calls of this round begin; the process confirms with `CLOSED`."""
         with suppress(OSError):
             self._recalls.send(self._round)
 
@@ -92,40 +102,43 @@ class ChildProcess:
             self._recalls.send(child_main.STOP)
 
     def listen(self, timeout: float) -> tuple[str, bytes] | None:
-        """What the process says next of this round; None if it is silent for so long. Handlers are served."""
+        """What the process sends next about this round; None after `timeout`. Serves its handlers meanwhile."""
         deadline = time.monotonic() + timeout
         while True:
+            while self._words:
+                word, number, text = self._words.popleft()
+                if number == self._round:
+                    self._answered = time.monotonic()
+                    return word, text
             left = deadline - time.monotonic()
             ready = [key.fileobj for key, _ in self._ready.select(min(max(left, 0), _LOOK))]
             try:
                 # Words first: if the process is gone, the last one may still be there.
                 if self._link in ready:
-                    word, number, text = pickle.loads(self._link.recv_bytes())
-                    if number == self._round:
-                        return word, text
+                    self._words += map(pickle.loads, self._link.receive())
                 elif self._asked in ready:
                     self._serve()
             except (EOFError, OSError):
                 raise self._crash() from None
-            if not ready and not self.is_alive() and not self._link.poll(0):
+            if not ready and not self.is_alive() and not self._ready.select(0):
                 raise self._crash()
-            if left <= 0:
+            if left <= 0 and not self._words:
                 return None
 
     def attend(self) -> None:
-        """Do what threads ask for that a handler has left running in the process."""
+        """Serve threads that a handler has left running in the process."""
         with suppress(EOFError, OSError):
             while any(key.fileobj is self._asked for key, _ in self._ready.select(0)):
                 self._serve()
 
     def kill(self) -> None:
-        """End the process at once, from any thread; whoever listens learns of it."""
+        """End the process at once, from any thread; `listen` then raises `ProcessCrashed`."""
         with self._guard:
             if self._process.pid is not None:
                 self._process.kill()
 
     def close(self) -> None:
-        """End the process and let go what it needed."""
+        """End the process and release what it needed."""
         self.kill()
         with self._guard:
             if self._process.pid is not None:
@@ -136,13 +149,12 @@ class ChildProcess:
 
     def _await_ready(self, stopping: threading.Event) -> None:
         deadline = time.monotonic() + _START_LIMIT
-        while not self._link.poll(0.05):
-            if stopping.is_set() or time.monotonic() > deadline or not self.is_alive():
-                raise ProcessNotStarted(
-                    f"a process for handlers did not start (exit code {self._process.exitcode}){_HINT}"
-                )
         try:
-            self._link.recv()
+            while not (self._ready.select(0.05) and self._link.receive()):
+                if stopping.is_set() or time.monotonic() > deadline or not self.is_alive():
+                    raise ProcessNotStarted(
+                        f"a process for handlers did not start (exit code {self._process.exitcode}){_HINT}"
+                    )
         except (EOFError, OSError):
             self._process.join(1)
             raise ProcessNotStarted(

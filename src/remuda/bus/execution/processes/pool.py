@@ -21,7 +21,8 @@ from remuda.model.messages import Messages
 
 _log = logging.getLogger("remuda.bus")
 _LONGEST_PAUSE: Final = 30.0
-_MOST: Final = 256
+_MOST: Final = 1024
+"""A turn of the interpreter, which each batch costs where another thread is busy, is worth more messages than this."""
 
 Publish = Callable[[Messages], list[str]]
 
@@ -62,8 +63,7 @@ class ProcessWorker:
     def __init__(self, pool: ProcessWorkerPool) -> None:
         self._pool = pool
         self._processor = pool.processor
-        self._prefetch = pool.processor.prefetch()
-        self._most = pool.processor.settings.batch or _MOST
+        self._prefetch = pool.processor.prefetch(_MOST)
         self._child: ChildProcess | None = None
         self._failures = 0
         self.thread = threading.Thread(target=self._run, name=f"remuda-{pool.processor.queue}", daemon=True)
@@ -88,9 +88,9 @@ class ProcessWorker:
         child = self._ready_child()
         if child is None:
             return True
-        child.attend()
-        count = min(self._prefetch.count, self._most)
-        delivery = self._processor.broker.pull(self._processor.queue, count, timeout=POLL)
+        if not child.has_just_answered():
+            child.attend()
+        delivery = self._processor.broker.pull(self._processor.queue, self._prefetch.count, timeout=POLL)
         if delivery is not None:
             self._prefetch.begin()
             if pause := self._prefetch.end(delivery, lost=not self._handle(child, delivery)):
@@ -99,12 +99,12 @@ class ProcessWorker:
 
     def _ready_child(self) -> ChildProcess | None:
         """A process that is ready; None, after a pause, if none starts."""
-        if self._child is not None and self._child.is_alive():
+        if self._child is not None and (self._child.has_just_answered() or self._child.is_alive()):
             return self._child
         self._end_child()
         processor, pool = self._processor, self._pool
         try:
-            self._child = ChildProcess(processor.dispatcher, self._most, pool.publish, pool.stopping)
+            self._child = ChildProcess(processor.dispatcher, self._prefetch.most, pool.publish, pool.stopping)
         except ProcessNotStarted as error:
             self._failures += 1
             pause = min(2.0**self._failures, _LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""A page of memory between a process and its parent: how far the calls have come, readable even after a crash.
+"""Memory shared by a process and its parent: how far the calls have come, readable even after a crash.
 
 The parent wipes it before it hands over messages, the process writes while it works. Nobody is woken by that, so a call
 costs a few stores into memory. Each message has a mark; an outcome that is more than `DONE` is kept beside the marks.
@@ -16,7 +16,7 @@ WAITING: Final = 0
 RUNNING: Final = 1
 DONE: Final = 2
 TOLD: Final = 3
-"""It finished with an outcome of its own, which is on the shared or came by the line."""
+"""It finished with an outcome of its own, which is beside the marks or came over the connection."""
 
 _HEAD: Final = 16
 _BEGAN: Final = 0
