@@ -46,7 +46,55 @@ class Incomparable:
         raise TypeError("unhashable")
 
 
+class Text(str):
+    """A text of an application's own, as NumPy has them."""
+
+    __slots__ = ()
+
+
+class Number(int):
+    """A number of an application's own."""
+
+
+class Content(bytes):
+    """Bytes of an application's own."""
+
+
+class Table(dict[str, str]):
+    """A mapping of an application's own."""
+
+
+class OwnMessage(Message, frozen=True):
+    """A message of an application's own."""
+
+    more: int = 5
+
+
+class OwnBatch(Messages, frozen=True):
+    """A batch of an application's own."""
+
+    more: int = 5
+
+
+class LikeBatch(Messages, frozen=True):
+    """One that adds nothing."""
+
+
+class OwnBinding(Binding, frozen=True):
+    """A binding of an application's own."""
+
+    more: object = object()
+
+
 VALUES: dict[str, Callable[[], Any]] = {
+    "own-text": lambda: Text("work"),
+    "own-number": lambda: Number(1),
+    "own-bytes": lambda: Content(b"work"),
+    "own-mapping": lambda: Table(a=Text("b")),
+    "own-message": lambda: OwnMessage("work", b""),
+    "own-batch": lambda: OwnBatch([b"", b""], "work"),
+    "like-batch": lambda: LikeBatch([b""], "work"),
+    "own-binding": lambda: OwnBinding(queue="work"),
     "none": lambda: None,
     "true": lambda: True,
     "false": lambda: False,
@@ -195,7 +243,8 @@ GOOD: dict[str, tuple[Call, dict[str, Any]]] = {
     "route": (lambda d, **all: d.port.route(**all), {"router": "fan", "messages": Message("work", b""), "timeout": 1}),
     "subscribe": (
         lambda d, **all: d.port.subscribe(**all),
-        {"queue": "work", "consumer": None, "batch": 1, "credit": None, "group": None, "options": None},
+        {"queue": "work", "consumer": None, "batch": 1, "credit": None, "group": None, "options": None,
+         "priority": 0},
     ),
     "channel": (
         lambda d, **all: d.port.channel(**{"name": d.fresh("channel"), **all}),

@@ -55,6 +55,40 @@ class Publishing(Conformance):
         assert_whole(message)
         assert message.created > 1_700_000_000_000_000
 
+    def test_m2_a_message_is_what_it_was_when_it_was_published(self, broker: Broker) -> None:
+        """Headers and lists of a caller may be changed, and used again, as soon as the call returns."""
+        broker.create_queue("orders", type="pull")
+        headers, bodies, ids, rows = {"step": "1"}, [b"1"], ["own"], [{"row": "1"}, {"row": "2"}]
+        broker.publish(Message("orders", b"0", headers=headers))
+        broker.publish(Message("orders", b"0", headers=headers, key="k"))
+        broker.publish(Messages(name="orders", bodies=bodies, headers=headers))
+        broker.publish(Messages(name="orders", bodies=bodies, ids=ids, headers=headers))
+        broker.publish(Messages(name="orders", bodies=[b"2", b"3"], headers=rows))
+        headers["step"], bodies[0], ids[0] = "2", b"changed", "changed"
+        rows[0]["row"] = rows[1]["row"] = "changed"
+        seen = pulled(broker, count=10)
+        assert [message.headers.get("step") or message.headers["row"] for message in seen] == [*"111112"]
+        assert [message.body for message in seen] == [b"0", b"0", b"1", b"1", b"2", b"3"]
+        assert seen[3].id == "own"
+
+    def test_m2_what_one_consumer_changes_no_other_sees(self, broker: Broker) -> None:
+        """A body is stored once however many queues take it, and a message may come again."""
+        for name in ("orders", "mails"):
+            broker.create_queue(name, type="pull")
+        topics = ("orders.new", "mails.new")
+        broker.publish(Message("orders.new", b"1", topics=topics, headers={"step": "1"}))
+        broker.publish([Message("orders.new", b"2", topics=topics, headers={"step": "1"})] * 2)
+        for queue in ("orders", "orders", "mails"):
+            delivery = broker.pull(queue, 3)
+            assert delivery is not None
+            assert delivery.bodies == [b"1", b"2", b"2"]
+            for message in (delivery[0], *delivery):
+                assert message.headers == {"step": "1"}
+                cast(Any, message.headers)["step"] = "2"
+            delivery.bodies.clear()
+            assert len(delivery) == 3
+            assert delivery.nack() == 3
+
     def test_m2_every_field_survives_a_restart(self, backend: Backend, broker: Broker) -> None:
         broker.create_queue("orders", type="pull")
         broker.publish(FULL)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import msgspec
 import pytest
 
-from remuda.model.commands import EndUnreadable, Reprocess
+from remuda.model.commands import EndUnreadable, Forget, Reprocess
 from remuda.model.errors import IllegalMove
 from remuda.model.filters import MessageFilter
 from remuda.model.message import Priority
@@ -149,3 +151,48 @@ def test_a_message_that_cannot_be_read_takes_no_steps_for_other_deliveries() -> 
         return taken
 
     assert end_one(200) < 1.5 * end_one(100)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_b15_the_newest_are_the_same_whether_looked_up_or_sorted(seed: int) -> None:
+    """Of many parked messages, few are looked up by when they ended; ranges merge, split, leave and come again."""
+    chance = random.Random(seed)
+    bench = Bench(PULL)
+    parked = bench.core.queues["q"].parked
+    for _ in range(60):
+        bench.publish(*map(str, range(chance.randrange(1, 40))))
+        while (dispatch := bench.pull(chance.randrange(1, 9))) is not None:
+            bench.answer(dispatch, chance.choice([Outcome.DEAD, Outcome.INVALID, Outcome.ACK]))
+        bench.wait(chance.choice([0, 1, 100]))
+        if chance.random() < 0.5 and parked.size:
+            first = chance.choice([offset for piece in parked for offset in range(piece.first, piece.end)])
+            command = Forget if chance.random() < 0.5 else Reprocess
+            bench.do(command("q", MessageFilter(offsets=((first, chance.randrange(1, 9)),))))
+        for chosen in MessageFilter(), MessageFilter(states=frozenset({State.INVALID})):
+            everything = bench.core.parked("q", chosen, 10**6)
+            assert everything == sorted(everything, key=lambda one: (one.time, one.offset), reverse=True)
+            for limit in (1, 5, parked.size // 9):
+                assert bench.core.parked("q", chosen, limit) == everything[:limit]
+            since = chance.choice(everything).time if everything else 1
+            newer = [one for one in everything if one.time >= since]
+            assert bench.core.parked("q", msgspec.structs.replace(chosen, since=since), 10**6) == newer
+    assert list(parked.newest()) == sorted(parked, key=lambda piece: (piece.time, piece.first), reverse=True)
+
+
+@pytest.mark.alone
+def test_q21_one_of_many_parked_messages_is_found_without_looking_at_the_others() -> None:
+    few, many = (steps_among(count) for count in (500, 4_000))
+    for verb, taken in few.items():
+        assert many[verb] < 2 * taken, verb
+
+
+def steps_among(count: int) -> dict[str, int]:
+    """What it takes to list the newest of so many parked messages, to forget one and to reprocess one."""
+    bench = of_two_queues(count)
+    bench.clear()
+    bench.core.parked("q", MessageFilter(), 1)
+    return {
+        "parked": steps(lambda: bench.core.parked("q", MessageFilter(), 20)),
+        "forget": steps(lambda: bench.forget(offsets=((count, 1),))),
+        "reprocess": steps(lambda: bench.reprocess(offsets=((count - 2, 1),))),
+    }

@@ -341,10 +341,14 @@ class Blow:
     """One interrupt, at the n-th place in Remuda at which Python looks for a signal: where a function begins, and after
     a call into C."""
 
-    def __init__(self, place: int, after: Container[str] | None = None) -> None:
+    def __init__(
+        self, place: int, after: Container[str] | None = None, error: type[BaseException] = KeyboardInterrupt
+    ) -> None:
         self._left = place
         self._after = after
         """Names of functions in C: only the places after these count."""
+        self._error = error
+        """What the signal's handler raises."""
         self.came = False
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -354,7 +358,7 @@ class Blow:
             self._left -= 1
             if self._left == 0:
                 self.came = True
-                raise KeyboardInterrupt
+                raise self._error
 
     def strike(self, call: Callable[[], Any]) -> Any:
         gc.disable()  # an interrupt in a finalizer of an earlier broker would not reach the call
@@ -364,7 +368,7 @@ class Blow:
                 return call()
             finally:
                 sys.setprofile(None)
-        except KeyboardInterrupt:
+        except self._error:
             raise Interrupted from None
         finally:
             gc.enable()

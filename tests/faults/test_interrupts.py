@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from remuda import Message, open_broker
+from remuda.broker import threads
 from remuda.broker.embedded import durability
 from remuda.broker.embedded.commit import GroupCommit
 from remuda.broker.embedded.inbox import Inbox
@@ -46,6 +47,10 @@ try:
 except KeyboardInterrupt:
     os.write(1, b"interrupted\\n")
 """
+
+
+class Alarm(Exception):
+    """What a handler of SIGALRM raises, or one of SIGTERM that asks for an orderly end."""
 
 
 @pytest.mark.parametrize("after", [1, 161])
@@ -93,13 +98,14 @@ def test_a_refusal_does_not_stop_the_broker(tmp_path: Path) -> None:
 
 @pytest.mark.alone  # as all that watch calls by a profile
 @pytest.mark.parametrize("company", [False, True])
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_interrupt_anywhere_leaves_no_leader_behind(company: bool, fails: bool) -> None:
-    """Whoever was made the leader of a group commit passes that on, wherever it is interrupted."""
+@pytest.mark.parametrize(("fails", "error"), [(False, KeyboardInterrupt), (True, KeyboardInterrupt), (False, Alarm)])
+def test_an_interrupt_anywhere_leaves_no_leader_behind(company: bool, fails: bool, error: type[BaseException]) -> None:
+    """Whoever was made the leader of a group commit passes that on, wherever it is interrupted, and by whatever a
+    signal's handler raises."""
     place, came = 0, True
     while came:
         place += 1
-        blow = Blow(place)
+        blow = Blow(place, error=error)
         group = crowded(blow, company=company, fails=fails)
         came = blow.came
         assert group.failure is None or came or fails
@@ -159,7 +165,8 @@ def wait_for(group: GroupCommit, ticket: int) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("after", [False, True])
-def test_two_interrupts_at_once_leave_no_leader_behind(after: bool) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_two_interrupts_at_once_leave_no_leader_behind(after: bool, error: type[BaseException]) -> None:
     group = GroupCommit(lambda: 10)
     leave, left = group._leave, 2
 
@@ -169,11 +176,11 @@ def test_two_interrupts_at_once_leave_no_leader_behind(after: bool) -> None:
             leave(*args)
         if left:
             left -= 1
-            raise KeyboardInterrupt
+            raise error
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group, "_leave", struck)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(error):
             group.wait(1)
     wait_for(group, 5)
     assert not group.busy
@@ -221,7 +228,7 @@ def test_l2_a_second_interrupt_does_not_keep_a_broker_from_stopping(
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(part, name, strike)
-            patch.setitem(runtime._verbs, Publish, interrupt)
+            patch.setitem(runtime._verbs, Publish, interrupting(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 way.submit(runtime, Publish(Messages([b"half"], "jobs")))
         assert blows == 0
@@ -333,16 +340,23 @@ def open_soon(path: Path) -> EmbeddedBroker:
             time.sleep(0.01)
 
 
-def interrupt(*args: object, **options: object) -> Any:
-    raise KeyboardInterrupt
+def interrupting(error: type[BaseException]) -> Callable[..., Any]:
+    def interrupt(*args: object, **options: object) -> Any:
+        raise error
+
+    return interrupt
 
 
-def test_a_pull_that_was_interrupted_takes_nothing_from_those_who_come_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Alarm])
+def test_a_pull_that_was_interrupted_takes_nothing_from_those_who_come_later(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    interrupt = interrupting(error)
     with open_broker(tmp_path / "data", shared=False) as broker:
         broker.create_queue("jobs", type="pull", acknowledge_timeout="1h")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Inbox, "get", interrupt)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(error):
                 broker.pull("jobs", timeout="1h")
         broker.publish(Message("jobs", b"one"))
         first = broker.pull("jobs")
@@ -350,47 +364,103 @@ def test_a_pull_that_was_interrupted_takes_nothing_from_those_who_come_later(tmp
         first.nack()
         runtime = broker.runtime
         waits = runtime.wait
-        for name, struck in (("wait", partial(interrupt_main_thread, waits)), ("load", interrupt)):
+        for name, struck in (("wait", partial(interrupt_main_thread, waits, error)), ("load", interrupt)):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(runtime, name, struck)
                 patch.setattr(runtime.engine, "held", lambda dispatch: None)
                 patch.setattr(runtime, "_must_sync", name == "wait")  # so that it is not written at once
-                with pytest.raises(KeyboardInterrupt):
+                with pytest.raises(error):
                     broker.pull("jobs")
             again = broker.pull("jobs")
             assert again is not None, name
             again.nack()
 
 
-def interrupt_main_thread(call: Callable[[int], None], ticket: int) -> None:
+def interrupt_main_thread(call: Callable[[int], None], error: type[BaseException], ticket: int) -> None:
     if threading.current_thread() is threading.main_thread():
-        raise KeyboardInterrupt
+        raise error
     call(ticket)
 
 
+def test_q3_a_pull_that_is_struck_when_its_delivery_comes_gives_it_back(tmp_path: Path) -> None:
+    """An error that one thread raises in another arrives when that one goes on: mostly, when it is woken."""
+
+    class Struck(Inbox):
+        def get(self, timeout: float | None) -> Any:
+            assert super().get(timeout) is not None
+            raise Alarm
+
+    with open_broker(tmp_path / "data", shared=False, sync="os") as broker:
+        broker.create_queue("jobs", type="pull", acknowledge_timeout="1h")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threads, "Inbox", Struck)
+            threading.Timer(0.05, broker.publish, [Message("jobs", b"one")]).start()
+            with pytest.raises(Alarm):
+                broker.pull("jobs", timeout="30s")
+        assert not broker.queue("jobs").pulls
+
+
+def test_q3_a_pull_whose_loop_is_gone_takes_nothing_from_those_who_come_later(tmp_path: Path) -> None:
+    with open_broker(tmp_path / "data", shared=False, sync="os") as broker:
+        broker.create_queue("jobs", type="pull", acknowledge_timeout="1h")
+        loop = asyncio.new_event_loop()
+        pull = broker.aio.pull("jobs", timeout="1h")
+        task = loop.create_task(pull)
+        while not broker.queue("jobs").pulls:
+            loop.run_until_complete(asyncio.sleep(0))
+        pull.close()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+            loop.run_until_complete(task)
+        loop.close()
+        assert not broker.queue("jobs").pulls
+        broker.publish(Message("jobs", b"one"))
+        delivery = broker.pull("jobs")
+        assert delivery is not None
+        assert delivery.attempts == [1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Alarm])
 @pytest.mark.parametrize("face", ["threads", "asyncio"])
-def test_a_subscription_that_was_interrupted_takes_nothing_from_those_who_come_later(tmp_path: Path, face: str) -> None:
+def test_a_subscription_that_was_interrupted_takes_nothing_from_those_who_come_later(
+    tmp_path: Path, face: str, error: type[BaseException]
+) -> None:
+    interrupt = interrupting(error)
     with open_broker(tmp_path / "data", shared=False, sync="os") as broker:
         broker.create_queue("jobs", acknowledge_timeout="1h")
         with pytest.MonkeyPatch.context() as patch:
             if face == "threads":
                 patch.setattr(broker, "_finish", interrupt)
-                with pytest.raises(KeyboardInterrupt):
+                with pytest.raises(error):
                     broker.subscribe("jobs", consumer="gone")
             else:
                 patch.setattr(broker.aio, "_finish", cancelled)
                 with pytest.raises(asyncio.CancelledError):
                     asyncio.run(broker.aio.subscribe("jobs", consumer="gone"))
         assert not broker.queue("jobs").consumers
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Alarm])
+@pytest.mark.parametrize("acknowledge", ["wait", "just-request"])
+def test_q2_a_delivery_whose_receipt_was_interrupted_comes_first_again(
+    tmp_path: Path, acknowledge: str, error: type[BaseException]
+) -> None:
+    with open_broker(tmp_path / "data", shared=False, sync="os") as broker:
+        broker.create_queue("jobs", acknowledge=acknowledge, acknowledge_timeout="1h")
+        places = [(broker, "_deliver"), (broker.runtime, "held")]
+        if acknowledge == "just-request":  # then the queue is told of what is handed over
+            places += [(broker.runtime, "wait"), (broker.runtime, "submit")]
         with broker.subscribe("jobs") as subscription:
-            broker.publish(Message("jobs", b"one"))
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(broker, "_deliver", interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    subscription.receive(timeout="30s")
-            again = subscription.receive(timeout="30s")
-            assert again is not None
-            assert again.bodies == [b"one"]
+            for part, name in places:
+                broker.publish(Message("jobs", b"one"))
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(part, name, interrupting(error))
+                    with pytest.raises(error):
+                        subscription.receive(timeout="30s")
+                again = subscription.receive(timeout="5s")
+                assert again is not None, name
+                assert again.bodies == [b"one"]
+                assert again.ack() == 1
 
 
 async def cancelled(*args: object) -> Any:

@@ -164,9 +164,11 @@ TWICE = (
 try:
     import _xxsubinterpreters as interpreters
     other = interpreters.create(isolated=False)
-except (ImportError, TypeError):
+    interpreters.run_string(other, "import msgspec")
+except (ImportError, TypeError, RuntimeError):  # a Python, or an msgspec, for which there is one interpreter
     print(json.dumps(None))
-    sys.exit()
+    sys.stdout.flush()
+    os._exit(0)
 from remuda import Message, open_broker
 
 use = '''

@@ -72,7 +72,7 @@ _own = threading.local()
 
 def as_batch(messages: Publishable) -> Messages:
     """Messages as columns, every value of its proper type."""
-    if type(messages) is Message:
+    if isinstance(messages, Message):
         return of_plain(messages) or Messages.of_one(_with_tuple(messages)).checked()
     if isinstance(messages, Messages):
         return messages.checked()
@@ -459,7 +459,7 @@ def binding(router: str, given: Binding) -> Binding:
         read_text("the name of one of a binding's arguments", name): _argument(name, value)
         for name, value in given.arguments.items()
     }
-    return msgspec.structs.replace(given, key=key, arguments=arguments, **{kind: target})
+    return Binding(priority=int(given.priority), key=key, arguments=arguments, **{kind: target})
 
 
 def _argument(name: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs, deliver
 from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.inside import is_refusal
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.threads import NOT_YET
 from remuda.broker.verbs import AsyncVerbs
@@ -126,8 +127,10 @@ class AsyncEmbeddedBroker(AsyncVerbs):
                 if found is None:
                     backend.check_stalled()
             return None if found is None else await self._deliver(found)
-        except asyncio.CancelledError:
-            # Nobody is left to take what was, or will be, sent.
+        except BaseException as error:
+            # Cancelled, or its loop is gone: nobody is left to take what was, or will be, sent.
+            if is_refusal(error):
+                raise
             if found is not None and pending.result is None:
                 backend.give_back(found)
             else:
@@ -218,7 +221,7 @@ class AsyncEmbeddedSubscription:
                 if taken is None:
                     continue
                 delivery = await self._broker._deliver(taken)
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, GeneratorExit):
                 self._inbox.put_back(taken or dispatch)
                 raise
             if delivery is not None:

@@ -92,7 +92,8 @@ class BaseDelivery(Handed, Generic[R]):
 
     @property
     def bodies(self) -> list[bytes]:
-        return self.messages.bodies
+        """A list of the caller's own: other queues may hold the same messages."""
+        return self.messages.bodies[:]
 
     @property
     def offsets(self) -> list[int]:

@@ -10,6 +10,7 @@ from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import BaseDelivery, Delivery, Runs, deliver
 from remuda.broker.embedded.inbox import Inbox
+from remuda.broker.embedded.inside import is_refusal
 from remuda.broker.embedded.pending import Pending
 from remuda.broker.verbs import Verbs
 from remuda.core.effects import Dispatch
@@ -106,7 +107,7 @@ class EmbeddedBroker(Verbs):
         pending = self._backend.submit(command, inbox)
         try:
             differs = self._finish(pending)
-        except (StorageError, KeyboardInterrupt):
+        except BaseException:
             self._backend.leave(command.queue, command.consumer)
             raise
         return EmbeddedSubscription(self, command.queue, command.consumer, inbox, differs, tag)
@@ -150,8 +151,11 @@ class EmbeddedBroker(Verbs):
                 if found is None:
                     backend.check_stalled()
             return None if found is None else self._deliver(found)
-        except KeyboardInterrupt:
-            # Nobody is left to take what was, or will be, sent.
+        except BaseException as error:
+            # Interrupted, by Ctrl-C or whatever a signal's handler raises: nobody is left to take what was, or will be,
+            # sent.
+            if is_refusal(error):
+                raise
             if found is not None and pending.result is None:
                 backend.give_back(found)
             else:
@@ -235,8 +239,8 @@ class EmbeddedSubscription:
             taken = self._broker._backend.hand_over(dispatch, self._inbox)
             try:
                 delivery = None if taken is None else self._broker._deliver(taken)
-            except KeyboardInterrupt:
-                if taken is not None:
+            except BaseException as error:
+                if taken is not None and not is_refusal(error):
                     self._inbox.put_back(taken)
                 raise
             if delivery is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
+from typing import Final
 
 from remuda.core import delivering
 from remuda.core.queue import Queue
@@ -15,6 +16,9 @@ from remuda.model.options import Persistence
 from remuda.model.records import FORGOTTEN, MOVED, Event, QueueChange
 from remuda.model.results import ParkedMessage
 from remuda.model.state import PARKED, State, check_move
+
+_FEW: Final = 8
+"""Where less than one in so many is asked for, they are looked up; else it is quicker to look at all."""
 
 Begun = Callable[[int, int, int], list[tuple[int, int]] | None]
 """Of messages that were in flight when the process died, by the event that fetched them, their first offset and their
@@ -103,9 +107,12 @@ class Operating:
 
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
         """The newest `limit` of the messages chosen, newest first."""
-        pieces = sorted(
-            _chosen(self._registry.queue(name), chosen), key=lambda piece: (piece.time, piece.first), reverse=True
-        )
+        queue = self._registry.queue(name)
+        pieces: Iterable[MessageRange]
+        if (_FEW * limit < queue.parked.size or chosen.since) and _is_plain(chosen):
+            pieces = _wanted(takewhile(lambda piece: piece.time >= chosen.since, queue.parked.newest()), chosen)
+        else:
+            pieces = sorted(_chosen(queue, chosen), key=lambda piece: (piece.time, piece.first), reverse=True)
         newest = ((piece, offset) for piece in pieces for offset in reversed(range(piece.first, piece.end)))
         return [
             ParkedMessage(offset, piece.state, piece.reason or "", piece.time)
@@ -140,17 +147,30 @@ def _chosen(queue: Queue, wanted: MessageFilter) -> Iterator[MessageRange]:
     """Messages that failed, parked or waiting for a retry, as the filter wants them."""
     places = [queue.parked, queue.delayed] if State.RETRY in wanted.states else [queue.parked]
     for ranges in places:
-        found: Iterable[MessageRange] = list(ranges)
-        if wanted.offsets is not None:
+        found: Iterable[MessageRange]
+        if wanted.offsets is None:
+            found = list(ranges)
+        else:
             found = [piece for first, count in wanted.offsets for piece in ranges.find(first, count)]
-        for piece in found:
-            if (
-                piece.state in wanted.states
-                and wanted.since <= piece.time
-                and (wanted.until is None or piece.time < wanted.until)
-                and (wanted.reason is None or wanted.reason in (piece.reason or ""))
-            ):
-                yield piece
+        yield from _wanted(found, wanted)
+
+
+def _wanted(pieces: Iterable[MessageRange], wanted: MessageFilter) -> Iterator[MessageRange]:
+    for piece in pieces:
+        if (
+            piece.state in wanted.states
+            and wanted.since <= piece.time
+            and (wanted.until is None or piece.time < wanted.until)
+            and (wanted.reason is None or wanted.reason in (piece.reason or ""))
+        ):
+            yield piece
+
+
+def _is_plain(wanted: MessageFilter) -> bool:
+    """Whether most of the newest parked messages are likely to be wanted, and no others."""
+    return (
+        wanted.offsets is None and wanted.reason is None and wanted.until is None and State.RETRY not in wanted.states
+    )
 
 
 def _without_taken(queue: Queue, pieces: list[MessageRange]) -> Iterator[MessageRange]:

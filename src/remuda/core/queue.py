@@ -15,7 +15,8 @@ from remuda.core.credit import Consumer
 from remuda.core.delayed import DelayedMessages
 from remuda.core.extensions import ContainedHandler, Strategy
 from remuda.core.leases import Lease, Leases
-from remuda.core.ranges import MessageRange, ParkedMessages
+from remuda.core.parked import ParkedMessages
+from remuda.core.ranges import MessageRange
 from remuda.core.ready import NEVER, ReadyMessages, ReadyRun
 from remuda.core.tables import PagedTable
 from remuda.model.durations import MINUTE

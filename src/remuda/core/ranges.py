@@ -280,25 +280,5 @@ class RangeMap(Ranges):
         return bisect_left(block, first, key=_FIRST)
 
 
-class ParkedMessages(RangeMap):
-    """Messages that ended, counted by how."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[State, int] = {}
-
-    def add(self, piece: MessageRange) -> None:
-        super().add(piece)
-        self.counts[piece.state] = self.counts.get(piece.state, 0) + piece.count
-
-    def remove(self, first: int, count: int) -> list[MessageRange]:
-        taken = super().remove(first, count)
-        for piece in taken:
-            self.counts[piece.state] -= piece.count
-        return taken
-
-
 def _fate(piece: MessageRange) -> tuple[State, str | None, int, int]:
     return piece.state, piece.reason, piece.priority, piece.attempt

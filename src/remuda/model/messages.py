@@ -113,8 +113,9 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
             or (headers and not _plain_texts(headers))
         ):
             return None
-        # By position, since this is called for every message that is published by itself.
-        return cls([body], name, None, topics, object, key, timestamp, mime_type, headers, priority, created)
+        # By position, since this is called for every message that is published by itself. The caller may go on with its
+        # own headers.
+        return cls([body], name, None, topics, object, key, timestamp, mime_type, headers.copy(), priority, created)
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -127,19 +128,23 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
             raise IndexError(f"row {row} of a batch of {len(self.bodies)} messages")
         # By position, since this is called for every message that a handler gets: after body, name and id, the fields
         # of a message and the columns of a batch stand in the same order.
-        bodies, name, _, *rest = astuple(self)
+        bodies, name, _, *rest = astuple(self)[:_WIDTH]
         values = [column[row] if type(column) is list else column for column in rest]
+        values[_HEADERS] = dict(values[_HEADERS])
         return Message(cell(name, row), bodies[row], self.id(row), *values)
 
     def rows(self) -> Iterator[Message]:
-        """The same as iterating, but shared values are read once."""
-        bodies, name, ids, *values = astuple(self)
+        """The same as iterating, but shared values are read once. Each message has headers of its own: whoever changes
+        them changes those of no other copy."""
+        bodies, name, ids, *values = astuple(self)[:_WIDTH]
         long = [(at, column) for at, column in enumerate(values) if type(column) is list]
         names = name if type(name) is list else None
+        headers = values[_HEADERS]
         for row, body in enumerate(bodies):
             for at, column in long:
                 values[at] = column[row]
             own = "" if ids is None else str(ids[row])
+            values[_HEADERS] = dict(values[_HEADERS] if type(headers) is list else headers)
             yield Message(name if names is None else names[row], body, own, *values)
 
     def id(self, row: int) -> str:
@@ -157,7 +162,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     def slice(self, start: int, stop: int) -> Messages:
         """Adjacent messages."""
-        bodies, name, ids, *rest = astuple(self)
+        bodies, name, ids, *rest = astuple(self)[:_WIDTH]
         if start == 0 and stop >= len(bodies):
             return self
         if ids is not None:
@@ -168,9 +173,10 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         return Messages(bodies[start:stop], name, ids, *rest)
 
     def checked(self) -> Messages:
-        """The same messages with every value checked and converted; `InvalidMessage` names the column and row."""
+        """The same messages with every value checked and converted; `InvalidMessage` names the column and row. Nothing
+        that can be changed is shared with those that were given."""
         values = astuple(self)
-        if tuple(map(type, values)) == _PLAIN_BATCH:
+        if type(self) is Messages and tuple(map(type, values)) == _PLAIN_BATCH:
             bodies, name, _, topics, _, _, _, mime_type, headers, priority, *_ = values
             if (
                 len(bodies) == 1
@@ -181,10 +187,14 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
                 and mime_type.isascii()
                 and (not headers or _plain_texts(headers))
             ):
-                return self
+                return msgspec.structs.replace(self, bodies=bodies[:], headers=headers.copy())
         return _check_columns(self)
 
 
+_WIDTH: Final = len(Messages.__struct_fields__)
+"""An application's own kind of batch may have more fields."""
+_HEADERS: Final = Messages.__struct_fields__.index("headers") - 3
+"""Where they are in a batch behind bodies, name and ids."""
 _PLAIN: Final = tuple(map(type, astuple(Message("", b""))))
 _PLAIN_BATCH: Final = tuple(map(type, astuple(Messages([], ""))))
 """Of which types the fields are where nothing is asked beyond name, body, headers and priority: little is left to check
@@ -223,16 +233,16 @@ def _check_columns(messages: Messages) -> Messages:
         raise InvalidMessage(
             f"row {row}: a body must be bytes, not {kind.__name__}; encode it first. Nothing of the batch was stored"
         )
-    changed: dict[str, Any] = {"ids": _checked_ids(messages.ids, count)}
+    checked: dict[str, Any] = {"ids": _checked_ids(messages.ids, count)}
     for name, read in _READERS.items():
         column = getattr(messages, name)
         if isinstance(column, list):
             if len(column) != count:
                 raise InvalidMessage(f"column {name!r} has {len(column)} values for {count} bodies; nothing was stored")
-            changed[name] = _checked_column(name, column, read)
+            checked[name] = _checked_column(name, column, read)
         else:
-            changed[name] = _checked_cell(name, None, column, read)
-    return msgspec.structs.replace(messages, **changed)
+            checked[name] = _checked_cell(name, None, column, read)
+    return Messages(bodies=bodies[:], **checked)
 
 
 def _checked_column(name: str, column: list[Any], read: Callable[[Any], Any]) -> list[Any]:
@@ -301,7 +311,7 @@ def _stamp(value: Any) -> int:
 
 def _headers(value: Any) -> Mapping[str, str]:
     if type(value) is dict and _plain_texts(value):
-        return value
+        return value.copy()
     if not isinstance(value, Mapping):
         raise InvalidMessage(f"must map strings to strings, not {shown(value)}")
     return {_text(name): _header_value(name, text) for name, text in value.items()}
@@ -346,9 +356,9 @@ def _checked_ids(ids: Any, count: int) -> range | list[str] | None:
     if isinstance(ids, list):
         for row, own in enumerate(ids):
             _check_id(row, own)
-        if any(type(own) is not str for own in ids):  # such as NumPy's, which the log cannot write
-            return [str.__str__(own) for own in ids]
-    elif ids and not (ids.step > 0 and ids[0] >= 0 and ids[-1] < 1 << 63):
+        # Some may be NumPy's, which the log cannot write.
+        return [str.__str__(own) for own in ids] if any(type(own) is not str for own in ids) else ids[:]
+    if ids and not (ids.step > 0 and ids[0] >= 0 and ids[-1] < 1 << 63):
         raise InvalidMessage(f"ids {shown(ids)} are not snowflakes; nothing was stored")
     return ids
 

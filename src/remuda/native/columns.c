@@ -58,15 +58,17 @@ static PyObject *of_plain(PyObject *module, PyObject *message)
     if (!is_number(values[M_PRIORITY], &priority) || priority < 0 || priority > MAX_PRIORITY ||
         !are_plain(values[M_HEADERS]))
         Py_RETURN_NONE;
-    PyObject *bodies = PyList_New(1);
-    if (bodies == NULL)
-        return NULL;
-    PyList_SET_ITEM(bodies, 0, Py_NewRef(values[M_BODY]));
-    PyObject *columns[] = {bodies, values[M_NAME], Py_None, values[M_TOPICS], values[M_OBJECT], values[M_KEY],
-                           values[M_TIMESTAMP], values[M_MIME_TYPE], values[M_HEADERS], values[M_PRIORITY],
-                           values[M_CREATED]};
-    PyObject *batch = PyObject_Vectorcall((PyObject *)batch_type, columns, sizeof columns / sizeof *columns, NULL);
-    Py_DECREF(bodies);
+    /* The caller may go on with its own headers. */
+    PyObject *bodies = PyList_New(1), *headers = PyDict_Copy(values[M_HEADERS]), *batch = NULL;
+    if (bodies != NULL && headers != NULL) {
+        PyList_SET_ITEM(bodies, 0, Py_NewRef(values[M_BODY]));
+        PyObject *columns[] = {bodies, values[M_NAME], Py_None, values[M_TOPICS], values[M_OBJECT], values[M_KEY],
+                               values[M_TIMESTAMP], values[M_MIME_TYPE], headers, values[M_PRIORITY],
+                               values[M_CREATED]};
+        batch = PyObject_Vectorcall((PyObject *)batch_type, columns, sizeof columns / sizeof *columns, NULL);
+    }
+    Py_XDECREF(headers);
+    Py_XDECREF(bodies);
     return batch;
 }
 

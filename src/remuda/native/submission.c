@@ -380,7 +380,8 @@ static int lead(Submission *self, PyObject *place)
                : 0;
 }
 
-/* Pass on the lead. An interrupt may come where that takes Python: then it is begun again, and the interrupt goes on. */
+/* Pass on the lead. An interrupt, which may be any error, may come where that takes Python: then it is begun again, and
+   the interrupt goes on. */
 static int leave(Submission *self, PyObject *place, PyObject *reached, PyObject *failure)
 {
     int simple = failure != Py_None ? 0 : is_unguarded(self->group);
@@ -393,8 +394,6 @@ static int leave(Submission *self, PyObject *place, PyObject *reached, PyObject 
     PyObject *interrupt = NULL, *left = NULL;
     for (int times = 0; times < 3 && left == NULL; times++) {
         left = PyObject_CallMethodObjArgs(self->group, name_leave, place, reached, failure, NULL);
-        if (left == NULL && !PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
-            break;
         if (left == NULL)
             Py_XSETREF(interrupt, taken_error());
     }

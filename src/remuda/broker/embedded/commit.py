@@ -90,11 +90,11 @@ class GroupCommit:
             finally:
                 try:
                     self._leave(place, reached, failure)
-                except KeyboardInterrupt:
+                except BaseException:  # a signal's handler may raise anything, such as SystemExit
                     # Begun again from where it was. One may come here too, but hardly a third.
                     try:
                         self._leave(place, reached, failure)
-                    except KeyboardInterrupt:
+                    except BaseException:
                         self._leave(place, reached, failure)
                     raise
 

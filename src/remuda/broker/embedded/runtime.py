@@ -344,7 +344,7 @@ class Runtime(Queries):
     def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
         """A delivery leaves its inbox. None if it is over; without what has expired meanwhile.
 
-        If that cannot be kept now it comes first again, for whoever asks next.
+        If that cannot be kept now, or is interrupted, it comes first again, for whoever asks next.
         """
         if dispatch.lease is None:
             return dispatch
@@ -363,14 +363,14 @@ class Runtime(Queries):
                     return dispatch
         try:
             pending = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer))
-        except StorageError:
+        except BaseException:
             inbox.put_back(dispatch)
             raise
         runs: list[tuple[int, int]] = pending.result
         taken = None if not runs else dispatch if runs == dispatch.runs else dispatch.only(runs)
         try:
             self.wait(pending.ticket)
-        except StorageError:
+        except BaseException:
             if taken is not None:
                 # For the queue it is handed over, and perhaps settled: whoever asks next gets it as it is.
                 inbox.put_back(msgspec.structs.replace(taken, hand_over=False, shared=True))

@@ -236,7 +236,7 @@ class Upkeep:
             self.troubles.pop(name, None)
             self._postponed.pop(name, None)
         except Exception as error:
-            if self._stop.is_set() and duty != self._publish_tables:
+            if (self._stop.is_set() or isinstance(error, BrokerClosed)) and duty != self._publish_tables:
                 return
             _, delay = self._postponed.get(name, (0.0, 0.0))
             delay = min(max(2 * delay, _FIRST_DELAY), _LONGEST_DELAY)

@@ -32,7 +32,7 @@ from remuda.broker.shared.request import Request
 from remuda.broker.shared.succession import Succession
 from remuda.broker.shared.tls import TlsSocket
 from remuda.model.commands import CancelPull, Command, HandOver, Publish, Pull, Settle, Unsubscribe
-from remuda.model.errors import BrokerClosed, HostNotResponding, RemudaError, StorageError
+from remuda.model.errors import BrokerClosed, HostNotResponding, RemudaError
 from remuda.model.settlement import Outcome, Settlement
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class Guest(Queries):
         try:
             runs: list[tuple[int, int]]
             runs = self.submit(HandOver(dispatch.queue, dispatch.lease, dispatch.consumer)).result
-        except StorageError:
+        except BaseException:
             inbox.put_back(dispatch)
             raise
         if not runs:
