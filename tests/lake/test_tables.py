@@ -91,6 +91,35 @@ def test_engines_read_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (row["name"], row["queues"], row["body"].split()[0]) == ("orders", ["orders"], b"%d" % (end - 1))
 
 
+def test_p6_filters_find_rows_by_any_column(tmp_path: Path) -> None:
+    """delta-rs takes columns without statistics for null, unless the table says which columns have some."""
+    half_sealed(tmp_path, 1500)
+    lake.publish(tmp_path, formats=["delta"])
+    folder = folder_of(tmp_path, "messages")
+    rows = DeltaTable(folder).to_pyarrow_table(columns=["offset", "name", "created"])
+    assert DeltaTable(folder).to_pyarrow_table(filters=[("name", "=", "orders")]).num_rows == rows.num_rows > 0
+    dataset = DeltaTable(folder).to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.register("messages", dataset)
+        asked = 'select count(*) from messages where name = \'orders\' and "offset" >= 100 and expires is null'
+        assert connection.execute(asked).fetchall() == [(rows.num_rows - 100,)]
+    assert polars.scan_delta(str(folder)).filter(polars.col("name") == "orders").collect().height == rows.num_rows
+
+
+def test_p6_a_table_of_an_earlier_remuda_is_described_anew(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 1500)
+    lake.publish(tmp_path, formats=["delta"])
+    commit = folder_of(tmp_path, "messages") / "_delta_log" / f"{0:020d}.json"
+    commit.write_text(commit.read_text().replace(',"delta.dataSkippingNumIndexedCols":"1"', ""))
+    asked = [("name", "=", "orders")]
+    assert DeltaTable(folder_of(tmp_path, "messages")).to_pyarrow_table(filters=asked).num_rows == 0
+    lake.publish(tmp_path, formats=["delta"])
+    assert DeltaTable(folder_of(tmp_path, "messages")).to_pyarrow_table(filters=asked).num_rows == 1000
+    assert DeltaTable(folder_of(tmp_path, "messages")).version() == 1
+    lake.publish(tmp_path, formats=["delta"])
+    assert DeltaTable(folder_of(tmp_path, "messages")).version() == 1
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_metadata_is_small(tmp_path: Path, kind: str) -> None:
     """At most 10 KB for each sealed segment, also of the fiftieth; and links share the bytes of the log."""

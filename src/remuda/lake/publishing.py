@@ -49,6 +49,10 @@ class LakehouseTable(Protocol):
         """Look whether another program has made a version."""
         ...
 
+    def outdated(self) -> bool:
+        """Whether an earlier Remuda described the table otherwise; the next version puts that right."""
+        ...
+
     def end(self) -> int:
         """The number that the newest version reaches to."""
         ...
@@ -99,7 +103,7 @@ class Publisher:
             end = max(one.end(), found.end)
             added = [file for file in found.fresh if file.path not in listed[kind]]
             dropped = sorted(listed[kind] - found.names)
-            version = one.commit(added, dropped, end) if added or dropped else one.version()
+            version = one.commit(added, dropped, end) if added or dropped or one.outdated() else one.version()
             location = str(folder_of(self._root, table))
             told.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
         remove_links(self._root, table, found.names, GRACE_SECONDS)
