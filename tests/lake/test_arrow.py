@@ -82,6 +82,30 @@ def test_l3_damage_is_told_or_left_out_by_choice(tmp_path: Path) -> None:
     assert remuda.arrow(tmp_path, fail_on_data_loss=False).table().num_rows == 1600 - lost
 
 
+@pytest.mark.parametrize("how", ["flipped", "cut short", "removed"])
+def test_l3_an_end_that_was_lost_is_told_too(tmp_path: Path, how: str) -> None:
+    """A checkpoint says how far the log went, also before a broker has opened it again."""
+    half_sealed(tmp_path, 1500)
+    segment = sorted((tmp_path / "tail").glob("*.log"))[-1]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 255
+    match how:
+        case "flipped":
+            segment.write_bytes(data)
+        case "cut short":
+            segment.write_bytes(data[: len(data) // 2])
+        case _:
+            segment.unlink()
+    with pytest.raises(DataLost, match="offsets 1500 to 1599"):
+        remuda.arrow(tmp_path).table()
+    assert remuda.arrow(tmp_path, fail_on_data_loss=False).table().num_rows == 1500
+    for checkpoint in (tmp_path / "checkpoint").iterdir():  # which then says nothing
+        changed = bytearray(checkpoint.read_bytes())
+        changed[30] ^= 1
+        checkpoint.write_bytes(changed)
+    assert remuda.arrow(tmp_path).table().num_rows == 1500
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -101,7 +101,7 @@ def test_p6_filters_find_rows_by_any_column(tmp_path: Path) -> None:
     dataset = DeltaTable(folder).to_pyarrow_dataset()
     with duckdb.connect() as connection:
         connection.register("messages", dataset)
-        asked = 'select count(*) from messages where name = \'orders\' and "offset" >= 100 and expires is null'
+        asked = "select count(*) from messages where name = 'orders' and \"offset\" >= 100 and expires is null"
         assert connection.execute(asked).fetchall() == [(rows.num_rows - 100,)]
     assert polars.scan_delta(str(folder)).filter(polars.col("name") == "orders").collect().height == rows.num_rows
 
