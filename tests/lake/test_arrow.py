@@ -14,8 +14,7 @@ import pytest
 
 import remuda
 import remuda.lake
-from remuda.model.errors import InvalidOption, NotFound, RemudaError
-from remuda.spark.losses import DataLost
+from remuda.model.errors import DataLost, InvalidOption, NotFound, RemudaError
 from tests.spark.samples import broker_at, finish, half_sealed, play, publish, seal
 
 
@@ -130,9 +129,17 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path, arguments: dict[str, Any]
         remuda.arrow(tmp_path, **arguments)
 
 
+def test_the_error_is_importable_like_all_others() -> None:
+    assert remuda.DataLost is DataLost
+
+
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RemudaError, match="there is no directory"):
         remuda.arrow(tmp_path / "nowhere")
+    with pytest.raises(RemudaError, match="there is no directory"):
+        remuda.arrow("x" * 5000)
+    with pytest.raises(InvalidOption, match="there is no log or lake at memory://; give a directory"):
+        remuda.arrow("memory://")
     assert not (tmp_path / "nowhere").exists()
     for wrong in (None, 5, ""):
         with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not"):

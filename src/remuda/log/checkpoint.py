@@ -104,7 +104,7 @@ def read_all(disk: Disk, readable: Callable[[bytes], bool] = lambda snapshot: Tr
 
 
 def newest_mark(disk: Disk) -> Mark | None:
-    """The mark of the newest checkpoint, by its first bytes alone. What it says is not checked: `read_all` does that."""
+    """The mark of the newest checkpoint, by its first bytes alone. `read_all` checks what they say."""
     for sequence in reversed(sequences(disk)):
         try:
             head = disk.read(name_of(sequence), 0, _HEADER.size + _MOST_MARK_BYTES)
