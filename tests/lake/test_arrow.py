@@ -14,8 +14,7 @@ import pytest
 
 import remuda
 import remuda.lake
-from remuda.model.errors import InvalidOption, NotFound, RemudaError
-from remuda.spark.losses import DataLost
+from remuda.model.errors import DataLost, InvalidOption, NotFound, RemudaError
 from tests.spark.samples import broker_at, finish, half_sealed, play, publish, seal
 
 
@@ -82,6 +81,30 @@ def test_l3_damage_is_told_or_left_out_by_choice(tmp_path: Path) -> None:
     assert remuda.arrow(tmp_path, fail_on_data_loss=False).table().num_rows == 1600 - lost
 
 
+@pytest.mark.parametrize("how", ["flipped", "cut short", "removed"])
+def test_l3_an_end_that_was_lost_is_told_too(tmp_path: Path, how: str) -> None:
+    """A checkpoint says how far the log went, also before a broker has opened it again."""
+    half_sealed(tmp_path, 1500)
+    segment = sorted((tmp_path / "tail").glob("*.log"))[-1]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 255
+    match how:
+        case "flipped":
+            segment.write_bytes(data)
+        case "cut short":
+            segment.write_bytes(data[: len(data) // 2])
+        case _:
+            segment.unlink()
+    with pytest.raises(DataLost, match="offsets 1500 to 1599"):
+        remuda.arrow(tmp_path).table()
+    assert remuda.arrow(tmp_path, fail_on_data_loss=False).table().num_rows == 1500
+    for checkpoint in (tmp_path / "checkpoint").iterdir():  # which then says nothing
+        changed = bytearray(checkpoint.read_bytes())
+        changed[30] ^= 1
+        checkpoint.write_bytes(changed)
+    assert remuda.arrow(tmp_path).table().num_rows == 1500
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -106,9 +129,17 @@ def test_what_is_wrong_is_said_at_once(tmp_path: Path, arguments: dict[str, Any]
         remuda.arrow(tmp_path, **arguments)
 
 
+def test_the_error_is_importable_like_all_others() -> None:
+    assert remuda.DataLost is DataLost
+
+
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RemudaError, match="there is no directory"):
         remuda.arrow(tmp_path / "nowhere")
+    with pytest.raises(RemudaError, match="there is no directory"):
+        remuda.arrow("x" * 5000)
+    with pytest.raises(InvalidOption, match="there is no log or lake at memory://; give a directory"):
+        remuda.arrow("memory://")
     assert not (tmp_path / "nowhere").exists()
     for wrong in (None, 5, ""):
         with pytest.raises(InvalidOption, match="give a directory as a path or a URL, not"):

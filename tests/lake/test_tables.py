@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from remuda.cli.app import app
 from remuda.lake.files import folder_of, remove_links
 from remuda.lake.iceberg import catalog
 from remuda.lake.publishing import Publisher, version_at
-from remuda.model.errors import InvalidOption, RemudaError
+from remuda.model.errors import InvalidOption, NotFound, RemudaError, StorageError
 from remuda.model.message import Message
 from tests.spark.samples import broker_at, finish, half_sealed, publish, seal
 
@@ -89,6 +90,35 @@ def test_engines_read_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert delta == iceberg == duck == (end * (end - 1) // 2, end)
     row = table.scan(row_filter=f"offset == {end - 1}").to_arrow().to_pylist()[0]
     assert (row["name"], row["queues"], row["body"].split()[0]) == ("orders", ["orders"], b"%d" % (end - 1))
+
+
+def test_p6_filters_find_rows_by_any_column(tmp_path: Path) -> None:
+    """delta-rs takes columns without statistics for null, unless the table says which columns have some."""
+    half_sealed(tmp_path, 1500)
+    lake.publish(tmp_path, formats=["delta"])
+    folder = folder_of(tmp_path, "messages")
+    rows = DeltaTable(folder).to_pyarrow_table(columns=["offset", "name", "created"])
+    assert DeltaTable(folder).to_pyarrow_table(filters=[("name", "=", "orders")]).num_rows == rows.num_rows > 0
+    dataset = DeltaTable(folder).to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.register("messages", dataset)
+        asked = "select count(*) from messages where name = 'orders' and \"offset\" >= 100 and expires is null"
+        assert connection.execute(asked).fetchall() == [(rows.num_rows - 100,)]
+    assert polars.scan_delta(str(folder)).filter(polars.col("name") == "orders").collect().height == rows.num_rows
+
+
+def test_p6_a_table_of_an_earlier_remuda_is_described_anew(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 1500)
+    lake.publish(tmp_path, formats=["delta"])
+    commit = folder_of(tmp_path, "messages") / "_delta_log" / f"{0:020d}.json"
+    commit.write_text(commit.read_text().replace(',"delta.dataSkippingNumIndexedCols":"1"', ""))
+    asked = [("name", "=", "orders")]
+    assert DeltaTable(folder_of(tmp_path, "messages")).to_pyarrow_table(filters=asked).num_rows == 0
+    lake.publish(tmp_path, formats=["delta"])
+    assert DeltaTable(folder_of(tmp_path, "messages")).to_pyarrow_table(filters=asked).num_rows == 1000
+    assert DeltaTable(folder_of(tmp_path, "messages")).version() == 1
+    lake.publish(tmp_path, formats=["delta"])
+    assert DeltaTable(folder_of(tmp_path, "messages")).version() == 1
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -161,6 +191,68 @@ def test_l3_a_file_that_somebody_removed_is_named(tmp_path: Path) -> None:
         file.unlink()
         told = next(one for one in lake.publish(tmp_path) if one.table == "messages")
         assert (told.dropped, told.damaged) == (1, (f"sealed/{file.name}",))
+
+
+def test_l3_a_file_that_was_removed_before_it_was_ever_listed_is_named(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 1500)
+    file = sorted((tmp_path / "sealed").glob("messages-*"))[0]
+    file.unlink()
+    for _ in range(2):
+        told = [one for one in lake.publish(tmp_path) if one.table == "messages"]
+        assert [one.damaged for one in told] == [(f"sealed/{file.name}",)] * 2
+
+
+def test_p6_tables_that_were_copied_into_a_log_list_its_files_at_once(tmp_path: Path) -> None:
+    """A copy of a link is another file under the same name."""
+    root = tmp_path / "data"
+    half_sealed(root, 1500)
+    lake.publish(root)
+    shutil.copytree(root / "tables", tmp_path / "copy")
+    shutil.rmtree(root / "tables")
+    for name in ("messages/data", "messages/_delta_log", "events/data"):
+        (root / "tables" / name).mkdir(parents=True)
+    for path in (tmp_path / "copy" / "messages" / "data").iterdir():
+        shutil.copy(path, root / "tables" / "messages" / "data")
+    lake.publish(root)
+    assert by_delta(root) == by_iceberg(root) == list(range(1000))
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_tables_are_for_those_who_may_read_the_log(tmp_path: Path, group: bool) -> None:
+    with broker_at(tmp_path / "data", group=group, lake="both") as broker:
+        publish(broker, 1500)
+        seal(broker)
+    lake.publish(tmp_path / "data")
+    tables = tmp_path / "data" / "tables"
+    paths = [tables, *tables.rglob("*")]
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in paths if not path.name.endswith(".parquet")}
+    assert modes == ({(True, 0o770), (False, 0o660)} if group else {(True, 0o700), (False, 0o600)})
+
+
+def test_before_there_are_tables_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RemudaError, match="there is no directory"):
+        version_at(tmp_path / "nowhere", "messages", "delta", 5)
+    with pytest.raises(RemudaError, match="there is no directory"):
+        catalog(tmp_path / "nowhere")
+    with broker_at(tmp_path) as broker:
+        broker.publish(Message("orders", b"1"))
+    with pytest.raises(NotFound, match=r"there are no Iceberg tables under .*/tables' yet; publish them: remuda lake"):
+        catalog(str(tmp_path))
+    assert not (tmp_path / "tables").exists()
+    wrong: Any
+    for wrong in (None, 5, ""):
+        with pytest.raises(InvalidOption, match="give a directory as a path or a URL"):
+            catalog(wrong)
+    told = CliRunner().invoke(app, ["lake", "publish", str(tmp_path), "--format", "delta"])
+    assert told.stdout.splitlines()[0] == "messages (delta): no table yet, since nothing was sealed"
+
+
+def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
+    half_sealed(tmp_path, 600)
+    folder_of(tmp_path, "messages").mkdir(parents=True)
+    (folder_of(tmp_path, "messages") / "_delta_log").write_text("not a folder")
+    with pytest.raises(StorageError, match=r"tables' cannot be read or written: .*_delta_log.*what is in the way"):
+        lake.publish(tmp_path)
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Schema
 from pyspark.sql.types import StructType
@@ -113,6 +114,29 @@ def test_p3_a_file_holds_one_queue_and_its_statistics_say_which(spark: SparkSess
     DeltaTable(table.root).optimize.compact()
     queues(spark, table, "c")
     assert sorted(map(str, column(table.read(spark), "queue"))) == ["None", "a", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("apart", [("queue",), ()])
+def test_p6_a_filter_on_a_column_without_statistics_finds_its_rows(
+    spark: SparkSession, lake: str, apart: tuple[str, ...]
+) -> None:
+    """delta-rs takes such columns for null, unless the table says which columns have statistics."""
+    table = LakeTable(lake, "things", QUEUES, ("day",), apart=apart)
+    queues(spark, table, "a", "b", None, "a")
+    found = DeltaTable(table.root).to_pyarrow_dataset()
+    assert found.count_rows(filter=pc.field("number") >= 1) == 3
+    assert found.count_rows(filter=pc.field("queue") == "a") == 2
+    assert found.count_rows(filter=pc.field("queue").is_null()) == 1
+
+
+def test_p6_a_table_that_does_not_say_which_columns_have_statistics_comes_to_say_it(
+    spark: SparkSession, lake: str
+) -> None:
+    table = LakeTable(lake, "things", QUEUES, ("day",), apart=("queue",))
+    queues(spark, table, "a", "b")
+    DeltaTable(table.root).alter.set_table_properties({"delta.dataSkippingStatsColumns": "number,queue"})
+    queues(spark, table, "c")
+    assert DeltaTable(table.root).to_pyarrow_dataset().count_rows(filter=pc.field("number") >= 0) == 3
 
 
 def test_a_table_that_was_parted_by_queue_stays_so(spark: SparkSession, lake: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remuda.model.errors import StorageError
+from remuda.lake.writing import make_folder, open_file
+from remuda.model.errors import NotFound, StorageError
 from remuda.spark.extra import SparkMissing
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ class TableCatalog:
 
     def move(self, table: str, before: str | None, after: str) -> bool:
         """Let a table have other metadata; False where another was first."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if before is None:
+            self._make()
         with self._open() as database:
             if before is None:
                 database.executescript(_TABLES)
@@ -82,6 +85,17 @@ class TableCatalog:
                     (after, before, NAMESPACE, NAMESPACE, table, before),
                 )
             return changed.rowcount == 1
+
+    def _make(self) -> None:
+        """SQLite gives the files it makes to everybody who may read the folder."""
+        try:
+            make_folder(self._path.parent)
+            os.close(open_file(self._path, os.O_RDWR))
+        except OSError as error:
+            raise StorageError(
+                f"the catalog {str(self._path)!r} cannot be written: {error.strerror}; the log itself is untouched. "
+                "Give leave to write there, or remove what is in the way"
+            ) from error
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -106,4 +120,8 @@ def catalog(folder: Path) -> SqlCatalog:
         from pyiceberg.catalog.sql import SqlCatalog
     except ImportError as error:
         raise SparkMissing("pyiceberg is an extra: pip install 'remuda[iceberg]'") from error
+    if not (folder / FILE).exists():
+        raise NotFound(
+            f"there are no Iceberg tables under {str(folder)!r} yet; publish them: remuda lake publish {folder.parent}"
+        )
     return SqlCatalog(NAMESPACE, uri=f"sqlite:///{folder / FILE}", warehouse=f"file://{folder}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from remuda.lake import publish as publish_tables
 from remuda.model.errors import RemudaError
+
+if TYPE_CHECKING:
+    from remuda.lake.publishing import Published
 
 app = typer.Typer(name="lake", help="The log as Delta and Iceberg tables.", no_args_is_help=True)
 
@@ -32,15 +35,14 @@ def publish(
     """Update the tables under DIR/tables to the files sealed so far."""
     try:
         while True:
-            for one in publish_tables(url, formats=formats or ("delta", "iceberg")):
+            told = publish_tables(url, formats=formats or ("delta", "iceberg"))
+            for one in told:
                 if as_json:
                     typer.echo(json.dumps(msgspec.to_builtins(one)))
                 elif one.added or one.dropped or every is None:
-                    typer.echo(
-                        f"{one.table} ({one.format}): {one.added} files added, {one.dropped} dropped, up to {one.end:,}"
-                    )
-                for name in one.damaged:
-                    typer.echo(f"{name} is damaged or gone, and not in the table; restore it from a copy", err=True)
+                    typer.echo(_line(one))
+            for name in sorted({name for one in told for name in one.damaged}):
+                typer.echo(f"{name} is damaged or gone, and not in the table; restore it from a copy", err=True)
             if every is None:
                 return
             time.sleep(every)
@@ -49,3 +51,9 @@ def publish(
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
         return
+
+
+def _line(one: Published) -> str:
+    if not one.version:
+        return f"{one.table} ({one.format}): no table yet, since nothing was sealed"
+    return f"{one.table} ({one.format}): {one.added} files added, {one.dropped} dropped, up to {one.end:,}"

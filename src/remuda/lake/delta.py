@@ -27,6 +27,8 @@ _SETTINGS: Final = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
     "delta.checkpointInterval": str(CHECKPOINT_EVERY),
+    # Else delta-rs takes the columns without statistics for null: a filter on one of them would find no row.
+    "delta.dataSkippingNumIndexedCols": "1",
 }
 _PROTOCOL: Final = {"minReaderVersion": 1, "minWriterVersion": 2}
 _LAST: Final = "_last_checkpoint"
@@ -92,6 +94,15 @@ class DeltaLakehouse:
         if self._version < 0 or not self._commit(self._version).exists() or self._commit(self._version + 1).exists():
             self._load()
 
+    def outdated(self) -> bool:
+        if self._version < 0:
+            return False
+        settings = self._metadata["configuration"]
+        return (
+            msgspec.json.decode(self._metadata["schemaString"]) != self._columns
+            or {**settings, **_SETTINGS} != settings
+        )
+
     def listed(self) -> frozenset[str]:
         return frozenset(self._files)
 
@@ -103,8 +114,11 @@ class DeltaLakehouse:
         actions: list[Action] = [{"commitInfo": _commit_info(now, end)}]
         if self._version < 0:
             actions += [{"protocol": _PROTOCOL}, {"metaData": self._new_metadata(now)}]
-        elif msgspec.json.decode(self._metadata["schemaString"]) != self._columns:  # of an earlier Remuda
-            actions.append({"metaData": {**self._metadata, "schemaString": self._schema_text}})
+        elif self.outdated():
+            settings = {**self._metadata["configuration"], **_SETTINGS}
+            actions.append(
+                {"metaData": {**self._metadata, "schemaString": self._schema_text, "configuration": settings}}
+            )
         actions += [{"remove": {"path": path, "deletionTimestamp": now, "dataChange": True}} for path in dropped]
         actions += [{"add": self._add(file)} for file in added]
         if not create_file(self._commit(self._version + 1), b"\n".join(map(msgspec.json.encode, actions)) + b"\n"):

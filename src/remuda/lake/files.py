@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from remuda.lake.writing import make_folder
 from remuda.log.directory import DirectoryDisk
 from remuda.log.parquet import SealedParquet, Unreadable
 from remuda.log.segments import SealedFile, parse_sealed
@@ -109,21 +110,18 @@ def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float
 
 def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
     target = folder_of(root, table) / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.link(root / file.name, target)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"no links can be made in {str(root)!r} ({error.strerror}); a table without copies needs a file system "
-            "with hard links, and leave to write there"
-        ) from error
+    make_folder(target.parent)
+    _link(root, file, target)
     told = target.stat()
     if f"-{told.st_ino:x}-" not in name:
+        # Another file has the name, as in tables that were copied; or this one was shrunk between the look and the
+        # link.
         target.unlink()
-        raise FileNotFoundError(name)
+        _link(root, file, target)
+        told = target.stat()
+        if f"-{told.st_ino:x}-" not in name:
+            target.unlink()
+            raise FileNotFoundError(name)
     sealed = SealedParquet(DirectoryDisk(str(root), create=False), target.relative_to(root).as_posix())
     if not sealed.whole():
         target.unlink()
@@ -141,6 +139,19 @@ def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
     )
 
 
+def _link(root: Path, file: SealedFile, target: Path) -> None:
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(root / file.name, target)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"no links can be made in {str(root)!r} ({error.strerror}); a table without copies needs a file system "
+            "with hard links, and leave to write there"
+        ) from error
+
+
 def _ends(group: Any, column: str) -> tuple[int, int]:
     for at in range(group.num_columns):
         chunk = group.column(at)
@@ -155,7 +166,7 @@ def _dropped_at(path: Path) -> float:
     try:
         return note.stat().st_mtime
     except FileNotFoundError:
-        note.touch()
+        note.touch(0o600)
         return time.time()
 
 

@@ -29,6 +29,8 @@ from remuda.lake.manifests import (
 from remuda.lake.metadata import iceberg_schema, last_id, name_mapping
 from remuda.lake.writing import replace_file, write_file
 from remuda.model.errors import Conflict
+from remuda.spark.embedded import EmbeddedLog
+from remuda.spark.port import directory, place_text
 from remuda.spark.tables import SCHEMAS
 
 _log: Final = logging.getLogger("remuda.lake")
@@ -42,8 +44,10 @@ _FORMAT: Final = "remuda.format"
 _HINT: Final = "version-hint.text"
 
 
-def catalog(root: Path) -> Any:
+def catalog(url: str | os.PathLike[str]) -> Any:
     """The catalog of a log's tables for pyiceberg; `remuda.messages` and `remuda.events` are in it."""
+    root = Path(directory(place_text(url)))
+    EmbeddedLog(str(root))  # or say what is wrong with it
     return open_catalog(root / TABLES)
 
 
@@ -69,6 +73,9 @@ class IcebergLakehouse:
         named = self._catalog.location(self._name)
         if named is None or named != self._loaded or not self._metadata:
             self._load(named)
+
+    def outdated(self) -> bool:
+        return False  # a table of another schema begins anew
 
     def listed(self) -> frozenset[str]:
         return frozenset(entry.file.path for manifest in self._manifests for entry in manifest.entries if entry.live)

@@ -15,6 +15,7 @@ import msgspec
 from remuda.lake.delta import DeltaLakehouse
 from remuda.lake.files import GRACE_SECONDS, TABLES, DataFile, folder_of, link_files, remove_links
 from remuda.lake.iceberg import IcebergLakehouse
+from remuda.lake.writing import make_folder, open_file
 from remuda.log.directory import MARKER
 from remuda.model.errors import Conflict, InvalidOption, NotFound, StorageError
 from remuda.spark.embedded import EmbeddedLog
@@ -38,8 +39,8 @@ class Published(msgspec.Struct, frozen=True):
     end: int
     """The number after the last one that the table holds."""
     damaged: tuple[str, ...] = ()
-    """Sealed files that could not be listed, since their checksums do not hold, and those that somebody has removed
-    since the last version."""
+    """Sealed files that could not be listed, since their checksums do not hold, and those that somebody has
+    removed."""
 
 
 class LakehouseTable(Protocol):
@@ -47,6 +48,10 @@ class LakehouseTable(Protocol):
 
     def refresh(self) -> None:
         """Look whether another program has made a version."""
+        ...
+
+    def outdated(self) -> bool:
+        """Whether an earlier Remuda described the table otherwise; the next version puts that right."""
         ...
 
     def end(self) -> int:
@@ -79,10 +84,11 @@ class Publisher:
             table: {kind: _FORMATS[kind](root, table) for kind in dict.fromkeys(formats)}
             for table in (MESSAGES, EVENTS)
         }
+        self._looked: set[str] = set()
 
     def publish(self, patience: float = 60.0) -> list[Published]:
         """Raises where another process has been publishing for so many seconds."""
-        with _alone(self._root, patience):
+        with _alone(self._root, patience), _said(self._root):
             return [one for table in self._tables for one in self._publish(table)]
 
     def _publish(self, table: str) -> list[Published]:
@@ -93,13 +99,15 @@ class Publisher:
         known = frozenset.intersection(*listed.values()) if listed else frozenset()
         found = link_files(self._root, table, known)
         went = frozenset().union(*listed.values()) - found.names
-        damaged = (*found.damaged, *(self._removed(table) if went else ()))
+        first = table not in self._looked
+        damaged = (*found.damaged, *(self._removed(table) if went or found.fresh or first else ()))
+        self._looked.add(table)
         told = []
         for kind, one in tables.items():
             end = max(one.end(), found.end)
             added = [file for file in found.fresh if file.path not in listed[kind]]
             dropped = sorted(listed[kind] - found.names)
-            version = one.commit(added, dropped, end) if added or dropped else one.version()
+            version = one.commit(added, dropped, end) if added or dropped or one.outdated() else one.version()
             location = str(folder_of(self._root, table))
             told.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
         remove_links(self._root, table, found.names, GRACE_SECONDS)
@@ -136,8 +144,10 @@ def version_at(url: str | os.PathLike[str], table: str, kind: str, number: int) 
         raise InvalidOption(f"number must be a whole number from 0 on, not {number!r}")
     root = Path(directory(place_text(url))).absolute()
     found = _FORMATS[_check_format(kind)](root, table)
-    found.refresh()
-    version = found.version_at(number)
+    EmbeddedLog(str(root))  # or say what is wrong with it
+    with _said(root):
+        found.refresh()
+        version = found.version_at(number)
     return None if version is None else int(version)
 
 
@@ -151,8 +161,8 @@ def _check_format(kind: str) -> str:
 def _alone(root: Path, patience: float) -> Iterator[None]:
     """One at a time: who comes second finds that there is nothing left to do."""
     try:
-        (root / TABLES).mkdir(exist_ok=True)
-        handle = os.open(root / TABLES / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_folder(root / TABLES, like=root / "tail")
+        handle = open_file(root / TABLES / "lock", os.O_RDWR)
     except OSError as error:
         raise StorageError(
             f"{str(root / TABLES)!r} cannot be written: {error.strerror}; the log itself is untouched. Give leave to "
@@ -174,6 +184,18 @@ def _alone(root: Path, patience: float) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _said(root: Path) -> Iterator[None]:
+    """What the file system refuses, as a user can act on it."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"the tables under {str(root / TABLES)!r} cannot be read or written: {error}; the log itself is untouched. "
+            "Give leave to, or remove what is in the way, and publish again"
+        ) from error
 
 
 _FORMATS: Final[dict[str, Callable[[Path, str], LakehouseTable]]] = {DELTA: DeltaLakehouse, ICEBERG: IcebergLakehouse}

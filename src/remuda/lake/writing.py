@@ -6,8 +6,34 @@ import contextlib
 import os
 import uuid
 from pathlib import Path
+from typing import Final
 
 from remuda.model.errors import StorageError
+
+_GROUP: Final = 0o020
+
+
+def make_folder(path: Path, *, like: Path | None = None) -> None:
+    """Make a folder, and those above it, with the access that the one above it gives, or another: to the owner alone,
+    or to the group too."""
+    if path.is_dir():
+        return
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    shared = (like or path.parent).stat().st_mode & _GROUP
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        if shared:
+            path.chmod(0o770)  # whatever the umask takes away
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file, made if there is none with the access that its folder gives."""
+    handle = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if path.parent.stat().st_mode & _GROUP:
+        with contextlib.suppress(PermissionError):  # a file of another member of the group
+            os.fchmod(handle, 0o660)
+    return handle
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -51,8 +77,8 @@ def _temporary(path: Path) -> Path:
 
 
 def _write(path: Path, data: bytes, *, sync: bool = True) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    make_folder(path.parent)
+    handle = open_file(path, os.O_WRONLY | os.O_EXCL)
     try:
         view = memoryview(data)
         while view:

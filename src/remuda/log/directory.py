@@ -84,7 +84,7 @@ class DirectoryDisk:
         """The number of this holder of the lock: higher than that of all before it."""
         if create:
             self._make_folder(self._root)
-        elif not self._root.is_dir():
+        elif not os.path.isdir(self._root):
             raise StorageError(f"there is no directory {str(self._root)!r}; nothing was created. Check the path")
         self._check_owner()
 

@@ -125,5 +125,9 @@ class DirectoryNotWritable(StorageError):
     """The directory cannot be created or written."""
 
 
+class DataLost(StorageError):
+    """Rows that a query should have read are not there."""
+
+
 class UnsupportedFormat(StorageError):
     """The directory was written by a newer version of Remuda."""

@@ -22,15 +22,20 @@ from remuda.spark.versions import LakeFile, Step
 
 # Older versions cannot be read in full anyhow: the files that they alone list are vacuumed after a day.
 _SETTINGS: Final = {"delta.logRetentionDuration": "interval 1 days"}
+_WHICH: Final = "delta.dataSkippingStatsColumns"
+_HOW_MANY: Final = "delta.dataSkippingNumIndexedCols"
 
 
 class DeltaLog:
     """The Delta log of the table in a folder."""
 
-    def __init__(self, root: Path, schema: StructType, partitions: tuple[str, ...]) -> None:
+    def __init__(
+        self, root: Path, schema: StructType, partitions: tuple[str, ...], apart: tuple[str, ...] = ()
+    ) -> None:
         self.root = root
         self.schema = schema
         self.partitions = partitions
+        self.apart = apart
 
     def folders(self) -> tuple[str, ...]:
         """The partitions that the table was begun with."""
@@ -86,7 +91,7 @@ class DeltaVersion:
         try:
             if self.table is None:
                 return self._create(step, properties)
-            if self._widened(self.table):
+            if self._widened(self.table) or self._described(self.table):
                 return False  # the version to follow is now another one
             self.table.create_write_transaction(
                 [*map(self._removed, step.dropped), *map(self._added, step.added)],
@@ -117,7 +122,7 @@ class DeltaVersion:
                 self._schema,
                 list(map(self._added, step.added)),
                 partition_by=list(self._folders),
-                configuration=_SETTINGS,
+                configuration={**_SETTINGS, **self._told},
                 commit_properties=properties,
             )
         except DeltaError:
@@ -133,6 +138,21 @@ class DeltaVersion:
         if new:
             table.alter.add_columns(new, commit_properties=CommitProperties(max_commit_retries=0))
         return bool(new)
+
+    @property
+    def _told(self) -> dict[str, str]:
+        """Which columns have statistics. delta-rs takes the others for null unless the table says so, and a filter on
+        one of them would find no row."""
+        told = [name for name in self._log.apart if name not in self._folders]
+        return {_WHICH: ",".join(told)} if told else {_HOW_MANY: "0"}
+
+    def _described(self, table: DeltaTable) -> bool:
+        """Whether the table did not say which columns have statistics, which it then does."""
+        settings = table.metadata().configuration
+        new = {**settings, **self._told} != settings
+        if new:
+            table.alter.set_table_properties(self._told, commit_properties=CommitProperties(max_commit_retries=0))
+        return new
 
     def _added(self, file: LakeFile) -> AddAction:
         path = self._log.root / file.path
@@ -150,6 +170,8 @@ class DeltaVersion:
         inside = {name: value for name, value in file.partition.items() if name not in self._folders}
         known = {name: value for name, value in inside.items() if value is not None}
         nulls = {name: 0 if name in known else rows for name in inside}
+        if not inside:
+            return {"numRecords": rows}
         return {"numRecords": rows, "minValues": known, "maxValues": known, "nullCount": nulls}
 
     def _removed(self, file: LakeFile) -> RemoveAction:

@@ -10,7 +10,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from remuda.log import checkpoint as checkpoints
 from remuda.log import ledger
+from remuda.log.checkpoint import Mark
 from remuda.log.directory import DirectoryDisk
 from remuda.log.reader import Reader
 from remuda.log.seal import GROUP_ROWS
@@ -35,11 +37,19 @@ class EmbeddedLog:
         self._reader = Reader(self.disk)
 
     def end(self, table: str) -> int:
-        offset, position = self._reader.end()
+        offset, position = self.cut()
         return offset if table == MESSAGES else position
 
     def cut(self) -> tuple[int, int]:
-        return self._reader.end()
+        """What lies before a checkpoint's mark was in the files when the checkpoint was written. If they end before it,
+        their end was lost, and whoever reads up to the mark finds that out."""
+        # The mark first: a broker may write on between the two looks.
+        marked = _reached(checkpoints.newest_mark(self.disk))
+        offset, position = self._reader.end()
+        if marked[0] > offset or marked[1] > position:
+            sound = checkpoints.read_all(self.disk).valid
+            marked = _reached(sound[0].mark if sound else None)
+        return max(offset, marked[0]), max(position, marked[1])
 
     def mark(self, table: str, number: int) -> str | None:
         columns = _MARKS[table]
@@ -225,6 +235,10 @@ class EmbeddedLog:
         if table == MESSAGES:
             return sorted([file.first for file in listing.messages] + [view.first.offset for view in listing.tail])
         return sorted([file.first for file in listing.events] + [view.first.position for view in listing.tail])
+
+
+def _reached(mark: Mark | None) -> tuple[int, int]:
+    return (0, 0) if mark is None else (mark.next_offset, mark.next_position)
 
 
 def _spans(ranges: Sequence[range]) -> list[ledger.Span]:

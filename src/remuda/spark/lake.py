@@ -173,7 +173,7 @@ class LakeTable:
             _need_delta()
             from remuda.spark.delta import DeltaLog
 
-            return DeltaLog(self.root, self.schema, self.partitions)
+            return DeltaLog(self.root, self.schema, self.partitions, self.apart)
         return Manifests(self.root, (*self.partitions, *self.apart))
 
     def _read(self, spark: SparkSession, files: tuple[LakeFile, ...]) -> DataFrame:

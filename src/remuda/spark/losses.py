@@ -8,15 +8,11 @@ from typing import Final
 
 import msgspec
 
-from remuda.model.errors import StorageError
+from remuda.model.errors import DataLost
 
 _log: Final = logging.getLogger("remuda.spark")
 _MOST: Final = 5
 _said: set[tuple[str, str]] = set()
-
-
-class DataLost(StorageError):
-    """Rows that a query should have read are not there."""
 
 
 class Gap(msgspec.Struct, frozen=True):

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from remuda.log import ledger
+from remuda.log import checkpoint, ledger
 from remuda.log.directory import MARKER
 from remuda.log.segments import parse_sealed, parse_tail
 
 PINS: Final = "pins"
-_FOLDERS: Final = ("tail", "sealed")
+_FOLDERS: Final = ("checkpoint", "tail", "sealed")
 _mine: dict[Path, tuple[object, Path]] = {}
 """The last snapshot of each log, and what was linked in it."""
 _folders: set[Path] = set()
@@ -54,9 +54,10 @@ def hold(root: Path) -> Iterator[Path]:
 
 
 def _take(root: Path) -> Path:
-    """The tail is held first, then events, then messages: what is sealed meanwhile is in both, and what is collected
-    meanwhile loses its messages before its events, never the other way round. Last comes the note of what was
-    collected, which says so before a file goes.
+    """The checkpoints are held first, since all that lies before their marks is in the files by then. Then the tail,
+    then events, then messages: what is sealed meanwhile is in both, and what is collected meanwhile loses its messages
+    before its events, never the other way round. Last comes the note of what was collected, which says so before a
+    file goes.
     """
     if not (root / MARKER).exists():
         return root  # no log is there yet, and a folder in an empty directory would keep one from being begun
@@ -72,6 +73,7 @@ def _take(root: Path) -> Path:
         for name in _FOLDERS:
             (place / name).mkdir(parents=True, exist_ok=True)
         _link(root, place, [MARKER])
+        _link(root, place, _listed(root, "checkpoint"))
         _link(root, place, _listed(root, "tail"))
         _link(root, place, _listed(root, "sealed", "events-"))
         _link(root, place, _listed(root, "sealed", "messages-"))
@@ -101,7 +103,7 @@ def _listed(root: Path, folder: str, prefix: str = "") -> list[str]:
         names = [f"{folder}/{name}" for name in sorted(os.listdir(root / folder)) if name.startswith(prefix)]
     except FileNotFoundError:
         return []
-    return [name for name in names if parse_tail(name) or parse_sealed(name)]
+    return [name for name in names if parse_tail(name) or parse_sealed(name) or checkpoint.is_name(name)]
 
 
 def _link(root: Path, place: Path, names: Iterable[str]) -> None:

@@ -142,7 +142,8 @@ def directory(url: str) -> str:
         raise InvalidOption(f"{shown(url)} is not a directory, and this needs one; give a path or file:///path")
     if scheme:
         raise InvalidOption(
-            f"Spark reads no log at {scheme}://; give a directory, file:///path or amqp://user:password@host/vhost"
+            f"there is no log or lake at {scheme}://; give a directory as a path or file:///path. Spark also reads a "
+            "log at amqp://user:password@host/vhost"
         )
     return os.path.abspath(url)
 
