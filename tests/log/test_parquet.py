@@ -67,3 +67,47 @@ def test_it_is_known_which_queues_a_row_group_holds() -> None:
     chunks = [described.column(place) for place in range(described.num_columns)]
     (known,) = (chunk.statistics for chunk in chunks if chunk.path_in_schema == "queues.list.element")
     assert (known.min, known.max) == ("apple", "stone")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "decoded"),
+    [
+        (range(100, 106), [["body"], []]),
+        ([100, 101, 103, 104, 105, 106], [["offset", "body"], ["offset"]]),  # collected since
+        ([7], [["body"], []]),
+    ],
+)
+def test_numbers_without_a_gap_are_not_decoded(
+    numbers: Any, decoded: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P1: whoever reads the bodies of a log pays for the bodies."""
+    rows = {"offset": list(numbers), "body": [str(number).encode() for number in numbers]}
+    arrays = [pa.array(rows.get(field.name, [None] * len(rows["body"])), field.type) for field in MESSAGES_SCHEMA]
+    disk = DirectoryDisk(tmp_path)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=MESSAGES_SCHEMA)
+    write_sealed(disk, "sealed.parquet", [batch], MESSAGES_SCHEMA, "messages")
+    read: list[list[str]] = []
+    real = pq.ParquetFile.read_row_group
+
+    def noted(file: Any, group: int, columns: list[str], **options: Any) -> Any:
+        read.append(columns)
+        return real(file, group, columns=columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
+    sealed = SealedParquet(disk, "sealed.parquet")
+    assert sealed.read(0, ["offset", "body"]).to_pydict() == rows
+    assert sealed.read(0, ["offset"]).to_pydict() == {"offset": rows["offset"]}
+    assert read == [columns for columns in decoded if columns]
+
+
+def test_numbers_that_rows_are_not_ordered_by_are_read_as_they_are() -> None:
+    """A column whose least and greatest value span as many numbers as there are rows may still hold them mixed."""
+    mixed = {"position": [4, 5, 6], "first": [12, 10, 11]}
+    arrays = [pa.array(mixed.get(field.name, [None] * 3), field.type) for field in EVENTS_SCHEMA]
+    disk = MemoryDisk()
+    write_sealed(
+        disk, "sealed.parquet", [pa.RecordBatch.from_arrays(arrays, schema=EVENTS_SCHEMA)], EVENTS_SCHEMA, "events"
+    )
+    sealed = SealedParquet(disk, "sealed.parquet")
+    assert sealed.read(0, ["position", "first"]).to_pydict() == mixed
+    assert sealed.read(0, ["first"]).to_pydict() == {"first": mixed["first"]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Final
 import google_crc32c
 import pyarrow.parquet as pq
 
-from remuda.log.arrow import pa
+from remuda.log.arrow import pa, pc
 from remuda.log.checksums import NAME_KEY, Group, encode_seal, read_seal
 from remuda.log.disk import AppendFile, Disk
 from remuda.log.schemas import with_ids, without_ids
@@ -169,17 +170,21 @@ class SealedParquet:
     def _read(self, group: int, columns: Sequence[str]) -> pa.RecordBatch:
         fields = [field for field in self._schema if field.name in columns]
         described = self.metadata.row_group(group)
-        constant = {
-            field.name: array
-            for field in fields[1:]
-            if field.name in self._places
-            and (array := _constant(described.column(self._places[field.name]), field.type)) is not None
-        }
-        others = [field.name for field in fields if field.name not in constant]
-        table = self._file.read_row_group(group, columns=others, use_threads=False).combine_chunks()
-        decoded = table.to_batches()[0]
-        arrays = [constant[field.name] if field.name in constant else decoded.column(field.name) for field in fields]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        known: dict[str, pa.Array] = {}
+        for field in fields:
+            if field.name in self._places:
+                chunk = described.column(self._places[field.name])
+                # Rows are ordered by the first column of a table; a column of any other place need not be.
+                is_order = field.name == self._schema.names[0]
+                array = _run(chunk, field.type) if is_order else _constant(chunk, field.type)
+                if array is not None:
+                    known[field.name] = array
+        others = [field.name for field in fields if field.name not in known]
+        if others:
+            table = self._file.read_row_group(group, columns=others, use_threads=False).combine_chunks()
+            decoded = table.to_batches()[0]
+            known.update((name, decoded.column(name)) for name in others)
+        return pa.RecordBatch.from_arrays([known[field.name] for field in fields], schema=pa.schema(fields))
 
     def _flat_columns(self) -> dict[str, int]:
         """Where the columns are that hold one value for each row."""
@@ -207,3 +212,17 @@ def _constant(chunk: Any, kind: pa.DataType) -> pa.Array | None:
         return None
     least = known.min
     return pa.repeat(pa.scalar(least, kind), rows) if least == known.max else None
+
+
+def _run(chunk: Any, kind: pa.DataType) -> pa.Array | None:
+    """Ascending numbers without a gap, made without decoding them."""
+    known = chunk.statistics
+    if known is None or not pa.types.is_int64(kind) or not known.has_null_count or known.null_count:
+        return None
+    rows: int = chunk.num_values
+    return pc.add(_counting(rows), known.min) if known.has_min_max and known.max - known.min + 1 == rows else None
+
+
+@functools.lru_cache(maxsize=16)
+def _counting(rows: int) -> pa.Array:
+    return pa.array(range(rows), pa.int64())
