@@ -21,7 +21,7 @@ MARKER_BYTES: Final = 8
 MAX_PAYLOAD: Final = (1 << 32) - 1
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 _FIRST_WINDOW: Final = WINDOW_BYTES // 16
-"""Who follows a log wants the little that is new."""
+"""Smaller, because a reader that follows a log wants the little that is new."""
 _BLOCK: Final = 64 * 1024
 _ZEROS: Final = bytes(_BLOCK)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ATTEMPTS: Final = 64
 _GROUPS: Final = 2
-"""Row groups that are kept in memory: whoever asks for one message often asks for its neighbour next."""
+"""Row groups that are kept in memory: a caller that asks for one message often asks for its neighbour next."""
 
 
 class Finder:
@@ -36,7 +36,7 @@ class Finder:
         self._disk = disk
         self._files = files
         self._told: dict[str, list[range]] = {}
-        """For each file of events, the offsets that its row groups tell of; collecting only ever makes them fewer."""
+        """For each file of events, the offsets that its row groups concern; collecting only ever makes them fewer."""
         self._ids: dict[str, tuple[str, str] | None] = {}
         """For each file of messages, its least and its greatest id, where they are known."""
         self._batches: OrderedDict[tuple[str, int, str], Any] = OrderedDict()
@@ -142,7 +142,7 @@ class Finder:
         return None
 
     def _batch(self, table: MessageTable, group: int) -> Any:
-        # The bounds tell a rewritten file from the one before: what is in the memory may hold more rows, never others.
+        # The bounds tell a rewritten file from the one before: a cached batch may hold more rows, never others.
         key = (table.file.name, group, str(table.bounds(group)))
         batch = self._batches.get(key)
         if batch is None:

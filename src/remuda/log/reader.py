@@ -40,7 +40,7 @@ class _Piece(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    """What of the sealed files is to be read; the rest need not be."""
+    """Which columns and row groups to read; the others may be skipped."""
 
     columns: Sequence[str] | None = None
     wanted: Wanted | None = None
@@ -54,7 +54,7 @@ _EVERYTHING: Final = _Selection()
 
 
 class Reader:
-    """The event log on a disk. Each call gives what is there now; call again from where it ended for what came then."""
+    """The event log on a disk. Each call reads what is there now; call again from its end for what came since."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -86,8 +86,8 @@ class Reader:
 
         Of some `columns` only, the offset being the first of them; without the row groups that are not `wanted`.
         """
-        look = _Selection(columns, wanted)
-        for rows in self._read(self._message_pieces, self._gaps, start, stop, look):
+        selection = _Selection(columns, wanted)
+        for rows in self._read(self._message_pieces, self._gaps, start, stop, selection):
             yield message_batch(rows, columns) if isinstance(rows, Appended) else rows
 
     def event_batches(
@@ -99,8 +99,8 @@ class Reader:
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Events from position `start` to before `stop`, in order, as Arrow batches; else as for messages."""
-        look = _Selection(columns, wanted)
-        for rows in self._read(self._event_pieces, self._event_gaps, start, stop, look):
+        selection = _Selection(columns, wanted)
+        for rows in self._read(self._event_pieces, self._event_gaps, start, stop, selection):
             yield event_batch(rows, columns) if isinstance(rows, list) else rows
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
@@ -144,7 +144,7 @@ class Reader:
         return self._finder.events_of(offset)
 
     def changes(self, queue: str | None = None) -> list[QueueChange]:
-        """What somebody did by name to a queue, or to any, oldest first."""
+        """Changes of a queue, or of all, that name who made them, oldest first."""
         return [change for change in _retry(self._lister.changes) if queue is None or change.queue == queue]
 
     def follow_messages(
@@ -173,14 +173,14 @@ class Reader:
         gaps: dict[range, None],
         start: int,
         stop: int | None,
-        look: _Selection = _EVERYTHING,
+        selection: _Selection = _EVERYTHING,
     ) -> Iterator[Any]:
         limit = _NO_END if stop is None else stop
-        gaps = gaps if look.wanted is None else {}  # what is not wanted is not missing
+        gaps = gaps if selection.wanted is None else {}  # what is not wanted is not missing
         cursor, attempts = start, 0
         while True:
             try:
-                for first, following, rows in pieces(cursor, limit, look):
+                for first, following, rows in pieces(cursor, limit, selection):
                     _note_gap(gaps, cursor, first)
                     if isinstance(rows, pa.RecordBatch) and following - first != rows.num_rows:
                         for before, after in pairwise(rows.column(0).to_pylist()):
@@ -191,29 +191,29 @@ class Reader:
             except FileNotFoundError as error:
                 attempts = _again(attempts, error)
 
-    def _message_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
+    def _message_pieces(self, cursor: int, limit: int, selection: _Selection) -> Iterator[_Piece]:
         listing = self._listed()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(self._tables.messages(source), cursor, limit, look):
+                for piece in _sealed_pieces(self._tables.messages(source), cursor, limit, selection):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.offset > cursor:
-                for record in regroup(_messages(source, cursor, limit, look), GROUP_ROWS, GROUP_BYTES):
+                for record in regroup(_messages(source, cursor, limit, selection), GROUP_ROWS, GROUP_BYTES):
                     cursor = record.first + len(record)
                     yield _Piece(record.first, cursor, record)
             if cursor >= limit:
                 return
 
-    def _event_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
+    def _event_pieces(self, cursor: int, limit: int, selection: _Selection) -> Iterator[_Piece]:
         listing = self._listed()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(self._tables.events(source), cursor, limit, look):
+                for piece in _sealed_pieces(self._tables.events(source), cursor, limit, selection):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.position > cursor:
@@ -245,7 +245,7 @@ class Reader:
         try:
             return ledgers.read(self._disk) or Ledger()
         except StorageError:
-            return Ledger()  # what is left tells how far the log goes
+            return Ledger()  # the files that are left show how far the log goes
 
     def _ends(self) -> Ends:
         offset, position = self._end()
@@ -312,11 +312,11 @@ def _following(listing: Listing, view: SegmentView) -> SegmentView | None:
     return listing.tail[at] if at < len(listing.tail) else None
 
 
-def _sealed_pieces(table: Table, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
+def _sealed_pieces(table: Table, cursor: int, limit: int, selection: _Selection) -> Iterator[_Piece]:
     for group in table.groups(cursor, limit):
-        if look.wanted is not None and not look.wanted(table, group):
+        if selection.wanted is not None and not selection.wanted(table, group):
             continue
-        batch = table.batch(group, look.columns)
+        batch = table.batch(group, selection.columns)
         if batch is None:
             continue
         numbers = batch.column(0)
@@ -341,8 +341,8 @@ def _sealed_number_at(table: Table, column: str, time: int) -> int | None:
     return None
 
 
-def _messages(view: SegmentView, cursor: int, limit: int, look: _Selection) -> Iterator[Appended]:
-    for record in view.records(offset=cursor, bodies=look.bodies):
+def _messages(view: SegmentView, cursor: int, limit: int, selection: _Selection) -> Iterator[Appended]:
+    for record in view.records(offset=cursor, bodies=selection.bodies):
         if isinstance(record, Appended):
             if record.first >= limit:
                 return

@@ -62,6 +62,6 @@ def neighbours(first: int, count: int) -> range:
     return range(first, first + count * STEP, STEP)
 
 
-def time_told(reference: int) -> int | None:
+def creation_time(reference: int) -> int | None:
     """When a message was made (microseconds), if its id is a snowflake."""
     return time_of(reference) if _SMALL < reference < HASHED else None
