@@ -80,10 +80,10 @@ def java_version(home: Path) -> int | None:
     if release:
         return int(release[1])
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(told.stderr + told.stdout)
+    found = _VERSION.search(ran.stderr + ran.stdout)
     return int(found[1]) if found else None
 
 

@@ -34,12 +34,12 @@ _MISSING: Final = "missing"
 
 _TABLES: Final = {"offset": MESSAGES, "position": EVENTS}
 _NOT_THIS: Final = (
-    "it is not the log that this query has read. Give the query its log again, or a new checkpoint to begin anew"
+    "it is not the log that this query has read. Give the query its log again, or a new checkpoint to start over"
 )
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A table as it grows. Of lives, each micro-batch gives those rows anew that changed."""
+    """A table as it grows. Of lives, each micro-batch has the rows that changed."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -49,7 +49,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """What had been collected when the query began is no loss; the numbers from which on it is are kept."""
+        """Where the query begins, and where the log ends now: rows collected before are not a loss to this query."""
         options, end = self._options, self._end()
         number = options.selection.start
         table = numbered(options.table)
@@ -131,7 +131,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, number in numbers_of(at).items():
             if name not in self._end():
                 raise Conflict(
-                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
+                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; use a new checkpoint"
                 )
             if self._log_end(name) < number:
                 raise Conflict(

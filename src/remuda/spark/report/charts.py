@@ -100,7 +100,7 @@ def ranges(windows: Sequence[Window], window: float, pick: Callable[[Figures], T
 
 
 def stairs(steps: Sequence[Step]) -> Drawing:
-    """The retry funnel: a bar for each attempt, parted into what succeeded, what went on, and what stayed there."""
+    """The retry funnel: a bar for each attempt, divided into what succeeded, what went on, and what stayed there."""
     first = max(steps[0].reached, 1)
     rows = []
     for step, after in list(zip_longest(steps, steps[1:]))[:_STEPS_DRAWN]:

@@ -47,10 +47,10 @@ def render(report: Report) -> str:
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise if no page can be written there; asked before there is one, so that nobody waits for nothing."""
+    """Raise if no page can be written there; called before the report is made, so that nobody waits in vain."""
     target = _target(path)
     if target.exists() and not target.is_file():
-        raise DirectoryNotWritable(f"{str(path)!r} is no file, so the report cannot be written there; name a file")
+        raise DirectoryNotWritable(f"{str(path)!r} is not a file, so the report cannot be written there; name a file")
     if not target.parent.is_dir():
         raise DirectoryNotWritable(
             f"there is no directory {str(target.parent)!r} for the report; create it, or choose another place"
@@ -302,7 +302,7 @@ def _foreign(text: str, limit: int = 60) -> Markup:
 def _footer(report: Report) -> Markup:
     words = (
         "A copy is a message in one queue. Each is counted in the window in which it was published, with what became "
-        "of it by the time of this report. Waiting is the time to the first fetch, processing from there to the first "
-        "answer. Percentiles are approximate."
+        "of it by the time of this report. Waiting is the time to the first fetch, processing from the fetch that was "
+        "first answered to that answer. Percentiles are approximate."
     )
     return tag("footer", tag("p", words), tag("p", f"Written by Remuda at {clock(report.written)} UTC."))
