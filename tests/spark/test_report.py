@@ -356,7 +356,7 @@ def test_u3_the_page_holds_every_figure_and_needs_nothing_else(report: Report) -
     for reason in report.reasons:
         assert reason.reason in page.texts
     for step in report.funnel:
-        assert f"{step.reached} came, {step.succeeded} succeeded" in page.texts
+        assert f"{step.reached} reached it, {step.succeeded} succeeded" in page.texts
     assert page.counts["script"] == page.counts["link"] == page.counts["img"] == 0
     assert page.attributes["http-equiv"] == ["Content-Security-Policy"]
     assert all(link.startswith("#") and link[1:] in page.attributes["id"] for link in page.attributes["href"])

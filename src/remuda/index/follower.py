@@ -134,7 +134,7 @@ class _Events:
 def rebuild(
     index: SearchIndex, log: LogSource, *, start: int = 0, progress: Callable[[Reached], None] | None = None
 ) -> Reached:
-    """Build the index anew from an offset. The old one answers until the new one is complete."""
+    """Rebuild the index from an offset. The old one answers until the new one is complete."""
     at = log.point(start)
     index.begin(at)
     while (end := log.end()) != at[:2]:

@@ -24,7 +24,7 @@ _TABLES: Final = (MESSAGES, EVENTS)
 
 
 class ArrowTable:
-    """Implements the Arrow stream protocol (`__arrow_c_stream__`). Each reading begins anew with a cut of its own."""
+    """Implements the Arrow stream protocol (`__arrow_c_stream__`). Each reading is a cut of its own."""
 
     def __init__(
         self,

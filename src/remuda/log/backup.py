@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from remuda.log import checkpoint as checkpoints
 from remuda.log import ledger, newest
 from remuda.log.check import CheckReport, check
-from remuda.log.directory import MARKER, DirectoryDisk
+from remuda.log.directory import FOLDERS, MARKER, DirectoryDisk
 from remuda.log.inventory import read_starts
 from remuda.log.recovery import closed_and_last, missing_after
 from remuda.log.segments import HEADER_BYTES, TailSegment, list_files
@@ -94,7 +94,7 @@ class _Copy:
         with contextlib.suppress(FileNotFoundError):
             # Last: the ledger notes that a file is collected before the file is removed.
             self._write(target, ledger.NAME, self._disk.read(ledger.NAME))
-        for folder in ("tail", "sealed", "index", "checkpoint"):
+        for folder in FOLDERS:
             if (self._path / folder).is_dir():
                 sync_folder(self._path / folder)
         report = check(target)

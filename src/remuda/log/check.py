@@ -16,7 +16,7 @@ from remuda.log import ledger as ledgers
 from remuda.log import newest as newest_segment
 from remuda.log.arranging import arrange
 from remuda.log.checkpoint import Mark
-from remuda.log.directory import LOCK, MARKER
+from remuda.log.directory import FOLDERS, LOCK, MARKER
 from remuda.log.disk import Disk
 from remuda.log.inventory import read_starts, sealed_end
 from remuda.log.ledger import Span, both, uncovered, without
@@ -40,7 +40,6 @@ from remuda.model.errors import StorageError
 from remuda.model.records import Appended, Events
 
 _ATTEMPTS: Final = 20
-_FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
 _ROOT_FILES: Final = (MARKER, LOCK, "begun.map")
 _AGAIN: Final = 0.2
 """Seconds after which the end is looked at again: a writer may have been caught in the middle of a frame."""
@@ -162,7 +161,7 @@ class _Check:
         """What no file holds and retention has not removed. What is missing within the tail is known already."""
         gone = self._uncovered(files, segments)
         if any(gone):
-            # A file that is written anew while the folder is listed may not be in the list: look again.
+            # A file that is rewritten while the folder is listed may not be in the list: look again.
             again = self._uncovered(list_files(self._disk.list()), segments)
             gone = [both(one, other) for one, other in zip(gone, again, strict=True)]
         try:
@@ -194,11 +193,11 @@ class _Check:
     def _foreign(self, names: list[str]) -> None:
         """Note what stands where the log's files and folders belong and is something else."""
         for name in names:
-            if name in (*_FOLDERS, "spool"):
+            if name in (*FOLDERS, "spool"):
                 self._note(name, "this should be a folder")
             elif name.startswith(("tail/", "checkpoint/")) and not _is_known(name):
                 self._note(name, "this is not a log file by its name, and is ignored")
-        for folder in ("", *_FOLDERS):
+        for folder in ("", *FOLDERS):
             place = self._disk.path(folder)
             if place is None or not os.path.isdir(place):
                 continue

@@ -130,7 +130,7 @@ def _staying(table: Table, columns: list[str], rows: Callable[[pa.RecordBatch], 
 
 
 def _rewrite(log: Log, table: Table, staying: list[list[int]]) -> _Gone:
-    """Write a file anew with the rows that stay."""
+    """Rewrite a file with the rows that stay."""
     file = table.file
     before = log.disk.size(file.name)
     try:

@@ -31,7 +31,8 @@ LOCK: Final = "lock"
 FORMAT: Final = 1
 _TEMPORARY: Final = ".tmp"
 _GATHERED: Final = 1 << 20
-_FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
+FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
+"""Those of the log."""
 SOCKET: Final = "socket"
 """Where other processes reach the one that holds the directory."""
 _SEARCH_INDEX: Final = re.compile(r"\d{6}\.sqlite(-\w+)?")
@@ -193,7 +194,7 @@ class DirectoryDisk:
             self._check_owner()
             before = read_holder(os.pread(note, 256, 0))
             # Or it was killed between creating a folder or renaming a file and syncing that.
-            for folder in (self._root, *(self._root / name for name in _FOLDERS)):
+            for folder in (self._root, *(self._root / name for name in FOLDERS)):
                 if folder.is_dir():
                     sync_folder(folder)
             if not before.epoch:
@@ -321,7 +322,7 @@ class DirectoryDisk:
             if folder == str(self._root):
                 folders[:] = [name for name in folders if name not in _UNLISTED]
                 files = [name for name in files if name != SOCKET or not _is_socket(os.path.join(folder, name))]
-                for name in sorted({*_FOLDERS, "spool"}.intersection(files)):
+                for name in sorted({*FOLDERS, "spool"}.intersection(files)):
                     raise ForeignDirectory(
                         f"{os.path.join(folder, name)!r} is a file, where Remuda has a folder; nothing was changed. "
                         "Find out who put it there, then remove it or put the folder in its place"
@@ -405,7 +406,7 @@ class DirectoryDisk:
 
     def _sweep(self) -> None:
         """Remove what a crash left half written. Only the holder of the lock may: nobody else writes here then."""
-        for folder in (self._root, *(self._root / name for name in _FOLDERS)):
+        for folder in (self._root, *(self._root / name for name in FOLDERS)):
             if folder.is_dir():
                 for name in os.listdir(folder):
                     if name.endswith(_TEMPORARY):

@@ -436,7 +436,7 @@ class Log(WritePosition):
         return [range(*span) for span in self.ledger.uncovered(MESSAGES_TABLE)]
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in order."""
+        """All events of a message, each with its time, in order."""
         return self._finder.events_of(offset)
 
     def record_of(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from remuda.log import ledger as ledgers
 from remuda.log.arrow import pa, pc
-from remuda.log.columns import regroup, slice_appended
+from remuda.log.columns import offset_since, regroup, slice_appended
 from remuda.log.disk import Disk
 from remuda.log.eventlog import Ends, follow
 from remuda.log.history import Finder
@@ -21,7 +21,6 @@ from remuda.log.tables import event_batch, message_batch, to_appended, to_events
 from remuda.log.view import Lister, Listing, SegmentView
 from remuda.model.errors import StorageError
 from remuda.model.message import Message
-from remuda.model.messages import cell
 from remuda.model.records import Appended, Event, Events, QueueChange
 
 T = TypeVar("T")
@@ -66,12 +65,12 @@ class Reader:
 
     @property
     def gaps(self) -> tuple[range, ...]:
-        """Offsets that reading came across and that are not there: collected, or lost by damage."""
+        """Offsets found missing while reading: collected, or lost to damage."""
         return tuple(self._gaps)
 
     @property
     def event_gaps(self) -> tuple[range, ...]:
-        """Positions that reading came across and that are not there."""
+        """Positions found missing while reading."""
         return tuple(self._event_gaps)
 
     def message_batches(
@@ -140,7 +139,7 @@ class Reader:
         return self._finder.message(offset)
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in order."""
+        """All events of a message, each with its time, in order."""
         return self._finder.events_of(offset)
 
     def changes(self, queue: str | None = None) -> list[QueueChange]:
@@ -277,11 +276,8 @@ class Reader:
                     return found
                 continue
             for record in source.records(bodies=False):
-                if isinstance(record, Appended):
-                    created = record.messages.created
-                    for row in range(len(record) if isinstance(created, list) else 1):
-                        if cell(created, row) >= time:
-                            return record.first + row
+                if isinstance(record, Appended) and (offset := offset_since(record, time)) is not None:
+                    return offset
         return self._end()[0]
 
     def _position_at(self, time: int) -> int:

@@ -53,7 +53,7 @@ class TailSegment:
     """How often it could not be sealed."""
     index: SegmentIndex | None = field(default=None, repr=False)
     file: str | None = None
-    """What the file is called, where somebody gave it another name."""
+    """What the file is called, where it was renamed."""
 
     @property
     def name(self) -> str:

@@ -29,7 +29,7 @@ done
 """
 _OWN_PYSPARK: Final = """\
 # Spark's launcher needs this variable. Spark itself would give its Pythons a zipped copy of PySpark for it, which each
-# of them compiles anew; without it they import the installed one.
+# of them compiles again; without it they import the installed one.
 case "$*" in *org.apache.spark.launcher.Main*) ;; *) unset SPARK_HOME ;; esac
 """
 _KEPT: Final = """\

@@ -88,7 +88,7 @@ class ClassArchive:
 
 
 def _signature(java: Path) -> str:
-    """What tells one Java and its jars from another."""
+    """What distinguishes one Java and its jars from another."""
     known = sha256(str(java.resolve()).encode())
     with contextlib.suppress(OSError):
         known.update((java / "release").read_bytes())

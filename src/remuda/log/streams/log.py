@@ -11,9 +11,9 @@ import msgspec
 
 from remuda.log.arrow import pa
 from remuda.log.codec import Damaged
-from remuda.log.columns import join_appended, slice_appended
+from remuda.log.columns import join_appended, offset_since, slice_appended
 from remuda.log.eventlog import Ends, Wanted
-from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
+from remuda.log.schemas import MESSAGES_SCHEMA
 from remuda.log.streams.entries import Entry, decode_entry
 from remuda.log.streams.numbers import GONE, STREAM, creation_time, entry_after, entry_of, first_of, reference
 from remuda.log.streams.references import References
@@ -130,10 +130,8 @@ class StreamLog:
         """
         for entry in self._since(time):
             for record in entry.messages(bodies=False):
-                created = record.messages.created
-                for row in range(len(record) if isinstance(created, list) else 1):
-                    if cell(created, row) >= time:
-                        return record.first + row
+                if (offset := offset_since(record, time)) is not None:
+                    return offset
         return self.end()
 
     def position_at(self, time: int) -> int:
@@ -168,7 +166,7 @@ class StreamLog:
         return None
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in order: the stream is read from the message on."""
+        """All events of a message, each with its time, in order: the stream is read from the message on."""
         found = self.message(offset)
         if found is None:
             return []
@@ -196,11 +194,10 @@ class StreamLog:
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Messages as Arrow batches. A stream knows no blocks, so all of them are read."""
-        narrowed = None if columns is None else [name for name in MESSAGES_SCHEMA.names if name in columns]
-        bodies = narrowed is None or "body" in narrowed
+        bodies = columns is None or "body" in columns
         for group in _grouped(self._messages(start, stop, bodies=bodies)):
-            batch = message_batch(join_appended(group), narrowed)
-            if narrowed is None or "offset" in narrowed:
+            batch = message_batch(join_appended(group), columns)
+            if columns is None or "offset" in columns:
                 offsets = [row for one in group for row in range(one.first, one.first + len(one))]
                 batch = batch.set_column(0, MESSAGES_SCHEMA.field("offset"), pa.array(offsets, pa.int64()))
             yield batch
@@ -214,10 +211,9 @@ class StreamLog:
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Events as Arrow batches."""
-        narrowed = None if columns is None else [name for name in EVENTS_SCHEMA.names if name in columns]
-        resolve = narrowed is None or "first" in narrowed
+        resolve = columns is None or "first" in columns
         for group in self._events(start, stop, resolve=resolve):
-            yield event_batch(group, narrowed)
+            yield event_batch(group, columns)
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
         """Messages as records, those of one entry together."""

@@ -18,7 +18,7 @@ GONE: Final = -1
 HASHED: Final = 1 << 61
 """From here on, and below twice as much, a number is the hash of an id. Snowflakes are below it for seventeen years."""
 _SMALL: Final = 1 << 45
-"""Below, a number was counted by somebody: a snowflake of the first hours of their era."""
+"""Below, a number is somebody's own count rather than a snowflake: it would be of the first hours of their era."""
 _DIGITS: Final = len(str(HASHED))
 
 

@@ -47,7 +47,7 @@ _LARGE: Final = 4 * ENTRY_BYTES
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the broker keeps entries. It lets go of whole segments, when it begins a new one."""
+    """How long the broker keeps entries. It removes whole segments, when it begins a new one."""
 
     max_age: Duration | None = "15d"
     max_bytes: int | None = None

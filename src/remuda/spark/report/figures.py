@@ -52,7 +52,7 @@ class Window(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Step(msgspec.Struct, frozen=True, rename="camel"):
-    """A step of the retry funnel: how many came to this attempt, and how many of them succeeded there."""
+    """A step of the retry funnel: how many reached this attempt, and how many of them succeeded there."""
 
     attempt: int
     reached: int

@@ -112,7 +112,7 @@ def _times(rows: Iterable[tuple[str, Figures]]) -> Table:
 
 
 def _funnels(queues: Iterable[QueueReport]) -> Table:
-    table = _table("Attempts", ["queue", "attempt", "came so far", "succeeded there"])
+    table = _table("Attempts", ["queue", "attempt", "reached it", "succeeded there"])
     for queue in queues:
         if len(queue.funnel) > 1:
             table.add_section()
