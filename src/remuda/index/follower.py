@@ -57,7 +57,7 @@ class Follower:
                 stop.wait(rest)
 
     def forget_collected(self) -> None:
-        """Remove the messages that the log has no more."""
+        """Remove the messages that the log no longer has."""
         reached = self._index.reached()
         if reached is not None:
             gone = [offsets for offsets in self._log.gone(reached.offset) if offsets]

@@ -150,7 +150,7 @@ def _ends(group: Any, column: str) -> tuple[int, int]:
 
 
 def _dropped_at(path: Path) -> float:
-    """When a link was first found to be listed no more."""
+    """When a link was first found to be no longer listed."""
     note = path.with_suffix(".dropped")
     try:
         return note.stat().st_mtime

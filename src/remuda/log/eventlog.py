@@ -134,7 +134,7 @@ class EventLog(Protocol):
         """Changes of a queue, or of all, that name who made them: status, options, removal, forgotten messages. The
         oldest comes first.
 
-        A stream keeps no such record, and gives none.
+        A stream keeps no such record, and returns none.
         """
         ...
 

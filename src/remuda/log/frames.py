@@ -40,14 +40,14 @@ class Frame(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Bytes that are no frames, with valid frames after them."""
+    """Bytes that are not frames, with valid frames after them."""
 
     start: int
     end: int
 
 
 class Torn(NamedTuple):
-    """Bytes that are no frames up to the end of what was written."""
+    """Bytes that are not frames, up to the end of what was written."""
 
     start: int
     end: int

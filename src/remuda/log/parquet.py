@@ -1,7 +1,7 @@
 """Parquet files in which no damage goes unnoticed.
 
-Parquet guards its pages at best, not its metadata. Before the footer, where no reader looks, stands a seal: the
-checksum of every row group and of the footer. Any Parquet reader can read the files.
+Parquet has checksums for its pages at best, not for its metadata. Before the footer, where no reader looks, is a seal:
+the checksum of every row group and of the footer. Any Parquet reader can read the files.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     batches: dict[str, int] = {}
     """The last batch of each application, so that none is added twice."""
     dropped: dict[str, float] = {}
-    """Files that are no longer of the table, and since when."""
+    """Files that are no longer part of the table, and since when."""
 
 
 class Manifests:

@@ -151,7 +151,7 @@ class Shape:
 
 
 def _check_cast(field: pa.Field, wanted: DataType) -> None:
-    """Raise where a column can never be had in the type that a schema gives it."""
+    """Raise where a column can never be read as the type that a schema gives it."""
     try:
         pa.nulls(0, field.type).cast(to_arrow_type(wanted, timezone="UTC"))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, PySparkTypeError):

@@ -147,7 +147,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = at
 
     def _lost(self, name: str, first: int, last: int, start: Offsets) -> int:
-        """How many numbers are missing that a query should have read; raises if that shall stop it."""
+        """How many numbers are missing that a query should have read; raises if it is to fail on that."""
         gaps = losses(self._log.gaps(_TABLES[name], first, last), start.get(f"{name}{_BEGUN}", 0))
         report(shown(self._options.url), f"{name}s", gaps, fail=self._options.fail_on_loss)
         return sum(map(len, gaps))

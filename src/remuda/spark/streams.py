@@ -18,7 +18,7 @@ from remuda.spark.tables import MESSAGES, SCHEMAS
 _SAMPLE: Final = 8
 """Adjacent entries from which the others are estimated."""
 _TELLING: Final = 16
-"""Into so many runs events are divided: lives need those from their messages on."""
+"""How many runs events are divided into: lives need those from their messages on."""
 
 
 class StreamedLog:

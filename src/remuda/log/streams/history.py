@@ -80,7 +80,7 @@ class ObjectHistory:
                     self._awaited.pop(name, None)
 
     def close(self) -> None:
-        """Follow no more. May be called again."""
+        """Stop following. May be called again."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(self._timeout)

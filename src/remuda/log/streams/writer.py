@@ -230,7 +230,7 @@ class StreamWriter:
                 self._failure = self._failure or BrokerClosed("it was closed")
                 self._changed.notify_all()
             if self._owned and (mute or not self._connection.up):
-                self._connection.close(1.0)  # the thread waits for it, in vain
+                self._connection.close(1.0)  # or the thread would wait for it in vain
             self._thread.join(self._timeout)
             if self._owned:
                 self._connection.hurry(_FAREWELL)
@@ -360,7 +360,7 @@ class StreamWriter:
         try:
             with self._changed:
                 waiting = list(self._sent)
-            for sent in waiting:  # the answers to what was sent after the failure tell no more than the stream does
+            for sent in waiting:  # answers to what was sent after the failure say no more than the stream does
                 if sent.receipt is not None:
                     with contextlib.suppress(AmqpError):
                         sent.receipt.wait(self._timeout)

@@ -1,4 +1,4 @@
-"""History: what was last said of each object and key, and the rule that repetition is no news (T3), at scale."""
+"""History: the last content of each object and key, and the rule that a repetition is unchanged (T3), at scale."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     def merge(rows: DataFrame, app: str, batch: int) -> None:
         _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
 
-    checkpoint = _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended by another log
+    checkpoint = _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended from another log
     with _sole_use(checkpoint):
         mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
     return _finish(place, partial(_follow, spark, place, "lifecycle", LIFECYCLE, merge))

@@ -295,7 +295,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
 
 
 def _foreign(text: str, limit: int = 60) -> Markup:
-    """A name that others gave: it cannot turn the direction of what stands beside it."""
+    """A text from outside: its writing direction cannot affect what is beside it."""
     return tag("bdi", visible(text, limit))
 
 
