@@ -7,6 +7,7 @@ message is created under its offset, and a change carries the position of its ev
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,11 +48,17 @@ class OpenSearchIndex:
         self._known: set[str] = set()
         self._met: set[str] = set()
         self._begun = 0
+        self._switched = False
+        """Whether the aliases were seen to lead to the build that answers."""
 
     def reached(self) -> Reached | None:
         with self._guard, server_errors(self._server.address):
             build = self._filling()
-            return self._reached(build)[0] if build else None
+            if not build:
+                return None
+            if not (self._begun or self._switched):
+                self._complete_switch(build)
+            return self._reached(build)[0]
 
     def apply(
         self, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch], after: Reached, reached: Reached
@@ -103,6 +110,7 @@ class OpenSearchIndex:
                 for old in self._all_builds():
                     if old != build:
                         self._remove(old)
+                self._switch(build)  # another process may just have completed the switch to an old one
             self._begun = 0
 
     def forget(self, gone: Iterable[range]) -> None:
@@ -165,6 +173,7 @@ class OpenSearchIndex:
                 self._client.indices.delete_index_template(name=self._name)
             self._known.clear()
             self._begun = 0
+            self._switched = False
 
     def describe(self) -> str:
         return f"{self._server.address.url}/{self._name}"
@@ -243,14 +252,25 @@ class OpenSearchIndex:
     def _indexes(self, build: int) -> str:
         return f"{self._name}-b{build}-*"
 
+    def _complete_switch(self, build: int) -> None:
+        """Point the aliases to the build that answers: its process may have been killed before it did."""
+        # A build that has just been replaced fails here: its indexes are gone, and nothing is changed.
+        with contextlib.suppress(NotFoundError):
+            self._switch(build)
+        self._switched = True
+
     def _switch(self, build: int) -> None:
-        """Point the aliases to another build, all in one step."""
+        """Point the aliases to a build, all in one step, where they do not yet."""
         actions: list[dict[str, Any]] = []
         prefix = f"{self._name}-b{build}-"
-        for index, described in self._client.indices.get(index=f"{self._name}-b*").items():
+        found = self._client.indices.get(index=f"{self._name}-b*", params={"allow_no_indices": "true"})
+        if not any(index.startswith(prefix) for index in found):
+            return  # it holds nothing yet, or was replaced
+        for index, described in found.items():
             if index.startswith(prefix):
                 for alias in (f"{self._name}-q-{index.removeprefix(prefix)}", f"{self._name}-all"):
-                    actions.append({"add": {"index": index, "alias": alias}})
+                    if alias not in described["aliases"]:
+                        actions.append({"add": {"index": index, "alias": alias}})
             else:
                 actions += ({"remove": {"index": index, "alias": alias}} for alias in described["aliases"])
         if actions:
