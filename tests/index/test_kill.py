@@ -16,8 +16,9 @@ import pytest
 
 import remuda
 from remuda import Message, open_broker
-from remuda.index import Query, open_index
-from tests.index.kit import caught_up, every
+from remuda.index import Query, open_index, rebuild
+from remuda.index.opensearch.index import OpenSearchIndex
+from tests.index.kit import caught_up, every, ids, source
 from tests.index.naive import Naive
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]  # a server starts in them too
@@ -83,6 +84,36 @@ def test_a_killed_rebuild_leaves_the_old_index(
     finally:
         index.drop()
         index.close()
+
+
+def test_t4_a_rebuild_killed_before_its_aliases_were_switched_is_completed(
+    tmp_path: Path, opensearch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T4: the next to follow the log completes the switch, or searches would find the old index for ever."""
+    data, place = tmp_path / "data", f"{opensearch.replace('http', 'opensearch')}/switch-{uuid4().hex[:8]}"
+
+    def killed(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    with open_broker(data, sync="os") as broker:
+        broker.publish(Message("a.x", b"", id="1"))
+        caught_up(open_index(place), data).close()
+        broker.publish(Message("b.x", b"", id="2"))
+        victim = OpenSearchIndex(place)
+        monkeypatch.setattr(victim._client.indices, "update_aliases", killed)
+        with pytest.raises(KeyboardInterrupt):
+            rebuild(victim, source(data))
+        broker.publish(Message("a.x", b"", id="3"))
+        index = caught_up(open_index(place), data)
+    try:
+        assert ids(every(index, Query())) == ["3", "2", "1"]
+        rebuild(index, source(data))
+        index.refresh()
+        assert ids(every(index, Query())) == ["3", "2", "1"]
+    finally:
+        index.drop()
+        index.close()
+        victim.close()
 
 
 class Victims:

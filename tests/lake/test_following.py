@@ -239,6 +239,18 @@ def test_a_moved_log_and_damaged_metadata_begin_anew(tmp_path: Path) -> None:
     assert by_delta(root) == _sealed_offsets(root)
 
 
+@pytest.mark.parametrize("harm", ["cut", "overwritten"])
+def test_p6_iceberg_metadata_that_cannot_be_unpacked_starts_over(tmp_path: Path, harm: str) -> None:
+    """P6: the table is a view of the log, so damaged metadata costs its earlier versions and nothing else."""
+    half_sealed(tmp_path, 700)
+    lake.publish(tmp_path, formats=["iceberg"])
+    (newest,) = (folder_of(tmp_path, "messages") / "metadata").glob("v*.gz.metadata.json")
+    data = newest.read_bytes()
+    newest.write_bytes(data[:-20] if harm == "cut" else data[:20] + b"\xff" * 20 + data[40:])
+    lake.publish(tmp_path, formats=["iceberg"])
+    assert by_iceberg(tmp_path) == _sealed_offsets(tmp_path)
+
+
 def test_avro_is_read_as_it_was_written() -> None:
     schema = {
         "type": "record",

@@ -66,7 +66,7 @@ def test_l3_without_any_checkpoint_the_tail_is_read_and_the_loss_is_told() -> No
     assert recovery.snapshot is None
     assert report.state_lost
     assert report.sealed
-    assert "made again from the messages and events" in report.describe()
+    assert "rebuilt from the messages and events" in report.describe()
     assert [row[0] for row in message_rows(found)] == list(range(log.next_offset)), "sealed ones too"
     assert message_rows(found)[-len(message_rows(given)) :] == light(message_rows(given))
     assert log.next_offset == end[0] + len(message_rows(given))

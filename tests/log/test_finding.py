@@ -103,11 +103,11 @@ def test_m7_nothing_is_remembered_of_files_that_were_collected() -> None:
     assert len(seal(log)) >= 5
     assert log.find_id("never used") is None
     assert log.events_of(150)
-    assert len(log._finder._told) >= 5
+    assert len(log._finder._covered) >= 5
     assert len(log._finder._ids) >= 5
     collect(log, lambda first, last: [])
     assert log.find_id("never used") is None
-    assert (log._finder._told, log._finder._ids) == ({}, {})
+    assert (log._finder._covered, log._finder._ids) == ({}, {})
 
 
 def test_m7_a_lost_or_damaged_index_is_done_without() -> None:

@@ -272,7 +272,7 @@ def test_trouble_with_a_checkpoint_is_told_before_anything_is_read(spark: SparkS
     checkpoint = checkpoint_of(place.lake, "archive", "messages")
     checkpoint.mkdir(parents=True)
     (checkpoint / "notes.txt").touch()
-    with pytest.raises(Conflict, match=r"no checkpoint of Spark's \(notes.txt\); nothing was read"):
+    with pytest.raises(Conflict, match=r"not a checkpoint of Spark's \(notes.txt\); nothing was read"):
         JOBS["archive"](spark, place)
     (checkpoint / "notes.txt").unlink()
     (checkpoint / "metadata").write_text("{")
@@ -366,7 +366,7 @@ def test_replay_and_retention_say_what_they_did(spark: SparkSession, place: Plac
         JOBS["retention"](spark, place)
     run("archive")
     run("lifecycle")
-    assert "replay: 5 messages laid for the broker" in run("replay", "--set", "where=queue='orders' and offset < 5")
+    assert "replay: 5 messages spooled for the broker" in run("replay", "--set", "where=queue='orders' and offset < 5")
     assert "retention: 0 messages, 0 lifecycle, 0 events removed" in run("retention")
     # What moved on to another queue still waits there: such a message stays whole.
     ended = lifecycle_table(place.lake).read(spark).where("archived and not (reason <=> 'elsewhere')").count()

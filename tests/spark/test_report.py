@@ -356,7 +356,7 @@ def test_u3_the_page_holds_every_figure_and_needs_nothing_else(report: Report) -
     for reason in report.reasons:
         assert reason.reason in page.texts
     for step in report.funnel:
-        assert f"{step.reached} came, {step.succeeded} succeeded" in page.texts
+        assert f"{step.reached} reached it, {step.succeeded} succeeded" in page.texts
     assert page.counts["script"] == page.counts["link"] == page.counts["img"] == 0
     assert page.attributes["http-equiv"] == ["Content-Security-Policy"]
     assert all(link.startswith("#") and link[1:] in page.attributes["id"] for link in page.attributes["href"])
@@ -484,7 +484,7 @@ def test_a_page_is_replaced_whole_or_not_at_all(
 def test_a_page_that_cannot_be_written_is_refused_in_one_line(hostile: Report, tmp_path: Path) -> None:
     with pytest.raises(DirectoryNotWritable, match=r"^there is no directory .*; create it, or choose another place$"):
         write_page(tmp_path / "nowhere" / "report.html", hostile)
-    with pytest.raises(DirectoryNotWritable, match="is no file"):
+    with pytest.raises(DirectoryNotWritable, match="is not a file"):
         write_page(tmp_path, hostile)
     with unwritable_directory() as folder, pytest.raises(DirectoryNotWritable, match="cannot be written"):
         write_page(folder / "report.html", hostile)
@@ -515,7 +515,7 @@ def test_a_window_is_written_in_words_or_short(text: str, length: float) -> None
 
 @pytest.mark.parametrize("text", ["", "soon", "0s", "-1 minute", "1 fortnight"])
 def test_what_is_no_window_is_refused(text: str) -> None:
-    with pytest.raises(InvalidOption, match=r"is no window; write it like '1 minute', '30s', or auto"):
+    with pytest.raises(InvalidOption, match=r"is not a window; write it like '1 minute', '30s', or auto"):
         window_length(text, START, START)
 
 

@@ -68,7 +68,7 @@ def test_columns_of_a_message_can_be_any_of_its_fields(spark: SparkSession, tmp_
     ("query", "options", "message"),
     [
         ("select 'a' as name", {}, "a message needs a body and a name or topics"),
-        ("select 'a' as name, 'b' as body, 1 as offset", {}, "column 'offset' is no part of a message; drop it"),
+        ("select 'a' as name, 'b' as body, 1 as offset", {}, "column 'offset' is not part of a message; drop it"),
         ("select 'a' as name, 'b' as bodies", {}, r"did you mean 'body'\?"),
         ("select 'a' as name, 5 as body", {}, "column 'body' must be binary or string, not int"),
         ("select 'a' as name, 'b' as body", {"appId": "x"}, "appId and batchId belong together"),

@@ -33,7 +33,7 @@ def test_p6_a_view_that_names_its_table_takes_messages_only(spark: SparkSession,
         view = f"CREATE OR REPLACE TEMPORARY VIEW remuda_named_{table} USING remuda"
         spark.sql(f"{view} OPTIONS (path '{tmp_path}', table '{table}')")
     spark.sql("INSERT INTO remuda_named_messages (name, body) VALUES ('sql', cast('one' as binary))")
-    with pytest.raises(AnalysisException, match="rows become messages; the table 'events' is for the broker to write"):
+    with pytest.raises(AnalysisException, match="rows become messages; only the broker writes the table 'events'"):
         spark.sql("INSERT INTO remuda_named_events (state) VALUES ('Q')")
     with broker_at(tmp_path) as broker:
         broker.runtime.upkeep.take_in()

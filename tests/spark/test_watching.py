@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from remuda.spark import commands
 from remuda.spark.commands import app
 from remuda.spark.progress import progress
-from remuda.spark.watching import Told, summary
+from remuda.spark.watching import QueryProgress, summary
 from tests.spark.samples import broker_at, load, play, publish
 
 if TYPE_CHECKING:
@@ -151,17 +151,17 @@ def test_a_run_that_goes_on_tells_of_what_comes_and_ends_quietly(
     assert ran.stderr == ""
 
 
-def listen(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
-    """All that is told of queries from now on."""
-    heard: list[Told] = []
-    tell = commands._tell
+def listen(monkeypatch: pytest.MonkeyPatch) -> list[QueryProgress]:
+    """All that is reported of queries from now on."""
+    reported: list[QueryProgress] = []
+    show = commands._show
 
-    def tell_and_note(told: Told, as_json: bool) -> None:
-        tell(told, as_json)
-        heard.append(told)
+    def show_and_note(one: QueryProgress, as_json: bool) -> None:
+        show(one, as_json)
+        reported.append(one)
 
-    monkeypatch.setattr(commands, "_tell", tell_and_note)
-    return heard
+    monkeypatch.setattr(commands, "_show", show_and_note)
+    return reported
 
 
 def eventually(true: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ It holds nothing that the log does not: it can be dropped and rebuilt at any tim
 
 from __future__ import annotations
 
-import remuda.log.arrow  # noqa: F401  # says what to install, if need be, before others fail for want of it
+import remuda.log.arrow  # noqa: F401  # says what to install, before other imports fail without it
 from remuda.index.follower import Follower, rebuild
 from remuda.index.language import parse_query
 from remuda.index.opening import open_index

@@ -1,4 +1,4 @@
-"""Events as changes: what a batch of them makes of each copy, so that a copy is written once however often it moved."""
+"""Events folded into changes: what a batch of them makes of each copy, which is then written only once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEAD: Final = State.DEAD.value
 
 
 class Change(NamedTuple):
-    """What becomes of a copy. None leaves a value as it was."""
+    """The new state of a copy. None leaves a value as it was."""
 
     state: str
     modified: int
@@ -27,7 +27,7 @@ class Change(NamedTuple):
     attempts: int | None
     reason: str | None
     clean: bool
-    """The reason of old is no more."""
+    """Whether an earlier reason is cleared."""
 
 
 Changes = dict[str, dict[int, Change]]
@@ -59,7 +59,7 @@ def _put(pending: dict[int, Change], start: int, stop: int, change: Change) -> N
         old = pending.get(start)
         pending[start] = change if old is None else _after(old, change)
         return
-    # Neighbours nearly always had the same change before: what comes of it is worked out once.
+    # Neighbours nearly always have the same change pending: the two are combined once.
     known: Change | None = None
     result = change
     for offset in range(start, stop):

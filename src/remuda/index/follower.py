@@ -1,4 +1,4 @@
-"""Carries an index along with its log, from any point, and picks up where it was after any end."""
+"""Keeps an index up to date with its log, from any point, and resumes where it was after any end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRIES: Final = 100
 
 
 class Follower:
-    """Applies what the log holds, messages before the events that tell of them."""
+    """Applies what the log holds, messages before their events."""
 
     def __init__(self, index: SearchIndex, log: LogSource, *, start: int = 0) -> None:
         """`start` is the offset at which an index begins that holds nothing yet."""
@@ -37,7 +37,7 @@ class Follower:
         self._looked: float | None = None
 
     def catch_up(self, progress: Callable[[Reached], None] | None = None) -> Reached:
-        """Apply all there is now. Gives what was reached."""
+        """Apply all there is now. Returns the point that was reached."""
         for _ in range(_TRIES):
             try:
                 return self._catch_up(progress)
@@ -46,7 +46,7 @@ class Follower:
         raise Conflict("another process follows the log into this index; one is enough")
 
     def follow(self, stop: threading.Event, progress: Callable[[Reached], None] | None = None) -> None:
-        """Go on until told to stop, with a moment's rest when little is new."""
+        """Keep up with the log until `stop` is set, with a short pause when little is new."""
         while not stop.is_set():
             began, before = time.monotonic(), self._index.reached()
             reached = self.catch_up(progress)
@@ -57,7 +57,7 @@ class Follower:
                 stop.wait(rest)
 
     def forget_collected(self) -> None:
-        """Remove the messages that the log has no more."""
+        """Remove the messages that the log no longer has."""
         reached = self._index.reached()
         if reached is not None:
             gone = [offsets for offsets in self._log.gone(reached.offset) if offsets]
@@ -87,7 +87,7 @@ class Follower:
 def steps(
     log: LogSource, at: Reached, end: tuple[int, int]
 ) -> Iterator[tuple[list[pa.RecordBatch], list[pa.RecordBatch], Reached]]:
-    """What lies between two points, in steps: messages, then all events that tell of messages so far."""
+    """What lies between two points, in steps: messages, then all events of the messages so far."""
     messages = _parts(log.messages(at.offset, end[0]), BATCH)
     events = _Events(_parts(log.events(at.position, end[1]), EVENTS))
     offset, position, moment = at
@@ -97,21 +97,21 @@ def steps(
         if found is not None:
             offset = found.column("offset")[-1].as_py() + 1
             moment = max(moment, _latest(found, "created"))
-        for telling in events.before(None if found is None else offset):
-            position = telling.column("position")[-1].as_py() + 1
-            moment = max(moment, _latest(telling, "time"))
-            yield new, [telling], Reached(offset, position, moment)
+        for batch in events.before(None if found is None else offset):
+            position = batch.column("position")[-1].as_py() + 1
+            moment = max(moment, _latest(batch, "time"))
+            yield new, [batch], Reached(offset, position, moment)
             new = []
         if found is None:
             break
         if new:
             yield new, [], Reached(offset, position, moment)
-    if (offset, position) != end:  # the last ones are lost by damage
+    if (offset, position) != end:  # the last rows are lost to damage
         yield [], [], Reached(*end, moment)
 
 
 class _Events:
-    """Batches of events that can be taken up to the first that tells of a message not reached."""
+    """Batches of events that can be taken up to the first event of a message that is not reached yet."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -134,7 +134,7 @@ class _Events:
 def rebuild(
     index: SearchIndex, log: LogSource, *, start: int = 0, progress: Callable[[Reached], None] | None = None
 ) -> Reached:
-    """Build the index anew from an offset. The old one answers until the new one is complete."""
+    """Rebuild the index from an offset. The old one answers until the new one is complete."""
     at = log.point(start)
     index.begin(at)
     while (end := log.end()) != at[:2]:
@@ -170,7 +170,7 @@ def check_same_log(at: Reached, end: tuple[int, int]) -> None:
 
 
 def _parts(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows, about so many at a time: each part is a transaction, which has a price of its own."""
+    """The same rows, about `rows` at a time: each part is a transaction, which has a price of its own."""
     held: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:

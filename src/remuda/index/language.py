@@ -19,8 +19,8 @@ _NAMES: Final = {state.name.lower().replace("_", "-"): state for state in State}
 def parse_query(
     parts: Iterable[str], times: Callable[[str, str], int], *, limit: int = 50, cursor: str | None = None
 ) -> Query:
-    """The query that `field:value` and plain words make together; `times` reads what is written for a time in a field
-    of that name."""
+    """The query that `field:value` terms and plain words make together. `times` parses a time, given its text and the
+    name of its field."""
     fields: dict[str, str] = {}
     states: set[str] = set()
     words: list[str] = []

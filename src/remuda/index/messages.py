@@ -1,4 +1,4 @@
-"""Messages of the log as documents of an index, each copy as it is after the changes of the same batch."""
+"""Messages of the log as documents of an index, each copy as the changes of the same batch leave it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def copy_of(queue: str, created: int, change: Change | None) -> CopyState:
 
 
 def documents(batch: pa.RecordBatch, changes: Changes) -> Iterator[Document]:
-    """The documents of messages. Changes that are used here are taken out: what is left tells of other messages."""
+    """The documents of messages. Changes that are used here are taken out: what is left concerns other messages."""
     columns = [batch.column(name) for name in MESSAGE_COLUMNS]
     columns[1] = columns[1].cast(pa.int64())
     for offset, created, id, name, topics, object, key, mime_type, queues, body in zip(

@@ -1,4 +1,4 @@
-"""The port that every search index has, and the values that go through it."""
+"""The port that every search index implements, and the values that go through it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from remuda.model.errors import Conflict, StorageError
 from remuda.model.state import State
 
 MESSAGE_COLUMNS: Final = ("offset", "created", "id", "name", "topics", "object", "key", "mime_type", "queues", "body")
-"""Of a message, what an index is given; a batch may hold more."""
+"""The columns of a message that an index uses; a batch may hold more."""
 EVENT_COLUMNS: Final = ("position", "time", "queue", "state", "first", "count", "attempt", "reason")
 
 
 class Reached(NamedTuple):
-    """How far an index has come: the offset and the position that it wants next, and the time of the last of them."""
+    """How far an index has come: the offset and the position that come next, and the time of what was applied last."""
 
     offset: int = 0
     position: int = 0
@@ -52,7 +52,7 @@ class Document(NamedTuple):
 
 
 class CopyState(NamedTuple):
-    """A copy as the log tells of it, or as an index keeps it (`kept_state`)."""
+    """A message's copy in one queue, its state as in the log or as an index keeps it (`kept_state`)."""
 
     queue: str
     state: str
@@ -60,7 +60,7 @@ class CopyState(NamedTuple):
     attempts: int
     reason: str | None
     position: int = -1
-    """Of the last event that told of it; -1 where none has."""
+    """Of its last event; -1 where there is none."""
 
 
 class IndexMoved(Conflict):

@@ -84,13 +84,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """All that is given must hold. The newest message comes first; its copies in several queues by the queue's name."""
 
     queue: str | None = None
-    """The queue's exact name; the empty text for messages that went to no queue."""
+    """The queue's exact name; the empty string for messages that went to no queue."""
     topic: str | None = None
     """A topic prefix; see `TopicPrefix`."""
     states: frozenset[State] = frozenset()
-    """Any of these; all without them. A copy that moved on to another queue is not dead."""
+    """Any of these states; empty for all. A copy that moved on to another queue does not count as dead."""
     moved: bool = False
-    """Copies that moved on to another queue, beside those in `states`."""
+    """Also copies that moved on to another queue, beside those in `states`."""
     since: int | None = None
     """Created at this time (microseconds) or later."""
     until: int | None = None

@@ -40,7 +40,7 @@ class LogSource:
         return self._reader.event_batches(start, stop, columns=EVENT_COLUMNS)
 
     def point(self, offset: int) -> Reached:
-        """Where to begin so that the messages from `offset` on are told of whole: no event before tells of them."""
+        """Where to begin so that no event of a message from `offset` on is left out."""
 
         def may_reach(table: Table, group: int) -> bool:
             firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
@@ -94,7 +94,7 @@ class LogSource:
                 if self._looked_at.get(file.name) != state:
                     yield from self._gone_of(MessageTable(self._disk, file), before)
             except FileNotFoundError:
-                continue  # rewritten or removed this moment: the next look tells
+                continue  # rewritten or removed just now: the next call finds out
             looked_at[file.name] = state
         self._looked_at = looked_at
         if following < min(tail, before):
@@ -104,12 +104,12 @@ class LogSource:
         path = self._disk.path(name)
         if path is None:
             return (self._disk.size(name),)
-        told = os.stat(path)
-        return told.st_ino, told.st_size, told.st_mtime_ns
+        status = os.stat(path)
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def _gone_of(self, table: MessageTable, before: int) -> Iterator[range]:
         if not table.readable or table.rows == table.file.last - table.file.first + 1:
-            return  # what cannot be read may be mended
+            return  # a damaged file may be restored
         following = table.file.first
         for group in range(table.group_count):
             batch = table.batch(group, ["offset"])

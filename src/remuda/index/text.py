@@ -1,7 +1,8 @@
 """The words of a body. Both indexes are given the words found here, so that both find the same messages.
 
 A word is a run of letters and digits, in any case and without accents; a Chinese, Japanese or Korean character is a
-word by itself. Of a body the first 64 KiB are indexed, and of a word the first 256 characters.
+word by itself. Of a body the first 64 KiB are indexed (of a larger one in msgpack, nothing), and of a word the first
+256 characters.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _IDEOGRAPHS: Final = re.compile(
 
 
 def text_of(body: bytes, mime_type: str) -> str:
-    """What of a body can be searched: text, the values of JSON and msgpack; nothing of anything else."""
+    """What can be searched of a body: text, and the values of JSON and msgpack; nothing of other types."""
     return _reader(mime_type)(body)
 
 
@@ -75,7 +76,7 @@ def words(text: str) -> list[str]:
 
 
 def split(plain: str) -> list[str]:
-    """The words of what `searchable` gave."""
+    """The words of a text that `searchable` returned."""
     return [word[:_KEPT] for word in _WORD.findall(plain)]
 
 

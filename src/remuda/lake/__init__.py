@@ -37,7 +37,7 @@ def arrow(
 
 
 def publish(url: str | os.PathLike[str], *, formats: Sequence[str] = ("delta", "iceberg")) -> list[Published]:
-    """Bring the lakehouse tables of a log up to its sealed files: a few KB of metadata for each that came or went."""
+    """Update the lakehouse tables of a log to its sealed files: a few KB of metadata for each that came or went."""
     from remuda.lake.publishing import publish_tables
 
     return publish_tables(url, formats)

@@ -1,4 +1,4 @@
-"""Avro files as Iceberg's manifests are: records by a schema, compressed, with a few words of metadata before them."""
+"""Avro files, as far as Iceberg's manifests need them: metadata, then compressed records of one schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 _MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _WINDOW: Final = -15
-"""Deflate without a header of zlib's."""
+"""Deflate without zlib's header."""
 
 Schema = Any
 """As Avro's JSON has it: the name of a type, a record, an array, or a choice of null and one other."""
@@ -25,10 +25,10 @@ def encode_file(schema: Schema, records: Iterable[Mapping[str, Any]], metadata: 
         count += 1
     compressor = zlib.compressobj(wbits=_WINDOW)
     block = compressor.compress(rows) + compressor.flush()
-    told = {**metadata, "avro.codec": "deflate", "avro.schema": json.dumps(schema, separators=(",", ":"))}
+    header = {**metadata, "avro.codec": "deflate", "avro.schema": json.dumps(schema, separators=(",", ":"))}
     sync = os.urandom(_SYNC_BYTES)
-    _write_long(out, len(told))
-    for key, value in told.items():
+    _write_long(out, len(header))
+    for key, value in header.items():
         _write_bytes(out, key.encode())
         _write_bytes(out, value.encode())
     _write_long(out, 0)

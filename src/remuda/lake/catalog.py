@@ -39,7 +39,7 @@ class TableCatalog:
         self._path = folder / FILE
         self._seen: tuple[int, int, int] | None = None
         self._known: dict[str, str | None] = {}
-        """What it said when it was last seen to change."""
+        """What it said when the file last changed."""
 
     def location(self, table: str) -> str | None:
         stamp = self._stamp()
@@ -51,10 +51,10 @@ class TableCatalog:
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
-            told = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:
             return None
-        return told.st_ino, told.st_mtime_ns, told.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _ask(self, table: str) -> str | None:
         with self._open() as database:
@@ -62,12 +62,12 @@ class TableCatalog:
                 found = database.execute(
                     f"select metadata_location from iceberg_tables where {_ONE}", (NAMESPACE, NAMESPACE, table)
                 ).fetchone()
-            except sqlite3.OperationalError:  # made, and then cut short
+            except sqlite3.OperationalError:  # created by a process that was killed before it made the tables
                 return None
         return None if found is None else str(found[0])
 
     def move(self, table: str, before: str | None, after: str) -> bool:
-        """Let a table have other metadata; False where another was first."""
+        """Point a table to other metadata; False if another process was first."""
         if before is None:
             self._make()
         with self._open() as database:

@@ -76,7 +76,7 @@ Action = dict[str, Any]
 
 
 class DeltaLakehouse:
-    """The Delta table of a log's table. What it has read it keeps, until another has made a version."""
+    """The Delta table of a log's table. What was read of it is kept until another program makes a version."""
 
     def __init__(self, root: Path, table: str) -> None:
         self._log = folder_of(root, table) / "_delta_log"
@@ -135,8 +135,8 @@ class DeltaLakehouse:
 
     def version_at(self, end: int) -> str | None:
         for version in sorted(self._commits()):
-            told = (action["commitInfo"].get(_END) for action in self._read(version) if "commitInfo" in action)
-            if any(number is not None and int(number) >= end for number in told):
+            ends = (action["commitInfo"].get(_END) for action in self._read(version) if "commitInfo" in action)
+            if any(number is not None and int(number) >= end for number in ends):
                 return str(version)
         return None
 
@@ -185,7 +185,7 @@ class DeltaLakehouse:
                 self._end = max(self._end, int(action["commitInfo"].get(_END, 0)))
 
     def _checkpoint(self, now: int) -> None:
-        """Versions before it are kept for a day, and then only what there is now."""
+        """Write a checkpoint. The versions before it can be read for a day."""
         self._removed = {
             path: one for path, one in self._removed.items() if one.get("deletionTimestamp", 0) > now - _DAY
         }
@@ -196,8 +196,7 @@ class DeltaLakehouse:
         pq.write_table(pa.Table.from_pylist(rows, schema=_CHECKPOINT), sink, compression="zstd")
         name = f"{self._version:020d}.checkpoint.parquet"
         replace_file(self._log / name, sink.getvalue().to_pybytes())
-        told = {"version": self._version, "size": len(rows)}
-        replace_file(self._log / _LAST, msgspec.json.encode(told))
+        replace_file(self._log / _LAST, msgspec.json.encode({"version": self._version, "size": len(rows)}))
         self._forget(now, name)
 
     def _forget(self, now: int, checkpoint: str) -> None:

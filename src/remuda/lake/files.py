@@ -1,7 +1,7 @@
-"""The sealed files of a log under names that stay: hard links, so that no byte is copied and no reader is disturbed.
+"""The sealed files of a log under lasting names: hard links, so that no byte is copied and no reader is disturbed.
 
-The broker puts another file under the same name when it shrinks one, and removes it when all of it has expired. A link
-is named after what it holds: it never changes, and stays for a while after no table lists it any more.
+The broker replaces a sealed file when it shrinks it, and removes it when all of it has expired. A link is named after
+the very file that it points to: it never changes, and stays for a while after no table lists it any more.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class SealedNow(NamedTuple):
     names: frozenset[str]
     """The lasting names of all files."""
     fresh: tuple[DataFile, ...]
-    """What is to be known of those that were not known."""
+    """Those that were not known yet."""
     damaged: tuple[str, ...]
     end: int
     """The number after the last one of all files."""
 
 
 def link_files(root: Path, table: str, known: frozenset[str]) -> SealedNow:
-    """Give lasting names to all files that are sealed now. Those `known` were linked and looked at before."""
+    """Give lasting names to all files that are sealed now. Those `known` were linked and checked before."""
     names: set[str] = set()
     fresh: list[DataFile] = []
     damaged: list[str] = []
     newest = ""
-    for source, told in sorted(_sealed(root, table)):
+    for source, (inode, modified) in sorted(_sealed(root, table)):
         newest = source
-        name = f"data/{source.removesuffix('.parquet')}-{told[0]:x}-{told[1] // 1_000_000:x}.parquet"
+        name = f"data/{source.removesuffix('.parquet')}-{inode:x}-{modified // 1_000_000:x}.parquet"
         if name in known:
             names.add(name)
             continue
@@ -74,7 +74,7 @@ def link_files(root: Path, table: str, known: frozenset[str]) -> SealedNow:
             fresh.append(_linked(root, table, file, name))
             names.add(name)
         except FileNotFoundError:
-            continue  # collected or shrunk between the look and the link: the next look finds what there is then
+            continue  # collected or shrunk between listing and linking: the next call finds what there is then
         except Unreadable:
             damaged.append(file.name)
     last = parse_sealed(f"sealed/{newest}")
@@ -82,17 +82,17 @@ def link_files(root: Path, table: str, known: frozenset[str]) -> SealedNow:
 
 
 def _sealed(root: Path, table: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The names of a table's sealed files; of each its inode, and when it was written."""
+    """The names of a table's sealed files, each with its inode and the time it was written (nanoseconds)."""
     with contextlib.suppress(FileNotFoundError), os.scandir(root / "sealed") as entries:
         for entry in entries:
             if entry.name.startswith(f"{table}-") and entry.name.endswith(".parquet"):
                 with contextlib.suppress(FileNotFoundError):
-                    told = entry.stat(follow_symlinks=False)
-                    yield entry.name, (told.st_ino, told.st_mtime_ns)
+                    status = entry.stat(follow_symlinks=False)
+                    yield entry.name, (status.st_ino, status.st_mtime_ns)
 
 
 def remove_links(root: Path, table: str, keep: frozenset[str], older_than: float = GRACE_SECONDS) -> int:
-    """Let links go that no table has listed for some seconds; how many."""
+    """Remove links that no table has listed for `older_than` seconds; returns how many."""
     folder = folder_of(root, table) / "data"
     limit, gone = time.time() - older_than, 0
     for name in _names(folder):
@@ -112,14 +112,14 @@ def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
     target = folder_of(root, table) / name
     make_folder(target.parent)
     _link(root, file, target)
-    told = target.stat()
-    if f"-{told.st_ino:x}-" not in name:
+    status = target.stat()
+    if f"-{status.st_ino:x}-" not in name:
         # Another file has the name, as in tables that were copied; or this one was shrunk between the look and the
         # link.
         target.unlink()
         _link(root, file, target)
-        told = target.stat()
-        if f"-{told.st_ino:x}-" not in name:
+        status = target.stat()
+        if f"-{status.st_ino:x}-" not in name:
             target.unlink()
             raise FileNotFoundError(name)
     sealed = SealedParquet(DirectoryDisk(str(root), create=False), target.relative_to(root).as_posix())
@@ -134,8 +134,8 @@ def _linked(root: Path, table: str, file: SealedFile, name: str) -> DataFile:
         first=min((one[0] for one in ends), default=file.first),
         last=max((one[1] for one in ends), default=file.last),
         rows=meta.num_rows,
-        size=told.st_size,
-        modified=told.st_mtime_ns // 1_000_000,
+        size=status.st_size,
+        modified=status.st_mtime_ns // 1_000_000,
     )
 
 
@@ -161,7 +161,7 @@ def _ends(group: Any, column: str) -> tuple[int, int]:
 
 
 def _dropped_at(path: Path) -> float:
-    """When a link was first found to be listed no more."""
+    """When a link was first found to be no longer listed."""
     note = path.with_suffix(".dropped")
     try:
         return note.stat().st_mtime

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +37,7 @@ from remuda.spark.tables import SCHEMAS
 _log: Final = logging.getLogger("remuda.lake")
 FILES_PER_MANIFEST: Final = 50
 VERSIONS: Final = 50
-"""So many can be read; time travel goes no farther back."""
+"""How many versions are kept: time travel goes no further back."""
 _METADATA_FILES: Final = 5
 _ORPHAN_SECONDS: Final = 3600.0
 _END: Final = "remuda.end"
@@ -52,7 +53,7 @@ def catalog(url: str | os.PathLike[str]) -> Any:
 
 
 class IcebergLakehouse:
-    """The Iceberg table of a log's table. What it has read it keeps, until another has made a version."""
+    """The Iceberg table of a log's table. What was read of it is kept until another program makes a version."""
 
     def __init__(self, root: Path, table: str) -> None:
         self._name = table
@@ -67,7 +68,7 @@ class IcebergLakehouse:
         self._metadata: dict[str, Any] = {}
         self._manifests: list[Manifest] = []
         self._needs: dict[int, frozenset[str]] = {}
-        """The files of metadata that each version needs."""
+        """The metadata files that each version needs."""
 
     def refresh(self) -> None:
         named = self._catalog.location(self._name)
@@ -130,7 +131,7 @@ class IcebergLakehouse:
     def _rewritten(
         self, added: Sequence[DataFile], dropped: frozenset[str], snapshot: int, sequence: int
     ) -> Iterator[Manifest]:
-        """The manifests of the next version. One is written anew if a file goes from it, or a new one fits into it."""
+        """The manifests of the next version. One is rewritten if a file leaves it, or a new one fits into it."""
         fresh = [Entry(file, Status.ADDED, snapshot, sequence) for file in added]
         old = [manifest for manifest in self._manifests if manifest.live]
         files = sum(len(manifest.live) for manifest in old)
@@ -178,7 +179,7 @@ class IcebergLakehouse:
         }
         name = f"v{version}.gz.metadata.json"
         with contextlib.suppress(FileNotFoundError):
-            (self._folder / name).unlink()  # of one that was cut short before the catalog knew of it
+            (self._folder / name).unlink()  # left by a process that was killed before the catalog knew of it
         write_file(self._folder / name, gzip.compress(msgspec.json.encode(after), mtime=0))
         location = f"{self._location}/metadata/{name}"
         if not self._catalog.move(self._name, self._loaded, location):
@@ -200,8 +201,8 @@ class IcebergLakehouse:
             (self._folder / name).unlink(missing_ok=True)
 
     def _load(self, named: str | None) -> None:
-        """Read the newest version. One that cannot be read, or that belongs to another place, is not gone on with: the
-        table is a view of the log, and begins anew."""
+        """Read the newest version. One that cannot be read, or that belongs to another place, is not continued: the
+        table is a view of the log, and starts over."""
         self._loaded, self._metadata, self._manifests, self._needs = named, {}, [], {}
         if named is None:
             return
@@ -214,9 +215,9 @@ class IcebergLakehouse:
                 snapshot: frozenset([f"snap-{snapshot}.avro", *(_base(row["manifest_path"]) for row in listed)])
                 for snapshot, listed in needs.items()
             }
-        except (OSError, ValueError, KeyError, TypeError, StopIteration, msgspec.DecodeError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, StopIteration) as error:
             _log.warning(
-                "the Iceberg table at %r begins anew, without its earlier versions: %s", str(self._root), error
+                "the Iceberg table at %r starts over, without its earlier versions: %s", str(self._root), error
             )
             self._manifests, self._needs = [], {}
             return
@@ -245,7 +246,7 @@ class IcebergLakehouse:
         return Manifest(name, row["manifest_length"], row["added_snapshot_id"], sequence, entries)
 
     def _sweep(self) -> None:
-        """Remove what a process left that was killed before the catalog knew of its version."""
+        """Remove what a process left behind that was killed before the catalog knew of its version."""
         needed = frozenset[str]().union(*self._needs.values())
         limit = time.time() - _ORPHAN_SECONDS
         for entry in os.scandir(self._folder):

@@ -129,7 +129,7 @@ _LISTED: Final = {
 
 def encode_manifest(entries: Iterable[Entry], location: str, schema: str) -> bytes:
     """With the table's `schema` as JSON."""
-    told = {
+    metadata = {
         "schema": schema,
         "schema-id": "0",
         "partition-spec": "[]",
@@ -137,23 +137,21 @@ def encode_manifest(entries: Iterable[Entry], location: str, schema: str) -> byt
         "format-version": "2",
         "content": "data",
     }
-    return encode_file(_ENTRY, [_written(entry, location) for entry in entries], told)
+    return encode_file(_ENTRY, [_written(entry, location) for entry in entries], metadata)
 
 
 def decode_manifest(data: bytes, location: str, sequence: int) -> tuple[Entry, ...]:
     return tuple(_read(record, location, sequence) for record in decode_file(data))
 
 
-def encode_list(
-    manifests: Sequence[Manifest], metadata: str, snapshot: int, parent: int | None, sequence: int
-) -> bytes:
-    told = {
+def encode_list(manifests: Sequence[Manifest], folder: str, snapshot: int, parent: int | None, sequence: int) -> bytes:
+    metadata = {
         "snapshot-id": str(snapshot),
         "parent-snapshot-id": "null" if parent is None else str(parent),
         "sequence-number": str(sequence),
         "format-version": "2",
     }
-    return encode_file(_LISTED, [_listed(manifest, metadata) for manifest in manifests], told)
+    return encode_file(_LISTED, [_listed(manifest, folder) for manifest in manifests], metadata)
 
 
 def decode_list(data: bytes) -> list[dict[str, Any]]:
@@ -207,10 +205,10 @@ def _bound(pairs: list[dict[str, Any]] | None) -> int:
     raise ValueError("a file in it has no bounds")
 
 
-def _listed(manifest: Manifest, metadata: str) -> dict[str, Any]:
+def _listed(manifest: Manifest, folder: str) -> dict[str, Any]:
     by = {status: [one for one in manifest.entries if one.status == status] for status in Status}
     return {
-        "manifest_path": f"{metadata}/{manifest.name}",
+        "manifest_path": f"{folder}/{manifest.name}",
         "manifest_length": manifest.size,
         "partition_spec_id": 0,
         "content": 0,

@@ -1,4 +1,4 @@
-"""What the metadata of Delta and of Iceberg say of a table's columns."""
+"""A table's columns as the metadata of Delta and of Iceberg describe them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def last_id(schema: pa.Schema) -> int:
 
 
 def name_mapping(schema: pa.Schema) -> list[dict[str, Any]]:
-    """The names of the columns: files that were sealed before fields had ids are read by them."""
+    """The names of the columns, by which files are read that were sealed before fields had ids."""
     return [
         {"field-id": number, "names": [field.name], **_inner(field, number)} for number, field in enumerate(schema, 1)
     ]

@@ -1,4 +1,4 @@
-"""Publishing: lakehouse tables brought up to the sealed files of a log, each version with the number it reaches to."""
+"""Publishing: lakehouse tables updated to the sealed files of a log, each version with the number it reaches to."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Published(msgspec.Struct, frozen=True):
     end: int
     """The number after the last one that the table holds."""
     damaged: tuple[str, ...] = ()
-    """Sealed files that could not be listed, since their checksums do not hold, and those that somebody has
-    removed."""
+    """Sealed files that are not listed because they are damaged, and those that were removed by something other than
+    the collector."""
 
 
 class LakehouseTable(Protocol):
@@ -63,7 +63,7 @@ class LakehouseTable(Protocol):
         ...
 
     def commit(self, added: Sequence[DataFile], dropped: Sequence[str], end: int) -> str:
-        """Make a version with other files, in one step; its name."""
+        """Make a version with other files, in one step; returns its name."""
         ...
 
     def version(self) -> str: ...
@@ -74,7 +74,7 @@ class LakehouseTable(Protocol):
 
 
 class Publisher:
-    """Keeps the tables of a log up to its sealed files, and what it knows of them in memory."""
+    """Keeps the tables of a log up to date with its sealed files, and in memory what it has read of them."""
 
     def __init__(self, root: Path, formats: Sequence[str]) -> None:
         for kind in formats:
@@ -87,7 +87,7 @@ class Publisher:
         self._looked: set[str] = set()
 
     def publish(self, patience: float = 60.0) -> list[Published]:
-        """Raises where another process has been publishing for so many seconds."""
+        """Update all tables. Raises `Conflict` where another process has been publishing for `patience` seconds."""
         with _alone(self._root, patience), _said(self._root):
             return [one for table in self._tables for one in self._publish(table)]
 
@@ -102,19 +102,19 @@ class Publisher:
         first = table not in self._looked
         damaged = (*found.damaged, *(self._removed(table) if went or found.fresh or first else ()))
         self._looked.add(table)
-        told = []
+        published = []
         for kind, one in tables.items():
             end = max(one.end(), found.end)
             added = [file for file in found.fresh if file.path not in listed[kind]]
             dropped = sorted(listed[kind] - found.names)
             version = one.commit(added, dropped, end) if added or dropped or one.outdated() else one.version()
             location = str(folder_of(self._root, table))
-            told.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
+            published.append(Published(table, kind, location, version, len(added), len(dropped), end, damaged))
         remove_links(self._root, table, found.names, GRACE_SECONDS)
-        return told
+        return published
 
     def _removed(self, table: str) -> Iterator[str]:
-        """Files that went although the collector did not let them go."""
+        """Files that are gone although the collector did not remove them."""
         for gone in EmbeddedLog(str(self._root)).removed(table):
             yield f"sealed/{table}-{gone.start:020d}-{gone.stop - 1:020d}.parquet"
 
@@ -159,14 +159,14 @@ def _check_format(kind: str) -> str:
 
 @contextlib.contextmanager
 def _alone(root: Path, patience: float) -> Iterator[None]:
-    """One at a time: who comes second finds that there is nothing left to do."""
+    """One publisher at a time: the second usually finds that nothing is left to do."""
     try:
         make_folder(root / TABLES, like=root / "tail")
         handle = open_file(root / TABLES / "lock", os.O_RDWR)
     except OSError as error:
         raise StorageError(
-            f"{str(root / TABLES)!r} cannot be written: {error.strerror}; the log itself is untouched. Give leave to "
-            "write there, or remove what is in the way"
+            f"{str(root / TABLES)!r} cannot be written: {error.strerror}; the log itself is untouched. Allow writing "
+            "there, or remove what is in the way"
         ) from error
     try:
         deadline = time.monotonic() + patience
@@ -177,8 +177,8 @@ def _alone(root: Path, patience: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise Conflict(
-                        f"another process is publishing the tables of {str(root)!r} and does not come to an end; "
-                        "nothing was changed. Look what it waits for, then publish again"
+                        f"another process is publishing the tables of {str(root)!r} and has not finished; nothing was "
+                        "changed. Find out what it is waiting for, then publish again"
                     ) from None
                 time.sleep(0.02)
         yield

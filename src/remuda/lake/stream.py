@@ -24,7 +24,7 @@ _TABLES: Final = (MESSAGES, EVENTS)
 
 
 class ArrowTable:
-    """Implements the Arrow stream protocol (`__arrow_c_stream__`). Each reading begins anew with a cut of its own."""
+    """Implements the Arrow stream protocol (`__arrow_c_stream__`). Each reading is a cut of its own."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ArrowTable:
             yield from self._read(held, parts)
 
     def _read(self, held: Path, parts: Sequence[range]) -> Iterator[pa.RecordBatch]:
-        """Parts in order, some of them ahead: decoding needs no lock of Python's."""
+        """Parts in order, some of them read ahead: decoding releases the GIL."""
         ahead = min(os.cpu_count() or 1, 4)
         with ThreadPoolExecutor(ahead, thread_name_prefix="remuda-arrow") as pool:
             waiting: deque[Future[list[pa.RecordBatch]]] = deque()

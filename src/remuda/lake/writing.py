@@ -1,4 +1,4 @@
-"""Files of metadata: written whole, and on the disk before anything speaks of them."""
+"""Metadata files: written whole, and on the disk before anything refers to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Make a file under a name that nobody else uses."""
+    """Create a file under a name that nobody else uses."""
     try:
         _write(path, data)
     except OSError as error:
@@ -45,7 +45,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def create_file(path: Path, data: bytes) -> bool:
-    """Make a file under a name that others may want too; False where one of them was first."""
+    """Create a file under a name that others may choose too; False where one of them was first."""
     temporary = _temporary(path)
     try:
         _write(temporary, data)
@@ -92,5 +92,5 @@ def _write(path: Path, data: bytes, *, sync: bool = True) -> None:
 def _error(path: Path, error: OSError) -> StorageError:
     return StorageError(
         f"{str(path)!r} cannot be written: {error.strerror}; the log itself is untouched, and its table is as it was. "
-        "Free some space or give leave to write there; the next seal brings the table up"
+        "Free some space, or allow writing there; the next seal updates the table"
     )

@@ -1,4 +1,4 @@
-"""Segments by what they hold: files that were renamed, swapped or copied are known by their own headers."""
+"""Segments by their content: files that were renamed, swapped or copied are recognized by their headers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from remuda.log.segments import HEADER_BYTES, TailSegment, parse_whole_header
 
 
 class Arranged(NamedTuple):
-    """The segments in order, and those that begin where another one does."""
+    """The segments in order, and the copies: those that begin where another one does."""
 
     segments: list[TailSegment]
     copies: list[TailSegment]
 
 
 def arrange(disk: Disk, tail: Iterable[TailSegment]) -> Arranged:
-    """Put segments in the order of what they hold. Of several that begin at one place the one that bears its own name
-    counts, or the longest: two of them would make each other's messages unreadable."""
+    """Sort segments by their content. Of several that begin at the same place, the one with the right file name counts,
+    else the longest: read together, each would make the other's frames look out of order."""
     known = [(segment, identify(disk, segment)) for segment in tail]
     known.sort(key=lambda one: (one[0].sequence, one[1] is None, one[0].file is not None, -disk.size(one[0].name)))
     found = Arranged([], [])
@@ -34,7 +34,8 @@ def arrange(disk: Disk, tail: Iterable[TailSegment]) -> Arranged:
 
 
 def identify(disk: Disk, segment: TailSegment) -> int | None:
-    """Believe a file rather than its name, where its header and first frame are whole; the number of that frame."""
+    """Correct a segment whose file name contradicts an intact header and first frame. Returns the number of the first
+    frame; None where it cannot be read."""
     start = disk.read(segment.name, 0, HEADER_BYTES + HEADER.size)
     header = parse_whole_header(start)
     if header is None or len(start) < HEADER_BYTES + HEADER.size:
@@ -43,7 +44,7 @@ def identify(disk: Disk, segment: TailSegment) -> int | None:
     length = HEADER.size + HEADER.unpack_from(start, HEADER_BYTES)[2]
     marker = start[HEADER_BYTES : HEADER_BYTES + MARKER_BYTES]
     if marker != segment.marker or sequence != segment.sequence:
-        # Whoever damaged this one place did not make a frame of it that is whole.
+        # The header or the marker may be damaged instead: only an intact first frame proves that the name is wrong.
         frame = frame_at(disk.read(segment.name, HEADER_BYTES, length), marker, 0)
         if frame is None or frame.number != counters.number:
             return None

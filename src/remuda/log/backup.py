@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from remuda.log import checkpoint as checkpoints
 from remuda.log import ledger, newest
 from remuda.log.check import CheckReport, check
-from remuda.log.directory import MARKER, DirectoryDisk
+from remuda.log.directory import FOLDERS, MARKER, DirectoryDisk
 from remuda.log.inventory import read_starts
 from remuda.log.recovery import closed_and_last, missing_after
 from remuda.log.segments import HEADER_BYTES, TailSegment, list_files
@@ -30,22 +30,22 @@ class Backup(NamedTuple):
     files: int
     bytes: int
     linked: int
-    """Files that share their room with the original, which never changes them."""
+    """Files that are hard links to the original's, which never change."""
     report: CheckReport
     """What a check of the copy found."""
 
 
 def backup(source: str | os.PathLike[str], target: str | os.PathLike[str], *, link: bool = True) -> Backup:
-    """Copy a directory to a new one: the log up to a moment, with all that a broker needs to go on from there.
+    """Copy a directory to a new one: the log as of one moment, with all that a broker needs to continue from there.
 
-    Sealed files are linked where the file system can do it. The copy is checked before it becomes a directory of
-    Remuda's.
+    Sealed files are hard-linked where the file system can do it. The copy is checked before it gets the marker that
+    makes it a Remuda directory.
     """
     origin, path = Path(source), Path(target)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InvalidOption(f"{str(path)!r} exists and is not an empty directory; give one that is new or empty")
     if origin.resolve() in (path.resolve(), *path.resolve().parents):
-        raise InvalidOption(f"{str(path)!r} lies in the directory that is copied; give another place")
+        raise InvalidOption(f"{str(path)!r} is inside the directory to be copied; choose a target outside it")
     disk = DirectoryDisk(origin, create=False)
     if not (origin / MARKER).exists():
         raise StorageError(f"{str(origin)!r} is not a Remuda directory: it has no {MARKER}; nothing was copied")
@@ -54,7 +54,7 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str], *, li
         try:
             return copy.take()
         except FileNotFoundError as error:
-            # The writer sealed or removed a file in the meantime: begin anew.
+            # The writer sealed or removed a file in the meantime: start over.
             _empty(path)
             if attempt == _ATTEMPTS - 1:
                 raise StorageError(f"the files change faster than they can be copied: {error}; try again") from error
@@ -74,8 +74,8 @@ class _Copy:
 
     def take(self) -> Backup:
         target = DirectoryDisk(self._path)
-        # What waits in the spool, then checkpoints, then the tail: what is taken from one to the next in the meantime
-        # is then in both, and known to be the same; the other way round it might be in neither.
+        # The spool, then checkpoints, then the tail: rows that move on in the meantime are then copied twice, which
+        # recovery recognizes; in the other order they might not be copied at all.
         self._copy_spool()
         kept = checkpoints.sequences(self._disk)
         for sequence in kept:
@@ -92,20 +92,20 @@ class _Copy:
             if name.startswith(("sealed/", "index/")) and not name.endswith(".tmp"):
                 self._copy_sealed(name)
         with contextlib.suppress(FileNotFoundError):
-            # Last: it says that a file is collected before that goes away.
+            # Last: the ledger notes that a file is collected before the file is removed.
             self._write(target, ledger.NAME, self._disk.read(ledger.NAME))
-        for folder in ("tail", "sealed", "index", "checkpoint"):
+        for folder in FOLDERS:
             if (self._path / folder).is_dir():
                 sync_folder(self._path / folder)
         report = check(target)
-        # With its marker it becomes a directory that a broker opens.
+        # Only the marker makes it a directory that a broker opens.
         self._write(target, MARKER, self._disk.read(MARKER))
         sync_folder(self._path)
         sync_folder(self._path.parent)
         return Backup(self._path, self._files, self._bytes, self._linked, report)
 
     def _check_begin(self, target: DirectoryDisk, kept: list[int]) -> None:
-        """Begin anew if the segment in which the newest checkpoint goes on was sealed before the tail was listed."""
+        """Start over if the segment that the newest checkpoint continues in was sealed before the tail was listed."""
         newest_kept = checkpoints.read_all(target).valid[:1]
         segments = read_starts(target, list_files(target.list()))
         for checkpoint in newest_kept:
@@ -113,14 +113,14 @@ class _Copy:
                 raise FileNotFoundError(checkpoints.name_of(checkpoint.sequence))
 
     def _copy_segment(self, segment: TailSegment) -> None:
-        """A segment up to its last whole frame now. All but the newest take no more, so theirs is the end."""
+        """Copy a segment up to its last complete frame. Only the newest still grows; the others end there."""
         name = segment.name
         size = self._disk.size(name)
         end = HEADER_BYTES
         walk = Walk()
         for found in walk.records(self._disk, segment, HEADER_BYTES, size, bodies=False):
             end = found.end
-        # Damage is copied as it is, so that the copy tells of it too.
+        # Damage is copied as it is, so that a check of the copy reports it too.
         end = max([end, *(hole.end for hole in walk.holes)])
         self._stream(name, min(end, size))
 

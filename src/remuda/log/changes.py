@@ -1,4 +1,4 @@
-"""What was done to queues by name: status, options, removal and forgotten messages, with who did it.
+"""Changes of queues that name who made them: status, options, removal and forgotten messages.
 
 In the tail these are frames of their own, between messages and events. When a segment is sealed, they are kept in a
 small file beside the sealed ones. Queues that come and go by themselves leave nothing here.
@@ -27,7 +27,7 @@ _decode = msgspec.msgpack.Decoder(list[QueueChange]).decode
 
 
 def is_attributed(record: Record) -> bool:
-    """Whether a record is a queue's change that somebody put their name to."""
+    """Whether a record is a change of a queue that names who made it."""
     return type(record) is QueueChange and record.who is not None
 
 
@@ -56,7 +56,7 @@ def read(disk: Disk, name: str) -> list[QueueChange]:
 
 
 def readable(disk: Disk, listed: Iterable[str]) -> Iterator[QueueChange]:
-    """The changes of all these files, in order, without those of damaged files: `remuda check` tells of them."""
+    """The changes of all these files, in order. Damaged files are skipped; `remuda check` reports them."""
     for name in names(listed):
         with contextlib.suppress(StorageError, FileNotFoundError):
             yield from read(disk, name)

@@ -16,7 +16,7 @@ from remuda.log import ledger as ledgers
 from remuda.log import newest as newest_segment
 from remuda.log.arranging import arrange
 from remuda.log.checkpoint import Mark
-from remuda.log.directory import LOCK, MARKER
+from remuda.log.directory import FOLDERS, LOCK, MARKER
 from remuda.log.disk import Disk
 from remuda.log.inventory import read_starts, sealed_end
 from remuda.log.ledger import Span, both, uncovered, without
@@ -40,7 +40,6 @@ from remuda.model.errors import StorageError
 from remuda.model.records import Appended, Events
 
 _ATTEMPTS: Final = 20
-_FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
 _ROOT_FILES: Final = (MARKER, LOCK, "begun.map")
 _AGAIN: Final = 0.2
 """Seconds after which the end is looked at again: a writer may have been caught in the middle of a frame."""
@@ -83,8 +82,8 @@ class CheckReport(msgspec.Struct, kw_only=True):
 
 
 def check(disk: Disk, readable: Callable[[bytes], bool] = lambda snapshot: True) -> CheckReport:
-    """Read every file of a directory, also beside its writer. Whether a snapshot can be used is for its maker to say:
-    `readable`."""
+    """Read every file of a directory, also beside its writer. `readable` says whether a checkpoint's snapshot can be
+    used: its format is not the log's."""
     for attempt in range(_ATTEMPTS):
         try:
             return _Check(disk, readable).run()
@@ -162,11 +161,11 @@ class _Check:
         """What no file holds and retention has not removed. What is missing within the tail is known already."""
         gone = self._uncovered(files, segments)
         if any(gone):
-            # A file that is written anew while the folder is listed may not be in the list: look again.
+            # A file that is rewritten while the folder is listed may not be in the list: look again.
             again = self._uncovered(list_files(self._disk.list()), segments)
             gone = [both(one, other) for one, other in zip(gone, again, strict=True)]
         try:
-            # Read after the files were listed: it says that one is collected before that goes away.
+            # Read after the files were listed: it notes that a file is collected before the file is removed.
             collected = ledgers.read(self._disk, mark)
         except StorageError as error:
             self._note(ledgers.NAME, str(error).partition(": ")[2])
@@ -177,10 +176,10 @@ class _Check:
             [(one.messages[0], one.messages[1] + 1) for one in self._report.findings if one.messages],
             [(one.events[0], one.events[1] + 1) for one in self._report.findings if one.events],
         ]
-        for table, spans, noted, told in zip(
+        for table, spans, noted, reported in zip(
             (MESSAGES_TABLE, EVENTS_TABLE), gone, (collected.messages, collected.events), known, strict=True
         ):
-            for span in without(spans, (*noted, *told)):
+            for span in without(spans, (*noted, *reported)):
                 self._damage(removed(table, *span))
 
     def _uncovered(self, files: Files, segments: list[TailSegment]) -> list[list[Span]]:
@@ -192,13 +191,13 @@ class _Check:
         ]
 
     def _foreign(self, names: list[str]) -> None:
-        """What is in the place of the log's files and is none."""
+        """Note what stands where the log's files and folders belong and is something else."""
         for name in names:
-            if name in (*_FOLDERS, "spool"):
+            if name in (*FOLDERS, "spool"):
                 self._note(name, "this should be a folder")
             elif name.startswith(("tail/", "checkpoint/")) and not _is_known(name):
-                self._note(name, "this is not called as a file of the log is, and is not read")
-        for folder in ("", *_FOLDERS):
+                self._note(name, "this is not a log file by its name, and is ignored")
+        for folder in ("", *FOLDERS):
             place = self._disk.path(folder)
             if place is None or not os.path.isdir(place):
                 continue
@@ -223,7 +222,7 @@ class _Check:
         else:
             self._report.events += rows
         if table.sealed_as is not None:
-            self._note(file.name, f"this is the file that was sealed as {table.sealed_as}; give it back its name")
+            self._note(file.name, f"this file was sealed as {table.sealed_as}; rename it back")
         for damage in damages:
             numbers = damage.messages or damage.events or range(0)
             self._damage(damage, f"rows {numbers.start} to {numbers.stop - 1} cannot be read; restore it from a copy")
@@ -235,7 +234,7 @@ class _Check:
         self._report.sealed_files += 1
 
     def _tail(self, files: Files, segments: list[TailSegment]) -> tuple[int, int]:
-        """Walk through all segments; gives the counters after the last record."""
+        """Walk through all segments; returns the offset and the position after the last record."""
         _, sealed_offset, sealed_position = sealed_end(files)
         walk = Walk()
         for segment in closed_and_last(self._disk, segments):
@@ -269,10 +268,10 @@ class _Check:
         ):
             return
         after = walk.expected
-        where = f"; what came from offset {after.offset} and position {after.position} on is missing" if after else ""
+        where = f"; everything from offset {after.offset} and position {after.position} on is missing" if after else ""
         for hole in walk.holes:
             self._note(
-                hole.file, f"bytes {hole.start} to {hole.end - 1}, the last ones, cannot be read or were never wholly "
+                hole.file, f"the last bytes, {hole.start} to {hole.end - 1}, cannot be read or were never completely "
                 f"written{where}",
             )  # fmt: skip
 

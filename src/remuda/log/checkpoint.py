@@ -34,7 +34,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     total: int = 0
     """Bytes appended since the log was opened, those replayed included."""
     ledger: bool = False
-    """Whether note is taken of what is collected: then that note must be there."""
+    """Whether the log had a ledger of what was collected: then it must still be there."""
 
     @property
     def counters(self) -> Counters:
@@ -72,7 +72,7 @@ def sequences(disk: Disk) -> list[int]:
 
 
 def write(disk: Disk, sequence: int, mark: Mark, snapshot: Iterable[bytes]) -> int:
-    """Keep a snapshot, which may come in parts; gives how many bytes they are."""
+    """Write a snapshot, which may come in parts; returns its size in bytes."""
     size = 0
 
     def parts() -> Iterator[bytes]:
@@ -128,10 +128,10 @@ class CheckpointKeeper:
         self._kept = [(one.sequence, one.mark) for one in reversed(found)]
         self._last = max(sequences(disk), default=0)
         self.total = 0
-        """Bytes of the log before the newest that was written since it was opened."""
+        """Bytes of the log before the newest checkpoint that was written since it was opened."""
 
     def write(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
-        """Keep `snapshot`, whole or in parts, as the state at `mark`; gives its size."""
+        """Keep `snapshot`, whole or in parts, as the state at `mark`; returns its size."""
         self._last += 1
         size = write(self._disk, self._last, mark, (snapshot,) if isinstance(snapshot, bytes) else snapshot)
         self._kept = [*self._kept, (self._last, mark)][-KEPT:]
@@ -144,12 +144,12 @@ class CheckpointKeeper:
 
     @property
     def newest_number(self) -> int:
-        """How many records lie before the newest."""
+        """How many records lie before the newest checkpoint."""
         return self._kept[-1][1].number if self._kept else 0
 
     @property
     def oldest_segment(self) -> int:
-        """The sequence of the first segment that is needed beside any of them."""
+        """The sequence of the first segment that a restart from the oldest kept checkpoint needs."""
         return min((mark.segment for _, mark in self._kept), default=0)
 
 

@@ -1,6 +1,6 @@
 """The seal of a sealed file: checksums of its row groups and of its footer, which stand before the footer.
 
-Read without Arrow, so that whoever only asks whether files are whole does not load it.
+This needs no Arrow, so that a check of whether files are whole does not load it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _END: Final = struct.Struct("<II4s")
 """The checksum over the list of groups and the footer, the length of the list, the magic."""
 _FOOTER_END: Final = struct.Struct("<I4s")
 NAME_KEY: Final = b"remuda.file"
-"""Under which a footer keeps the name that its file was sealed under: another file's rows must not pass for its own."""
+"""The footer's key for the name that the file was sealed under: another file's rows must not pass for its own."""
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +74,7 @@ def is_whole(disk: Disk, name: str) -> bool:
 
 
 def _bears(read_at: Callable[[int, int], bytes], size: int, name: bytes) -> bool:
-    """Whether a footer that is whole bears this name, or none: keys and values stand in it as they are."""
+    """Whether an intact footer has this name, or none: keys and values are stored in it verbatim."""
     length, _ = _FOOTER_END.unpack(read_at(_FOOTER_END.size, size - _FOOTER_END.size))
     footer = read_at(length, size - _FOOTER_END.size - length)
     return NAME_KEY not in footer or name in footer

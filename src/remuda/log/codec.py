@@ -38,7 +38,6 @@ FIRST_EVENTS: Final = 2
 FIRST_ROUTER: Final = 4
 """Kinds of the first version, which are still read."""
 MESSAGE_KINDS: Final = frozenset({MESSAGES, FIRST_MESSAGES})
-EVENT_KINDS: Final = frozenset({EVENTS, FIRST_EVENTS})
 
 _MIME_TYPE: Final = Message(name="", body=b"").mime_type
 _Tuples = list[str | tuple[str, ...]]
@@ -150,7 +149,7 @@ def encode(record: Record, offset: int, position: int) -> tuple[int, bytes]:
 
 
 def decode(kind: int, payload: bytes, *, bodies: bool = True) -> Decoded:
-    """The record of a payload. Without bodies each stands as `b""`; raises `Damaged` when it is no record."""
+    """The record of a payload. Without `bodies` each body is `b""`. Raises `Damaged` if it is not a record."""
     try:
         if kind in MESSAGE_KINDS:
             if bodies:

@@ -1,4 +1,4 @@
-"""Collecting: sealed files lose the rows that nobody needs any more, each in one atomic step (L5, L6)."""
+"""Collecting: sealed files lose the rows that need not stay, each file in one atomic step (L5, L6)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FOREVER: Final = 1 << 62
 
 
 def collect(log: Log, keep: Keep, events_from: int | None = None) -> Collected:
-    """Remove the messages that need not stay from sealed files, then the events that tell of removed messages only.
+    """Remove the messages that need not stay from sealed files, then the events of nothing but removed messages.
 
     Events from the position `events_from` on stay in any case.
     """
@@ -59,11 +59,11 @@ def _collect_messages(log: Log, keep: Keep, failures: list[str]) -> _Gone:
 
 def _collect_events(log: Log, present: _Present, failures: list[str], events_from: int | None) -> _Gone:
     def rows(batch: pa.RecordBatch) -> list[int]:
-        told = present.rows(batch)
+        needed = present.rows(batch)
         if events_from is None or batch.column("position")[-1].as_py() < events_from:
-            return told
+            return needed
         late = bisect_left(batch.column("position").to_pylist(), events_from)
-        return sorted({*told, *range(late, batch.num_rows)})
+        return sorted({*needed, *range(late, batch.num_rows)})
 
     def look(file: SealedFile) -> tuple[Table, list[list[int]] | None]:
         table = EventTable(log.disk, file)
@@ -73,7 +73,7 @@ def _collect_events(log: Log, present: _Present, failures: list[str], events_fro
 
 
 def _note_missing(log: Log, keep: Keep, present: _Present, events_from: int | None) -> None:
-    """What is missing is not called so any more once retention would have removed it too."""
+    """Rows that are missing count as collected once retention would have removed them anyway."""
     messages, events = log.ledger.missing()
     known = {(one.first, one.stop): one for one in (log.ledger.known.missed if log.ledger.known is not None else ())}
     missed = [known.get(span, Missed(*span, log.next_offset)) for span in events]
@@ -93,8 +93,8 @@ def _each(
     look: Callable[[SealedFile], tuple[Table, list[list[int]] | None]],
     failures: list[str],
 ) -> _Gone:
-    """Remove files of which nothing stays, and write anew those where that saves enough. One bad file costs itself, not
-    the others: one that is damaged, and of which something must stay, is left as it is. It may be mended from a copy.
+    """Remove files with no rows to keep, and rewrite those where that saves enough. One bad file does not stop the
+    others: a damaged one with rows to keep is left as it is, since it may be restored from a copy.
     """
     gone: list[_Gone] = []
     empty: list[tuple[SealedFile, int]] = []
@@ -130,7 +130,7 @@ def _staying(table: Table, columns: list[str], rows: Callable[[pa.RecordBatch], 
 
 
 def _rewrite(log: Log, table: Table, staying: list[list[int]]) -> _Gone:
-    """Write a file anew with the rows that stay."""
+    """Rewrite a file with the rows that stay."""
     file = table.file
     before = log.disk.size(file.name)
     try:
@@ -241,7 +241,7 @@ class _Present:
         return self._starts[0] >= offset
 
     def rows(self, batch: pa.RecordBatch) -> list[int]:
-        """The rows of a batch of events that tell of a message which is still there."""
+        """The rows of a batch of events that concern a message which is still there."""
         rows: list[int] = []
         firsts, counts = batch.column("first").to_pylist(), batch.column("count").to_pylist()
         for row, (first, count) in enumerate(zip(firsts, counts, strict=True)):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import astuple
 
-from remuda.model.messages import Column, Messages, cut
+from remuda.model.messages import Column, Messages, cell, cut
 from remuda.model.records import Appended
 
 T = TypeVar("T")
@@ -69,6 +69,15 @@ def slice_appended(record: Appended, start: int, stop: int) -> Appended:
         cut(record.queues, start, stop),
         cut(record.digest, start, stop),
     )
+
+
+def offset_since(record: Appended, time: int) -> int | None:
+    """The first offset of a batch whose message was created at `time` (microseconds) or later."""
+    created = record.messages.created
+    for row in range(len(record) if isinstance(created, list) else 1):
+        if cell(created, row) >= time:
+            return record.first + row
+    return None
 
 
 def regroup(records: Iterable[Appended], rows: int, size: int) -> Iterator[Appended]:

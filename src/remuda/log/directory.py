@@ -31,12 +31,13 @@ LOCK: Final = "lock"
 FORMAT: Final = 1
 _TEMPORARY: Final = ".tmp"
 _GATHERED: Final = 1 << 20
-_FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
+FOLDERS: Final = ("tail", "sealed", "index", "checkpoint")
+"""Those of the log."""
 SOCKET: Final = "socket"
-"""Where other processes reach whoever has the directory."""
+"""Where other processes reach the one that holds the directory."""
 _SEARCH_INDEX: Final = re.compile(r"\d{6}\.sqlite(-\w+)?")
 _UNLISTED: Final = frozenset({"spool", "guests"})
-"""Folders that others may write to. They are not part of the log; whoever reads them checks them."""
+"""Folders that others may write to. They are not part of the log; their readers check what is in them."""
 _NO_HANDLES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _SAFELY: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Neither through a link nor waiting for the other end of a pipe."""
@@ -51,7 +52,7 @@ EXCLUSIVE: Final = "alone"
 
 
 class Holder(NamedTuple):
-    """Who has a directory, as its lock file tells."""
+    """The process that holds a directory, as its lock file says."""
 
     pid: int
     epoch: int
@@ -77,7 +78,7 @@ class DirectoryDisk:
         self._root = Path(path)
         self._locks: list[int] = []
         self._opened: list[int] = []
-        """What is locked, or about to be. It is let go with this object, if an interrupt kept others from doing so."""
+        """Handles that are locked, or about to be; closed with this object where an interrupt prevented `unlock`."""
         self._group = group
         self._shared = shared
         self.epoch = 0
@@ -177,14 +178,14 @@ class DirectoryDisk:
         self._lock(wait=False)
 
     def wait_for_lock(self) -> None:
-        """As `lock`, but wait until whoever has the directory lets it go or ends: the system wakes exactly one."""
+        """As `lock`, but wait until the holder releases the directory or ends: the system wakes exactly one waiter."""
         self._lock(wait=True)
 
     def _lock(self, *, wait: bool) -> None:
         if self._locks:
             raise self._in_use()
         try:
-            # The directory itself is locked: a file in it could be removed and made anew beside its holder.
+            # The directory itself is locked: a file in it could be removed and created again beside its holder.
             self._inspect()
             self._lock_root(wait)
             note = self._lock_file(wait)
@@ -192,16 +193,16 @@ class DirectoryDisk:
             self._inspect()
             self._check_owner()
             before = read_holder(os.pread(note, 256, 0))
-            # Or it was killed after it made a folder or renamed a file, and before it made that last.
-            for folder in (self._root, *(self._root / name for name in _FOLDERS)):
+            # Or it was killed between creating a folder or renaming a file and syncing that.
+            for folder in (self._root, *(self._root / name for name in FOLDERS)):
                 if folder.is_dir():
                     sync_folder(folder)
             if not before.epoch:
-                sync_folder(self._root.parent)  # whoever had a number had done so
+                sync_folder(self._root.parent)  # every holder with an epoch has done so
             self.epoch = before.epoch + 1
             text = f"{os.getpid()}\n{self.epoch}\n{SHARED if self._shared else EXCLUSIVE}\n".encode()
             os.pwrite(note, text, 0)
-            # Not synced: those whom it keeps out run on the same machine, and go down with it.
+            # Not synced: the processes it keeps out run on the same machine, and go down with it.
             os.ftruncate(note, len(text))
             if not (self._root / MARKER).exists():
                 self.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
@@ -231,14 +232,14 @@ class DirectoryDisk:
             self._close_opened()
 
     def holder(self) -> Holder:
-        """Who has the directory, or had it last."""
+        """The process that holds the directory, or held it last."""
         try:
             return read_holder(self.read(LOCK, 0, 256))
         except (OSError, StorageError):
             return read_holder(b"")
 
     def check_epoch(self) -> None:
-        """Raise if another process has the directory now, or nobody: what this one would write must not be written."""
+        """Raise if another process holds the directory now, or if it was removed: this process must not write then."""
         if self._locks and os.fstat(self._locks[-1]).st_nlink == 0:
             raise StorageError(
                 f"directory {str(self._root)!r}, or its files, were removed while this process had it open: what was "
@@ -251,7 +252,7 @@ class DirectoryDisk:
             )
 
     def check_there(self) -> None:
-        """Raise if the directory is not where it was when it was locked: what is written would go with it."""
+        """Raise if the directory is not where it was when it was locked: what is written would be lost with it."""
         if self._locks and not self._is_there():
             raise StorageError(
                 f"directory {str(self._root)!r} was removed, renamed or emptied while it was open; nothing more is "
@@ -274,7 +275,7 @@ class DirectoryDisk:
             self._close_opened()  # another directory was put in its place while we waited
 
     def _lock_file(self, wait: bool) -> int:
-        """The file that tells who has the directory, which versions before this one lock alone."""
+        """Lock the file that names the holder; the first versions lock nothing else."""
         path = self._root / LOCK
         handle = self._open(path, os.O_RDWR | os.O_CREAT | _SAFELY, self._file_mode)
         self._check_created(handle, path)
@@ -289,7 +290,7 @@ class DirectoryDisk:
             except BlockingIOError:
                 if self.holder().pid not in (0, os.getpid()):
                     raise
-                gc.collect()  # an opening in this process that was interrupted may still wait to be cleared away
+                gc.collect()  # an interrupted open in this process may still hold it
                 fcntl.flock(handle, how)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
@@ -306,7 +307,7 @@ class DirectoryDisk:
         )
 
     def _inspect(self) -> None:
-        """Refuse what nobody but us should have put here, before anything is opened or cut."""
+        """Refuse a directory that holds what Remuda did not put there, before anything is opened or cut."""
         root = os.stat(self._root)
         user = os.geteuid()
         if not os.access(self._root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -321,7 +322,7 @@ class DirectoryDisk:
             if folder == str(self._root):
                 folders[:] = [name for name in folders if name not in _UNLISTED]
                 files = [name for name in files if name != SOCKET or not _is_socket(os.path.join(folder, name))]
-                for name in sorted({*_FOLDERS, "spool"}.intersection(files)):
+                for name in sorted({*FOLDERS, "spool"}.intersection(files)):
                     raise ForeignDirectory(
                         f"{os.path.join(folder, name)!r} is a file, where Remuda has a folder; nothing was changed. "
                         "Find out who put it there, then remove it or put the folder in its place"
@@ -397,7 +398,7 @@ class DirectoryDisk:
             )
 
     def _holds_search_index(self) -> bool:
-        """Whether the folder `index` is that of a search, which may have looked before the first message came."""
+        """Whether the folder `index` is a search index, which may be older than the first message."""
         try:
             return all(_SEARCH_INDEX.fullmatch(name) for name in os.listdir(self._root / "index"))
         except OSError:
@@ -405,14 +406,14 @@ class DirectoryDisk:
 
     def _sweep(self) -> None:
         """Remove what a crash left half written. Only the holder of the lock may: nobody else writes here then."""
-        for folder in (self._root, *(self._root / name for name in _FOLDERS)):
+        for folder in (self._root, *(self._root / name for name in FOLDERS)):
             if folder.is_dir():
                 for name in os.listdir(folder):
                     if name.endswith(_TEMPORARY):
                         os.unlink(folder / name)
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, and their names last."""
+        """Create a folder and its parents, and sync their names."""
         try:
             if folder.is_dir():
                 return
@@ -445,7 +446,7 @@ class DirectoryFile:
 
     @property
     def handle(self) -> int:
-        """For those who write to the end by themselves, and then say where it is."""
+        """For native code that appends by itself, and then sets `_position`."""
         return self._handle
 
     def write(self, data: bytes) -> None:
@@ -555,7 +556,7 @@ def _raise(error: OSError) -> None:
 
 
 def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in parts that are worth a write."""
+    """The same bytes in parts that are large enough to be worth a write."""
     some: list[bytes] = []
     size = 0
     for part in parts:

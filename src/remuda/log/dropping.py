@@ -1,4 +1,4 @@
-"""Letting closed segments go as they are, where nothing in them is needed and nobody seals them (L5, L6)."""
+"""Dropping closed segments without sealing them, where nothing in them is needed (L5, L6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Collected(NamedTuple):
     bytes_freed: int = 0
     segments: int = 0
     failures: tuple[str, ...] = ()
-    """Files that could not be looked through, which are as they were."""
+    """Files that could not be examined, and are as they were."""
 
     def describe(self) -> str:
         return (
@@ -73,10 +73,10 @@ def drop_settled(log: Log, keep: Keep, *, oldest_first: bool = False) -> Collect
 
 
 def remove_noted(log: Log, messages: list[Span], events: list[Span], remove: Callable[[], None]) -> None:
-    """Remove files once it is noted that they are collected.
+    """Remove files once the ledger notes that they are collected.
 
-    A disk that is too full for the note gets room by removing them first. A crash in between then leaves files that
-    are called missing, of which nobody needs anything.
+    On a disk that is too full for the note they are removed first, to make room. A crash in between then has them
+    reported as missing, though nothing in them was needed.
     """
     try:
         log.ledger.note_collected(messages, events)

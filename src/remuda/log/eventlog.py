@@ -131,9 +131,10 @@ class EventLog(Protocol):
         ...
 
     def changes(self, queue: str | None = None) -> list[QueueChange]:
-        """What somebody did by name to a queue, or to any: status, options, removal, forgotten messages; oldest first.
+        """Changes of a queue, or of all, that name who made them: status, options, removal, forgotten messages. The
+        oldest comes first.
 
-        A stream keeps no such record, and gives none.
+        A stream keeps no such record, and returns none.
         """
         ...
 
@@ -149,7 +150,7 @@ class EventLog(Protocol):
 
 
 def follow(read: Callable[[int], Iterator[R]], start: int, poll: float, stop: threading.Event | None) -> Iterator[R]:
-    """What `read` gives from a number on, again and again from behind the last record, until `stop` is set."""
+    """What `read` returns from a number on, again and again from behind the last record, until `stop` is set."""
     stop = stop or threading.Event()
     while True:
         for record in read(start):

@@ -1,4 +1,4 @@
-"""Whole messages by offset, from the tail and from sealed files, with a small memory of what was read last (Q21)."""
+"""Whole messages by offset, from the tail and from sealed files, with a small cache of what was read last (Q21)."""
 
 from __future__ import annotations
 

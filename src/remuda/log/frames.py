@@ -21,7 +21,7 @@ MARKER_BYTES: Final = 8
 MAX_PAYLOAD: Final = (1 << 32) - 1
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 _FIRST_WINDOW: Final = WINDOW_BYTES // 16
-"""Who follows a log wants the little that is new."""
+"""Smaller, because a reader that follows a log wants the little that is new."""
 _BLOCK: Final = 64 * 1024
 _SHORT: Final = 1024
 _ZEROS: Final = bytes(_BLOCK)
@@ -42,14 +42,14 @@ class Frame(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Bytes that are no frames, with valid frames after them."""
+    """Bytes that are not frames, with valid frames after them."""
 
     start: int
     end: int
 
 
 class Torn(NamedTuple):
-    """Bytes that are no frames up to the end of what was written."""
+    """Bytes that are not frames, up to the end of what was written."""
 
     start: int
     end: int

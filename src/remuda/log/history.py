@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ATTEMPTS: Final = 64
 _GROUPS: Final = 2
-"""Row groups that are kept in memory: whoever asks for one message often asks for its neighbour next."""
+"""Row groups that are kept in memory: a caller that asks for one message often asks for its neighbour next."""
 
 
 class Finder:
@@ -35,15 +35,15 @@ class Finder:
     def __init__(self, disk: Disk, files: Callable[[], Files]) -> None:
         self._disk = disk
         self._files = files
-        self._told: dict[str, list[range]] = {}
-        """For each file of events, the offsets that its row groups tell of; collecting only ever makes them fewer."""
+        self._covered: dict[str, list[range]] = {}
+        """For each file of events, the offsets that its row groups concern; collecting only ever makes them fewer."""
         self._ids: dict[str, tuple[str, str] | None] = {}
         """For each file of messages, its least and its greatest id, where they are known."""
         self._batches: OrderedDict[tuple[str, int, str], Any] = OrderedDict()
         self._tables: Tables | None = None
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in the order of the log."""
+        """All events of a message, each with its time, in the order of the log."""
         return self._retry(lambda files: self._events_of(files, offset))
 
     def message(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
@@ -60,7 +60,7 @@ class Finder:
                 files = self._files()
                 if self._tables is not None:
                     self._tables.keep((*files.messages, *files.events))
-                _keep(self._told, files.events)
+                _keep(self._covered, files.events)
                 _keep(self._ids, files.messages)
                 return look(files)
             except FileNotFoundError as error:
@@ -72,26 +72,26 @@ class Finder:
         following = 0
         for file in files.events:
             following = file.last + 1
-            if any(offset in told for told in self._told_by(file)):
+            if any(offset in offsets for offsets in self._covered_by(file)):
                 events += self._sealed_events(file, offset)
         for segment in files.tail:
-            # A segment that ended before the message was there cannot tell of it.
+            # A segment that ended before the message was there has no event of it.
             if segment.end is not None and segment.end.offset <= offset:
                 continue
             for start, end in self._index(segment).telling(offset):
                 for record in self._records(segment, start, end):
                     if isinstance(record, Events) and record.first >= following:
-                        events += _telling_of(record, offset)
+                        events += _events_in(record, offset)
         return events
 
-    def _told_by(self, file: SealedFile) -> list[range]:
-        told = self._told.get(file.name)
-        if told is None:
+    def _covered_by(self, file: SealedFile) -> list[range]:
+        covered = self._covered.get(file.name)
+        if covered is None:
             from remuda.log.sealed import EventTable
 
             table = EventTable(self._disk, file)
-            told = self._told[file.name] = [_tells_of(table, group) for group in range(table.group_count)]
-        return told
+            covered = self._covered[file.name] = [_offsets_of(table, group) for group in range(table.group_count)]
+        return covered
 
     def _sealed_events(self, file: SealedFile, offset: int) -> list[tuple[int, Event]]:
         import pyarrow.compute as pc
@@ -102,11 +102,11 @@ class Finder:
         events: list[tuple[int, Event]] = []
         table = EventTable(self._disk, file)
         for group in range(table.group_count):
-            if offset in _tells_of(table, group) and (batch := table.batch(group)) is not None:
+            if offset in _offsets_of(table, group) and (batch := table.batch(group)) is not None:
                 first, count = batch.column("first"), batch.column("count")
                 rows = batch.filter(pc.and_(pc.less_equal(first, offset), pc.greater(pc.add(first, count), offset)))
                 for record in to_events(rows):
-                    events += _telling_of(record, offset)
+                    events += _events_in(record, offset)
         return events
 
     def _message(self, files: Files, offset: int) -> tuple[Message, tuple[str, ...]] | None:
@@ -142,7 +142,7 @@ class Finder:
         return None
 
     def _batch(self, table: MessageTable, group: int) -> Any:
-        # The bounds tell a rewritten file from the one before: what is in the memory may hold more rows, never others.
+        # The bounds tell a rewritten file from the one before: a cached batch may hold more rows, never others.
         key = (table.file.name, group, str(table.bounds(group)))
         batch = self._batches.get(key)
         if batch is None:
@@ -215,14 +215,15 @@ def _keep(known: dict[str, Any], files: Sequence[SealedFile]) -> None:
             known.pop(name, None)
 
 
-def _tells_of(table: EventTable, group: int) -> range:
+def _offsets_of(table: EventTable, group: int) -> range:
+    """The offsets that the events of a row group may concern."""
     firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
     if firsts is None or counts is None:
         return range(1 << 62)
     return range(firsts[0], firsts[1] + counts[1])
 
 
-def _telling_of(record: Events, offset: int) -> list[tuple[int, Event]]:
+def _events_in(record: Events, offset: int) -> list[tuple[int, Event]]:
     return [(record.time, row) for row in record.rows if row.first <= offset < row.first + row.count]
 
 

@@ -1,7 +1,7 @@
 """Which rows of a sealed file may have an id: a file beside it, of pages of hashes in order.
 
-It is made of the sealed file and never believed: whoever finds an offset here looks at the message itself. Without it,
-or where a page is damaged, the ids of the sealed file are read instead.
+It is derived from the sealed file and only a hint: an offset found here is checked against the message itself. Without
+it, or where a page is damaged, the ids of the sealed file are read instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from remuda.log.segments import SealedFile
 from remuda.model.errors import StorageError
 
 FOLDER: Final = "index/"
-"""Not among the sealed files, which any Parquet reader shall be able to read as one table."""
+"""Not among the sealed files: any Parquet reader can read their folder as one table."""
 SUFFIX: Final = ".ids"
 _PAGE: Final = 4096
 _HEAD: Final = struct.Struct("<4sII")
@@ -48,7 +48,7 @@ def entry(id: str, row: int) -> int:
 
 
 def write(disk: Disk, file: SealedFile, entries: Iterable[int]) -> None:
-    ordered = sorted(entries) or [0]  # one that says nothing: an empty file is one that lost what it held
+    ordered = sorted(entries) or [0]  # an entry without meaning: an empty file would count as damaged
     name = name_of(file)
     count = -(-len(ordered) // _PER_PAGE)
     pages = []
@@ -104,7 +104,7 @@ def usable(disk: Disk, file: SealedFile) -> bool:
 
 
 def _state(disk: Disk, file: SealedFile) -> bool | None:
-    """Whether all of an index is whole; None where there is none, or none that is used."""
+    """Whether all of an index is whole; None where there is none, or only an old one, which is not used."""
     name = name_of(file)
     try:
         pages = _count(disk, name)

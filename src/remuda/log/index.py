@@ -1,4 +1,4 @@
-"""Where things are in a segment of the tail: messages by offset and by id, events by the messages they tell of.
+"""Where things are in a segment of the tail: messages by offset and by id, events by the messages they concern.
 
 One small entry for every 64 KiB of the file, whatever the length of the log.
 """
@@ -16,15 +16,15 @@ INDEX_STEP: Final = 64 * 1024
 _NEIGHBOURS: Final = 6
 """Offsets are noted in groups of 2 to this power."""
 _BUCKET: Final = 12
-"""For larger groups, of 2 to this power, it is noted which blocks tell of them."""
+"""For larger groups, of 2 to this power, it is noted which blocks concern them."""
 _NONE: Final = (1 << 63) - 1
 """Above every id."""
 _WIDE: Final = 64
-"""An event that tells of more groups than this is noted as a range."""
+"""An event that concerns more groups than this is noted as a range."""
 
 
 class Block(NamedTuple):
-    """From byte `start` to `end`, where the messages from `following` on begin; None where nothing does yet."""
+    """From byte `start` to `end`, where the rows from number `following` on begin; None where it is the last block."""
 
     start: int
     end: int | None
@@ -58,7 +58,7 @@ class SparseIndex:
 
 
 class _Content:
-    """What the frames of one block tell of."""
+    """Which messages the frames of one block hold or concern."""
 
     __slots__ = ("end", "groups", "hashes", "high", "last", "low", "start", "wide")
 
@@ -157,7 +157,7 @@ class SegmentIndex:
         return self.messages.block(offset)
 
     def telling(self, offset: int) -> Iterator[tuple[int, int | None]]:
-        """The bytes, from and to, of frames that may tell of a message, in order."""
+        """The bytes, from and to, of frames with events that may concern a message, in order."""
         for content in tuple(self._telling.get(offset >> _BUCKET, ())):
             if content.tells_of(offset):
                 yield content.start, content.end

@@ -105,11 +105,11 @@ def _newest(disk: Disk) -> Newest | None:
     try:
         return newest_segment.read(disk)
     except StorageError:
-        return None  # `remuda check` tells; nothing is lost with it
+        return None  # nothing is lost with it, and `remuda check` reports it
 
 
 def _ledger(disk: Disk, mark: Mark | None) -> tuple[Ledger | None, str | None]:
-    """What was noted as collected, or why that cannot be read."""
+    """The ledger, or why it cannot be read."""
     try:
         return ledgers.read(disk, mark), None
     except StorageError as error:
@@ -139,8 +139,8 @@ def sealed_end(files: Files) -> Counters:
 
 
 def _drop_sealed(disk: Disk, files: Files, segments: list[TailSegment], needed: int | None) -> list[TailSegment]:
-    """Remove segments whose sealing was finished but for this. Not those from the `needed` one on, in which the newest
-    checkpoint goes on: a copy taken beside the writer may have their rows as well, but not what they changed."""
+    """Remove segments that a crash left although they were sealed. Not those from the `needed` one on, where the newest
+    checkpoint continues: a backup may hold their rows in sealed files as well, but not the changes of queues."""
     messages = {(file.first, file.last) for file in files.messages}
     events = {(file.first, file.last) for file in files.events}
     left = []

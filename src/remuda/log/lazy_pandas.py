@@ -1,4 +1,4 @@
-"""Arrow without pandas, until somebody loads pandas.
+"""Arrow without pandas, until something imports pandas.
 
 Before Arrow makes its first array it loads pandas, if that is installed, to know its types: a second of work and tens
 of megabytes in every process that reads a log. But an array can be made of pandas' objects only where pandas is loaded
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 
 def defer_pandas() -> None:
-    """Let Arrow find no pandas now, and let it know when there is one."""
+    """Hide pandas from Arrow now, and let Arrow know once something imports it."""
     if "pandas" in sys.modules or not hasattr(pa.lib, "_pandas_api"):
         return
     finder = _Pandas()
@@ -30,7 +30,7 @@ def defer_pandas() -> None:
 
 
 class _Pandas(MetaPathFinder):
-    """Hides pandas while Arrow looks for it, from the thread in which it does, and then waits for who loads it."""
+    """Hides pandas from the thread in which Arrow looks for it, then waits until something imports it."""
 
     hidden = True
 

@@ -1,7 +1,7 @@
-"""Which offsets and positions retention has removed: a file beside the tail, so that what somebody else removed is
-missed.
+"""The ledger: which offsets and positions retention has removed, so that anything else that is gone counts as missing.
 
-It is begun with the first checkpoint: before, all of the log is in the tail, which tells by itself what is missing.
+It is a file beside the tail, begun with the first checkpoint: before, all of the log is in the tail, whose frames show
+what is missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Span = tuple[int, int]
 
 class Missed(msgspec.Struct, frozen=True, array_like=True):
     """Events that no file holds and that were not collected, and the offset that the log had reached when that was
-    found: they tell of messages before it."""
+    found: they concern messages before it."""
 
     first: int
     stop: int
@@ -52,27 +52,27 @@ class Ledger(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerKeeper:
-    """The ledger of an open log: what was collected is noted here before its files go, and what else is missing can
-    then be told. `ends` gives the next offset and the next position."""
+    """The ledger of an open log. What is collected is noted here before its files go, so that whatever else is missing
+    is known. `ends` returns the next offset and the next position."""
 
     def __init__(self, disk: Disk, catalog: Catalog, known: Ledger | None, ends: Callable[[], Span]) -> None:
         self.known = known
-        """What was noted; None where nobody has taken note of anything yet."""
+        """What was noted so far; None where the log has no ledger yet."""
         self._disk = disk
         self._catalog = catalog
         self._ends = ends
         self._written = known
 
     def note_collected(self, messages: Iterable[Span] = (), events: Iterable[Span] = ()) -> None:
-        """Take note of what is collected, before its files go."""
+        """Note what is collected, before its files go."""
         self._write(self._begun().noting(messages, events))
 
     def note_missed(self, missed: Iterable[Missed]) -> None:
-        """Take note of the events that are missing and were not collected."""
+        """Note the events that are missing and were not collected."""
         self._write(msgspec.structs.replace(self._begun(), missed=tuple(missed)))
 
     def begin(self) -> bool:
-        """Have a ledger on the disk; False where that cannot be, which must not keep anything else from being done."""
+        """Make sure that a ledger is on the disk; False where it cannot be written, which must not stop the caller."""
         try:
             self._write(self._begun())
         except StorageError as error:
@@ -105,7 +105,7 @@ class LedgerKeeper:
         )
 
     def _begun(self) -> Ledger:
-        """In a log without one, nobody can tell what was collected: what is missing now counts as that."""
+        """The ledger; in a log that has none yet, everything that is missing now counts as collected."""
         if self.known is not None:
             return self.known
         return Ledger(tuple(self.uncovered(MESSAGES_TABLE)), tuple(self.uncovered(EVENTS_TABLE)))
@@ -130,7 +130,7 @@ def read(disk: Disk, mark: Mark | None = None) -> Ledger | None:
     """What was noted; None where nothing was yet. Raises `StorageError` where it cannot be read, or is missing although
     the newest checkpoint's `mark` says that it was there."""
     if mark is not None and not mark.ledger:
-        return None  # an earlier version had the log since, which collects without a note
+        return None  # an earlier version wrote to the log since, and collects without a ledger
     try:
         data = disk.read(NAME)
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def read(disk: Disk, mark: Mark | None = None) -> Ledger | None:
 
 
 def _lost(what: str) -> str:
-    return f"{NAME} is {what}: nothing tells which files were collected, and which of them somebody removed"
+    return f"{NAME} is {what}: files that retention collected cannot be told from files that were lost"
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -57,12 +57,12 @@ class Log(WritePosition):
         self.unread: list[Passage] = passages(list(found.files.tail), found.mark)
         """Parts of the tail that were not read when the log was opened."""
         self.maintenance = threading.Lock()
-        """Held by whoever seals or collects."""
+        """Held while sealing or collecting."""
         self._recovered = False
         self._failure: BaseException | None = None
         self._closed = False
         self._usable = False
-        """Whether `_check` would find nothing."""
+        """Whether `_check` would pass."""
         self._direct_until = options.segment_bytes // 2
         self._full = options.segment_bytes
         self._writer = TailWriter(disk, options, self)
@@ -147,18 +147,18 @@ class Log(WritePosition):
         self._usable = self._failure is None and not self._closed
 
     def append(self, record: Record) -> int:
-        """Add a record to what is pending; gives how many bytes it takes. Nothing is written yet."""
+        """Add a record to what is pending; returns how many bytes it takes. Nothing is written yet."""
         if self._gathered or self._held:
             self._append_gathered()
         return self._append((record,))
 
     def gather(self, record: Appended | Events) -> int:
-        """As `append`, for a log that need not outlive the process: a small record is encoded later, with others, when
-        somebody asks for what is pending, or at once and held, where that costs little. Gives about how many bytes it
-        will take; 0, and nothing is done, if it is not small."""
+        """As `append`, for a log that need not outlive the process: a small record is encoded at once where that is
+        cheap, else later and with others, when what is pending is needed. Returns about how many bytes it will take;
+        0, with nothing done, if it is not small."""
         if size := self.hold_single(record):
             return size
-        if self._held and not self._gathered:  # where they are held may be full
+        if self._held and not self._gathered:  # the buffer of held frames may be full
             self._add(self.let_go())
             if size := self.hold_single(record):
                 return size
@@ -222,7 +222,7 @@ class Log(WritePosition):
         return size
 
     def _add(self, frame: bytes) -> None:
-        """A frame of the active segment is pending."""
+        """Add a frame of the active segment to what is pending."""
         segment, pending = self._active, self._pending
         assert segment is not None
         if not pending or pending[-1].segment is not segment:
@@ -232,8 +232,8 @@ class Log(WritePosition):
             self.room = 0
 
     def append_now(self, record: Record) -> int:
-        """As `append` and `write_now`, for a small record when nothing is pending; 0, and nothing is done, where that
-        does not hold. After an error that is `passing` it is appended, and pending."""
+        """As `append` and `write_now`, for a small record when nothing is pending; 0, with nothing done, in any other
+        case. After an error that is `passing` the record is appended, and pending."""
         size = self.write_single(record)
         if size:
             return size
@@ -270,13 +270,13 @@ class Log(WritePosition):
         return size
 
     def has(self, record: Appended | Events) -> bool:
-        """Whether a record, which begins where the log stood lately, was appended since."""
+        """Whether a record that was made for the end of the log has been appended since."""
         return record.first < (self.next_offset if type(record) is Appended else self.next_position)
 
     def write_now(self) -> bool:
-        """Write what is pending at once, under the caller's lock; False, and nothing is done, where it is more than a
-        small write to one segment. No batch that was taken may still have to be written. After an error that is
-        `passing` all is still pending."""
+        """Write what is pending at once, under the caller's lock; False, with nothing done, where it is more than a
+        small write to one segment. Every batch that was taken must have been written. After an error that is
+        `passing` everything is still pending."""
         if self._gathered or self._held:
             self._append_gathered()
         if len(self._pending) != 1 or self._finished or self._byte >= self._direct_until or not self._usable:
@@ -300,11 +300,11 @@ class Log(WritePosition):
         offset, position = self.next_offset, self.next_position
         if type(record) is Events:
             if record.first != position:
-                _check_begin(record.first, position)
+                raise _misplaced(record.first, position)
             return EVENTS, encode_events(record, offset), offset, position + len(record.rows)
         if type(record) is Appended:
             if record.first != offset:
-                _check_begin(record.first, offset)
+                raise _misplaced(record.first, offset)
             return MESSAGES, encode_appended(record, position), offset + len(record.messages.bodies), position
         return *encode(record, offset, position), offset, position
 
@@ -340,12 +340,12 @@ class Log(WritePosition):
         return Batch(self._writer, parts, finished, upcoming, self._fail)
 
     def sync(self) -> None:
-        """Return once everything that was written survives a power loss. No batch that was taken may still have to be
+        """Return once everything that was written survives a power loss. Every batch that was taken must have been
         written."""
         self._writer.sync()
 
     def take_back(self, batch: Batch) -> None:
-        """What of a batch could not be written is pending again, before everything that came since."""
+        """Make what could not be written of a batch pending again, before everything that came since."""
         self._pending[:0] = batch.unwritten
         self._finished[:0] = batch.finished
 
@@ -377,7 +377,7 @@ class Log(WritePosition):
         return Mark(segment, self._byte, self._number, self.next_offset, self.next_position, self.total)
 
     def check_there(self) -> None:
-        """Raise if the segment that is written to was removed: what is written to it would go with it."""
+        """Raise if the segment that is written to was removed: what is written to it would be lost with it."""
         segment = self._active
         if segment is None or not segment.written:
             return
@@ -397,21 +397,17 @@ class Log(WritePosition):
         return segment if segment is not None and segment.written and segment.sequence > self._noted else None
 
     def note_newest(self, segment: TailSegment) -> None:
-        """Have it missed if it goes away. Its beginning must be synced."""
+        """Note a segment as the newest, so that its loss is noticed. Its beginning must be synced."""
         newest_segment.write(self.disk, Newest(segment.sequence, segment.first))
         self._noted = segment.sequence
 
     def write_checkpoint(self, mark: Mark, snapshot: bytes | Iterable[bytes]) -> int:
-        """Keep `snapshot`, whole or in parts, as the state at `mark`; gives its size.
+        """Keep `snapshot`, whole or in parts, as the state at `mark`; returns its size.
 
         Everything before the mark must be synced.
         """
         self._check()
         return self._checkpoints.write(msgspec.structs.replace(mark, ledger=self.ledger.begin()), snapshot)
-
-    @property
-    def pending_bytes(self) -> int:
-        return sum(len(chunk) for part in self._pending for chunk in part.chunks)
 
     @property
     def total(self) -> int:
@@ -441,7 +437,7 @@ class Log(WritePosition):
         return [range(*span) for span in self.ledger.uncovered(MESSAGES_TABLE)]
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in order."""
+        """All events of a message, each with its time, in order."""
         return self._finder.events_of(offset)
 
     def record_of(self, offset: int) -> tuple[Message, tuple[str, ...]] | None:
@@ -453,11 +449,11 @@ class Log(WritePosition):
         return self._finder.offset_of(wanted)
 
     def abandon(self, error: BaseException) -> None:
-        """Write nothing more: what is pending comes of a change that was cut short."""
+        """Write nothing more: what is pending belongs to a change that was cut short."""
         self._fail(error)
 
     def close(self) -> None:
-        """Write and sync what is pending, and let the directory go."""
+        """Write and sync what is pending, and release the directory."""
         try:
             if self._failure is None and self._recovered and not self._closed:
                 batch = self.take()
@@ -520,6 +516,5 @@ def time_of(record: Record) -> int:
     return record.created if isinstance(record, Appended) else record.time
 
 
-def _check_begin(first: int, expected: int) -> None:
-    if first != expected:
-        raise StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")
+def _misplaced(first: int, expected: int) -> StorageError:
+    return StorageError(f"a record begins at {first} where the log expects {expected}; nothing was stored")

@@ -1,6 +1,6 @@
-"""Which segment was begun last: a file beside the tail, so that a newest segment that went away is missed.
+"""Which segment was begun last: a file beside the tail, so that the loss of the newest segment is noticed.
 
-Between two checkpoints nothing else would tell that there was one.
+Between two checkpoints nothing else would show that it existed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Newest(NamedTuple):
     def describe(self) -> str:
         """What it means that it is missing."""
         return (
-            f"{self.name}: this segment, the newest one, is missing or empty; lost: all that came from offset "
-            f"{self.first.offset} and position {self.first.position} on. Nothing tells how much that was"
+            f"{self.name}: this segment, the newest one, is missing or empty; lost: everything from offset "
+            f"{self.first.offset} and position {self.first.position} on. How much that was is not known"
         )
 
 
@@ -54,7 +54,7 @@ def read(disk: Disk) -> Newest | None:
         return None
     content, crc = data[: _CONTENT.size], data[_CONTENT.size :]
     if _CRC.pack(google_crc32c.value(content)) != crc or len(content) != _CONTENT.size or content[:4] != _MAGIC:
-        raise StorageError(f"{NAME} is damaged: nothing tells whether the newest segment is there")
+        raise StorageError(f"{NAME} is damaged: whether the newest segment is missing is not known")
     _, segment, *first = _CONTENT.unpack(content)
     return Newest(segment, Counters(*first))
 
@@ -62,7 +62,7 @@ def read(disk: Disk) -> Newest | None:
 def is_missing(
     disk: Disk, newest: Newest, segments: Sequence[TailSegment], mark: Mark | None, sealed: Counters
 ) -> bool:
-    """Whether a segment is gone that was begun. What comes before a checkpoint's `mark` is looked for there."""
+    """Whether the newest segment is gone. One that begins before a checkpoint's `mark` is looked for elsewhere."""
     if mark is not None and mark.segment >= newest.segment:
         return False
     if sealed.offset > newest.first.offset or sealed.position > newest.first.position:

@@ -1,7 +1,7 @@
 """Parquet files in which no damage goes unnoticed.
 
-Parquet guards its pages at best, not its metadata. Before the footer, where no reader looks, stands a seal: the
-checksum of every row group and of the footer. Any Parquet reader can read the files.
+Parquet has checksums for its pages at best, not for its metadata. Before the footer, where no reader looks, is a seal:
+the checksum of every row group and of the footer. Any Parquet reader can read the files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOW_CARDINALITY: Final = {
     "events": ["queue", "state", "consumer", "reason", "who"],
 }
 _LISTED: Final = ["queues.list.element"]
-"""Columns of lists of which it shall be known what they hold, so that whoever looks for one value may skip the rest."""
+"""List columns with statistics, so that a search for one value can skip row groups."""
 UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
 
 
@@ -132,8 +132,8 @@ class SealedParquet:
         try:
             if path is not None and not stat.S_ISREG(os.lstat(path).st_mode):
                 raise ValueError("it is not a plain file")  # to open a pipe would wait for its other end
-            # An open file keeps its rows while collecting puts another in its stead. It is not mapped to memory, where
-            # a failing disk would end the process.
+            # An open file keeps its rows while collecting replaces it. It is not memory-mapped: there a failing disk
+            # would kill the process.
             self._source = pa.BufferReader(disk.read(name)) if path is None else pa.OSFile(path)
             self._groups = read_seal(self._source.read_at, self._source.size())
             self._file = pq.ParquetFile(self._source, pre_buffer=False)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from remuda.log import ledger as ledgers
 from remuda.log.arrow import pa, pc
-from remuda.log.columns import regroup, slice_appended
+from remuda.log.columns import offset_since, regroup, slice_appended
 from remuda.log.disk import Disk
 from remuda.log.eventlog import Ends, follow
 from remuda.log.history import Finder
@@ -21,7 +21,6 @@ from remuda.log.tables import event_batch, message_batch, to_appended, to_events
 from remuda.log.view import Lister, Listing, SegmentView
 from remuda.model.errors import StorageError
 from remuda.model.message import Message
-from remuda.model.messages import cell
 from remuda.model.records import Appended, Event, Events, QueueChange
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ class _Piece(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    """What of the sealed files is to be read; the rest need not be."""
+    """Which columns and row groups to read; the others may be skipped."""
 
     columns: Sequence[str] | None = None
     wanted: Wanted | None = None
@@ -54,7 +53,7 @@ _EVERYTHING: Final = _Selection()
 
 
 class Reader:
-    """The event log on a disk. Each call gives what is there now; call again from where it ended for what came then."""
+    """The event log on a disk. Each call reads what is there now; call again from its end for what came since."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -67,12 +66,12 @@ class Reader:
 
     @property
     def gaps(self) -> tuple[range, ...]:
-        """Offsets that reading came across and that are not there: collected, or lost by damage."""
+        """Offsets found missing while reading: collected, or lost to damage."""
         return tuple(self._gaps)
 
     @property
     def event_gaps(self) -> tuple[range, ...]:
-        """Positions that reading came across and that are not there."""
+        """Positions found missing while reading."""
         return tuple(self._event_gaps)
 
     def message_batches(
@@ -87,8 +86,8 @@ class Reader:
 
         Of some `columns` only, the offset being the first of them; without the row groups that are not `wanted`.
         """
-        look = _Selection(columns, wanted)
-        for rows in self._read(self._message_pieces, self._gaps, start, stop, look):
+        selection = _Selection(columns, wanted)
+        for rows in self._read(self._message_pieces, self._gaps, start, stop, selection):
             yield message_batch(rows, columns) if isinstance(rows, Appended) else rows
 
     def event_batches(
@@ -100,8 +99,8 @@ class Reader:
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Events from position `start` to before `stop`, in order, as Arrow batches; else as for messages."""
-        look = _Selection(columns, wanted)
-        for rows in self._read(self._event_pieces, self._event_gaps, start, stop, look):
+        selection = _Selection(columns, wanted)
+        for rows in self._read(self._event_pieces, self._event_gaps, start, stop, selection):
             yield event_batch(rows, columns) if isinstance(rows, list) else rows
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
@@ -141,11 +140,11 @@ class Reader:
         return self._finder.message(offset)
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in order."""
+        """All events of a message, each with its time, in order."""
         return self._finder.events_of(offset)
 
     def changes(self, queue: str | None = None) -> list[QueueChange]:
-        """What somebody did by name to a queue, or to any, oldest first."""
+        """Changes of a queue, or of all, that name who made them, oldest first."""
         return [change for change in _retry(self._lister.changes) if queue is None or change.queue == queue]
 
     def follow_messages(
@@ -174,14 +173,14 @@ class Reader:
         gaps: dict[range, None],
         start: int,
         stop: int | None,
-        look: _Selection = _EVERYTHING,
+        selection: _Selection = _EVERYTHING,
     ) -> Iterator[Any]:
         limit = _NO_END if stop is None else stop
-        gaps = gaps if look.wanted is None else {}  # what is not wanted is not missing
+        gaps = gaps if selection.wanted is None else {}  # what is not wanted is not missing
         cursor, attempts = start, 0
         while True:
             try:
-                for first, following, rows in pieces(cursor, limit, look):
+                for first, following, rows in pieces(cursor, limit, selection):
                     _note_gap(gaps, cursor, first)
                     if isinstance(rows, pa.RecordBatch) and following - first != rows.num_rows:
                         for before, after in pairwise(rows.column(0).to_pylist()):
@@ -192,29 +191,29 @@ class Reader:
             except FileNotFoundError as error:
                 attempts = _again(attempts, error)
 
-    def _message_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
+    def _message_pieces(self, cursor: int, limit: int, selection: _Selection) -> Iterator[_Piece]:
         listing = self.listed()
         for source in _in_order(listing, listing.messages, lambda view: view.first.offset):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(self.tables.messages(source), cursor, limit, look):
+                for piece in _sealed_pieces(self.tables.messages(source), cursor, limit, selection):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.offset > cursor:
-                for record in regroup(_messages(source, cursor, limit, look), GROUP_ROWS, GROUP_BYTES):
+                for record in regroup(_messages(source, cursor, limit, selection), GROUP_ROWS, GROUP_BYTES):
                     cursor = record.first + len(record)
                     yield _Piece(record.first, cursor, record)
             if cursor >= limit:
                 return
 
-    def _event_pieces(self, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
+    def _event_pieces(self, cursor: int, limit: int, selection: _Selection) -> Iterator[_Piece]:
         listing = self.listed()
         for source in _in_order(listing, listing.events, lambda view: view.first.position):
             if isinstance(source, SealedFile):
                 if source.last < cursor or source.first >= limit:
                     continue
-                for piece in _sealed_pieces(self.tables.events(source), cursor, limit, look):
+                for piece in _sealed_pieces(self.tables.events(source), cursor, limit, selection):
                     yield piece
                     cursor = piece.stop
             elif (following := _following(listing, source)) is None or following.first.position > cursor:
@@ -247,7 +246,7 @@ class Reader:
         try:
             return ledgers.read(self._disk) or Ledger()
         except StorageError:
-            return Ledger()  # what is left tells how far the log goes
+            return Ledger()  # the files that are left show how far the log goes
 
     def _ends(self) -> Ends:
         offset, position = self._end()
@@ -279,11 +278,8 @@ class Reader:
                     return found
                 continue
             for record in source.records(bodies=False):
-                if isinstance(record, Appended):
-                    created = record.messages.created
-                    for row in range(len(record) if isinstance(created, list) else 1):
-                        if cell(created, row) >= time:
-                            return record.first + row
+                if isinstance(record, Appended) and (offset := offset_since(record, time)) is not None:
+                    return offset
         return self._end()[0]
 
     def _position_at(self, time: int) -> int:
@@ -314,11 +310,11 @@ def _following(listing: Listing, view: SegmentView) -> SegmentView | None:
     return listing.tail[at] if at < len(listing.tail) else None
 
 
-def _sealed_pieces(table: Table, cursor: int, limit: int, look: _Selection) -> Iterator[_Piece]:
+def _sealed_pieces(table: Table, cursor: int, limit: int, selection: _Selection) -> Iterator[_Piece]:
     for group in table.groups(cursor, limit):
-        if look.wanted is not None and not look.wanted(table, group):
+        if selection.wanted is not None and not selection.wanted(table, group):
             continue
-        batch = table.batch(group, look.columns)
+        batch = table.batch(group, selection.columns)
         if batch is None:
             continue
         numbers = batch.column(0)
@@ -343,8 +339,8 @@ def _sealed_number_at(table: Table, column: str, time: int) -> int | None:
     return None
 
 
-def _messages(view: SegmentView, cursor: int, limit: int, look: _Selection) -> Iterator[Appended]:
-    for record in view.records(offset=cursor, bodies=look.bodies):
+def _messages(view: SegmentView, cursor: int, limit: int, selection: _Selection) -> Iterator[Appended]:
+    for record in view.records(offset=cursor, bodies=selection.bodies):
         if isinstance(record, Appended):
             if record.first >= limit:
                 return

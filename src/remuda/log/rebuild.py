@@ -1,4 +1,4 @@
-"""What is made again of sealed files: their records, for a log that has lost all its checkpoints, and their indexes."""
+"""What is rebuilt from sealed files: their records, for a log that has lost all its checkpoints, and their indexes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from remuda.model.records import Record
 
 
 def sealed_records(disk: Disk, files: Files, before: Counters, damages: list[Damage]) -> Iterator[Record]:
-    """Messages and events from before the tail. All messages come first: an event tells of them by offset, and finds
-    them whatever came in between. What cannot be read is added to `damages`."""
+    """Messages and events from before the tail. All messages come first: events refer to them by offset. What cannot be
+    read is added to `damages`."""
     for file in files.messages:
         for batch in readable_batches(disk, MessageTable(disk, file), before.offset, damages):
             for part in neighbours(batch):
@@ -29,7 +29,7 @@ def sealed_records(disk: Disk, files: Files, before: Counters, damages: list[Dam
 
 
 def index_ids(disk: Disk, file: SealedFile) -> None:
-    """Make the index of a sealed file of messages, unless some of it cannot be read: it may be mended from a copy."""
+    """Make the index of a sealed file of messages, unless some of it cannot be read: it may be restored from a copy."""
     table = MessageTable(disk, file)
     entries = array("Q")
     for group in range(table.group_count):

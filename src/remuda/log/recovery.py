@@ -35,13 +35,13 @@ class RecoveryReport:
     copies: tuple[str, ...] = ()
     """Segments that began where another one does, and were set aside."""
     cut_off: Newest | None = None
-    """A segment that was begun and is not there, nor anything after it: what it held, nobody can say."""
+    """The newest segment, where it is missing: what it held is not known."""
     damaged_ledger: str | None = None
-    """Why the note of what was collected cannot be read."""
+    """Why the ledger of what was collected cannot be read."""
     uncovered: tuple[range, ...] = ()
-    """Where nothing tells what was collected: offsets that no file holds. They were, or their files are gone."""
+    """Without a ledger: offsets that no file holds. They were collected, or their files were lost."""
     found: dict[str, int] = field(default_factory=dict)
-    """Queues of which the log has lost the creation, and how many messages were found for each: they are kept."""
+    """Queues whose creation the log has lost, and how many messages were found for each: they are kept."""
     next_offset: int = 0
     next_position: int = 0
 
@@ -92,7 +92,7 @@ class RecoveryReport:
             lines.append(self.damaged_ledger)
         if self.state_lost:
             lines.append(
-                "no checkpoint can be read: the queues were made again from the messages and events in "
+                "no checkpoint can be read: the queues were rebuilt from the messages and events in "
                 f"{len(self.sealed)} sealed files and the tail. Options of queues, routers and what was removed or "
                 "forgotten before the tail are not in them; check the queues"
             )
@@ -101,8 +101,8 @@ class RecoveryReport:
             for gap in self.uncovered
         ]
         lines += [
-            f"the creation of queue {name!r} is missing; {count} messages were found for it and are kept. It was made "
-            "again with default options; declare it again with its own"
+            f"the creation of queue {name!r} is missing; {count} messages were found for it and are kept. It was "
+            "created again with default options; declare it again with its own"
             for name, count in self.found.items()
         ]
         return "\n".join(lines)
@@ -128,8 +128,8 @@ def read_first(disk: Disk, segment: TailSegment) -> Counters | None:
 
 
 def closed_and_last(disk: Disk, segments: Sequence[TailSegment]) -> Iterator[TailSegment]:
-    """The segments to be read beside a writer. The one it writes to is the last, though room may have been reserved
-    for another: that one is begun when the one before it is whole, which must be known before that is read."""
+    """The segments to read beside a writer, up to the one it writes to. Room may be reserved for a next one, which
+    gets its header once the segment before it is complete: so the header is looked for before that segment is read."""
     for at, segment in enumerate(segments):
         begun = any(disk.read(other.name, 0, HEADER_BYTES).strip(b"\0") for other in segments[at + 1 :])
         yield segment
@@ -174,7 +174,7 @@ def missing_before(disk: Disk, segments: Sequence[TailSegment], mark: Mark, seal
 
 
 class Passage(NamedTuple):
-    """A part of the tail that a restart does not read, since a checkpoint tells what came of it."""
+    """A part of the tail that a restart does not read, since a checkpoint covers it."""
 
     segment: TailSegment
     start: int

@@ -1,7 +1,7 @@
-"""Scrubbing: files are held against their checksums, a few at a time, so that damage is known early.
+"""Scrubbing: files are compared with their checksums, a few at a time, so that damage is known early.
 
-A restart reads the tail behind the newest checkpoint alone; the tail before it is looked through here, with the sealed
-files. An index of ids that is missing, damaged or another file's is made again.
+A restart reads only the tail behind the newest checkpoint; the tail before it is checked here, with the sealed files.
+An index of ids that is missing, damaged or another file's is made again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from remuda.model.extras import has_arrow
 
 
 class Scrub:
-    """Looks once through the files that are there when it begins and were not read yet, the newest first."""
+    """Checks once the files that exist when it begins and were not read yet, the newest first."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -32,7 +32,7 @@ class Scrub:
         return not self._left
 
     def run(self, budget: int) -> list[Damage]:
-        """Look through files until about `budget` bytes have been read; returns what is damaged.
+        """Check files until about `budget` bytes have been read; returns what is damaged.
 
         A file that is larger than what is left of the budget waits, unless it is the first.
         """
@@ -55,7 +55,7 @@ class Scrub:
 
                         index_ids(self._log.disk, file)
                 except (FileNotFoundError, StorageError):
-                    pass  # collected since; or not to be read now, which whoever needs it is told
+                    pass  # collected since; or unreadable for now, and readers that need it get the error
                 self._left.popleft()
         return damages
 
@@ -70,7 +70,7 @@ class Scrub:
         return damages if table.sealed_as is None else [self._without_others(file, damage) for damage in damages]
 
     def _without_others(self, file: SealedFile, damage: Damage) -> Damage:
-        """A file under a wrong name says nothing of what others hold."""
+        """Leave out rows that other files hold: a file under a wrong name does not stand in for them."""
         files = self._log.catalog.files()
         if file.table != MESSAGES_TABLE or damage.messages is None:
             return damage

@@ -56,11 +56,12 @@ class Sealed(NamedTuple):
 
 
 def seal(log: Log, interrupted: Callable[[], bool] = lambda: False) -> list[Sealed]:
-    """Seal every segment that is full and that no restart needs any more, in order: where one ends is told by where the
-    next begins. One that cannot be sealed is reported, and tried again the next time before those behind it. When that
-    does not help, it is sealed without what cannot be read of it, so that it costs itself and not the others.
+    """Seal every segment that is full and that no restart needs any more, in order.
 
-    Those that are left when it is `interrupted`, which is asked after each, wait for the next time."""
+    One that cannot be sealed is reported, and tried again the next time before those behind it. After a few failures it
+    is sealed without what cannot be read of it, so that it does not hold up the others. `interrupted` is asked after
+    each segment; the rest then waits for the next call.
+    """
     sealed = []
     with log.maintenance:
         for segment in list(closed_segments(log)):

@@ -80,7 +80,7 @@ class Table:
                 known = chunk.statistics
                 try:
                     return (known.min, known.max) if known is not None and known.has_min_max else None
-                except (OverflowError, ValueError):  # a time beyond what Python can name
+                except (OverflowError, ValueError):  # a time beyond Python's range
                     return None
         return None
 
@@ -135,7 +135,7 @@ class EventTable(Table):
 
 
 class Tables:
-    """Sealed files that were opened lately: what is in which row group need not be learned again for each row."""
+    """Sealed files that were opened lately, so that their footers are not read again for each row."""
 
     def __init__(self, disk: Disk, limit: int = _OPEN) -> None:
         self._disk = disk
@@ -151,7 +151,7 @@ class Tables:
         return found
 
     def keep(self, files: Iterable[SealedFile]) -> None:
-        """Let go those that are not listed any more: an open file keeps its room on the disk."""
+        """Close those that are not listed any more: an open file still takes room on the disk."""
         for name in self._known.keys() - {file.name for file in files}:
             self._known.pop(name, None)
 
@@ -159,11 +159,11 @@ class Tables:
         path = self._disk.path(file.name)
         if path is None:
             return kind(self._disk, file)
-        told = os.stat(path)  # collecting writes a file anew, under the same name
-        state = (told.st_ino, told.st_size, told.st_mtime_ns)
+        status = os.stat(path)  # collecting rewrites a file under the same name
+        state = (status.st_ino, status.st_size, status.st_mtime_ns)
         known = self._known.pop(file.name, None)
         table = known[1] if known is not None and known[0] == state else kind(self._disk, file)
-        if table.readable:  # what cannot be read may be mended
+        if table.readable:  # a damaged file may be restored
             self._known[file.name] = (state, table)
         while len(self._known) > self._limit:
             self._known.pop(next(iter(self._known), ""), None)

@@ -22,7 +22,7 @@ from remuda.model.errors import UnsupportedFormat
 
 VERSION: Final = 1
 SET_ASIDE: Final = "damaged"
-"""The folder of files that could not be read whole, for whoever would mend them. Nothing reads it."""
+"""The folder of files that could not be read completely, kept for repair. Nothing reads it."""
 
 _MAGIC: Final = b"RMDA"
 _HEADER: Final = struct.Struct("<4sHQQQQI")
@@ -53,7 +53,7 @@ class TailSegment:
     """How often it could not be sealed."""
     index: SegmentIndex | None = field(default=None, repr=False)
     file: str | None = None
-    """What the file is called, where somebody gave it another name."""
+    """What the file is called, where it was renamed."""
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ def parse_sealed(name: str) -> SealedFile | None:
 
 
 def set_aside_name(segment: TailSegment) -> str:
-    """Where a segment lies that was sealed without what could not be read of it."""
+    """Where a segment is kept that is a copy, or was sealed without what could not be read of it."""
     return f"{SET_ASIDE}/{segment.name.rpartition('/')[2]}"
 
 
@@ -138,7 +138,7 @@ def list_files(names: Iterable[str]) -> Files:
 
 
 class Catalog:
-    """The files of an open log, shared between its threads. Every change is one step for whoever looks."""
+    """The files of an open log, shared between its threads. Every change is atomic for readers."""
 
     def __init__(self, files: Files) -> None:
         self._guard = threading.Lock()

@@ -1,8 +1,8 @@
-"""The spool: where those who cannot reach the broker lay rows for it to take in.
+"""The spool: where processes that cannot reach the broker leave rows for it to take in.
 
-`spool/<app>.<batch>/<part>-<crc32c>.arrow` is a batch, laid there by one rename; `spool/staging/` is where it is put
-together. Numbers of an application's batches grow. What no queue took stands in `spool/refused/`, with the reason. A
-part is read only if it matches the checksum in its name, and its rows are validated: they come from outside.
+`spool/<app>.<batch>/<part>-<crc32c>.arrow` is a batch, put there by one rename; `spool/staging/` is where it is put
+together. The numbers of an application's batches grow. Rows that no queue took are kept in `spool/refused/`, with the
+reason. A part is read only if it matches the checksum in its name, and its rows are validated: they come from outside.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPOOL: Final = "spool"
 STAGING: Final = "staging"
 REFUSED: Final = "refused"
 ONCE: Final = "once-"
-"""Begins the name of an application that lays a single batch and never comes again."""
+"""Prefix of the name of an application that leaves a single batch and never comes again."""
 SPOOL_SCHEMA: Final = pa.schema(
     [
         ("name", pa.string()),
@@ -48,7 +48,7 @@ SPOOL_SCHEMA: Final = pa.schema(
         ("queue", pa.string()),
     ]
 )
-"""The fields of a message, and the one queue that it goes to, whatever its topics, where one is named."""
+"""The fields of a message, and optionally the one queue that it goes to, whatever its topics."""
 _APP: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _BATCH: Final = re.compile(r"([A-Za-z0-9_-]{1,100})\.(\d{20})")
 _SUFFIX: Final = ".arrow"
@@ -91,7 +91,7 @@ def prepare(directory: str) -> Path:
     root = Path(directory)
     if not (root / MARKER).exists():
         disk.write_atomic(MARKER, json.dumps({"remuda": FORMAT}).encode() + b"\n")
-    # Those who lay batches need not be who runs the broker: whoever may write here is up to the umask and the group.
+    # Other users than the broker's may leave batches: the umask and the group decide who can write here.
     (root / SPOOL / STAGING).mkdir(parents=True, exist_ok=True)
     return root / SPOOL
 
@@ -121,7 +121,7 @@ def discard(spool: Path, names: Iterable[str]) -> None:
 
 
 def lay(spool: Path, app: str, number: int, names: Iterable[str]) -> bool:
-    """Make staged files the parts of a batch, all at once. False if it lies there already."""
+    """Make staged files the parts of a batch, all at once. False if the batch is there already."""
     target = spool / f"{check_app(app)}.{number:020d}"
     gathered = spool / STAGING / uuid.uuid4().hex
     gathered.mkdir()
@@ -163,14 +163,14 @@ def rows_of(batch: SpoolBatch, skip: int = 0) -> Iterator[pa.RecordBatch]:
 
 
 def check(batch: SpoolBatch) -> None:
-    """Raise `DamagedBatch` unless every part is what was laid there."""
+    """Raise `DamagedBatch` unless every part is what was put there."""
     for path in batch.parts():
         for _ in _pieces(path):
             pass
 
 
 def _pieces(path: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, once it is known to be what was laid there."""
+    """The rows of a part, once it is known to be what was put there."""
     named = f"{path.parent.name}/{path.name}"
     try:
         found = os.lstat(path)
@@ -184,7 +184,7 @@ def _pieces(path: Path) -> Iterator[pa.RecordBatch]:
                 raise DamagedBatch(f"{named} does not have the spool's columns: {reader.schema.names}")
             for at in range(reader.num_record_batches):
                 piece = reader.get_batch(at)
-                # Without this, offsets that lead astray would end the process.
+                # Without this, offsets out of bounds would crash the process.
                 piece.validate(full=True)
                 yield piece
     except (pa.ArrowException, KeyError, ValueError, OverflowError, UnicodeDecodeError, MemoryError) as error:
@@ -208,7 +208,7 @@ def count_rows(batch: SpoolBatch) -> int:
 
 
 def remove(batch: SpoolBatch) -> None:
-    """Let a batch go. It disappears at once, its files by and by."""
+    """Remove a batch: in one step for readers, then file by file."""
     gone = batch.path.parent / STAGING / f"{uuid.uuid4().hex}.gone"
     gone.parent.mkdir(exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
@@ -252,7 +252,7 @@ def reject(batch: SpoolBatch, reason: str = "") -> Path:
 
 
 def sweep(spool: Path, before: float) -> None:
-    """Remove what tasks that died left in staging, if it is older than a moment (seconds since 1970)."""
+    """Remove what crashed tasks left in staging before a time (seconds since 1970)."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(spool / STAGING):
             with contextlib.suppress(FileNotFoundError):

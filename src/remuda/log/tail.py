@@ -38,19 +38,20 @@ class Part:
 class TailWriter:
     """The open files of the tail. Room is reserved under the caller's lock while a batch is written outside of it.
 
-    `standing` is told where single records may be written to by the short way.
+    `position` learns which file single records may be written to directly.
     """
 
-    def __init__(self, disk: Disk, options: LogOptions, standing: WritePosition) -> None:
+    def __init__(self, disk: Disk, options: LogOptions, position: WritePosition) -> None:
         self._disk = disk
         self._options = options
-        self._standing = standing
+        self._position = position
         self._guard = threading.Lock()
         self._files: dict[int, AppendFile] = {}
         self._unsynced: list[int] = []
         self._current: TailSegment | None = None
-        """What was written to last, unless it is complete; and how."""
+        """The segment that was written to last, unless it is complete."""
         self._write: Callable[[bytes], None]
+        """Appends to the file of the current segment."""
         self._finished: set[int] = set()
 
     def reserve(self, segment: TailSegment, needed: int) -> None:
@@ -76,7 +77,7 @@ class TailWriter:
 
     def write(self, segment: TailSegment, data: bytes) -> None:
         if self._current is segment:
-            self._standing.unsynced = True
+            self._position.unsynced = True
             self._write(data)
             segment.written += len(data)
             return
@@ -84,7 +85,7 @@ class TailWriter:
             self._unsynced.clear()
         sequence = segment.sequence
         file = self._files.get(sequence) or self._file(segment)
-        self._standing.unsynced = True
+        self._position.unsynced = True
         if sequence not in self._unsynced:
             self._unsynced.append(sequence)
         self._current = None
@@ -92,7 +93,7 @@ class TailWriter:
         self._current, self._write = segment, file.write
         segment.written += len(data)
         if isinstance(file, DirectoryFile):
-            self._standing.arm(segment, file, file.handle)
+            self._position.arm(segment, file, file.handle)
 
     def finish(self, segment: TailSegment) -> None:
         """Give back the room that a full segment did not need."""
@@ -102,20 +103,20 @@ class TailWriter:
 
     @property
     def all_synced(self) -> bool:
-        return not self._unsynced or (self._is_last_alone and not self._standing.unsynced)
+        return not self._unsynced or (self._is_last_alone and not self._position.unsynced)
 
     @property
     def _is_last_alone(self) -> bool:
-        """Whether nothing but what was written last may have to be synced."""
+        """Whether only the segment that was written to last may have to be synced."""
         return len(self._unsynced) == 1 and not self._finished and self._current is not None
 
     def sync(self) -> None:
         """Bring everything written so far to the disk, oldest first."""
         if self._is_last_alone:
             # It goes on where it was: most syncs are of this kind.
-            if self._standing.unsynced:
+            if self._position.unsynced:
                 self._files[self._unsynced[0]].sync()
-                self._standing.unsynced = False
+                self._position.unsynced = False
             return
         self._forget_current()
         while self._unsynced:
@@ -129,7 +130,7 @@ class TailWriter:
 
     def _forget_current(self) -> None:
         self._current = None
-        self._standing.disarm()
+        self._position.disarm()
 
     def close(self) -> None:
         self._forget_current()

@@ -38,10 +38,10 @@ class SegmentView:
         self._read_to = HEADER_BYTES
         self._index = SegmentIndex()
         self.changes: list[QueueChange] = []
-        """The queues' changes read so far that somebody put their name to."""
+        """Changes of queues read so far that name who made them."""
 
     def segment(self) -> TailSegment:
-        """The segment as it is now, for those who look for one message in it."""
+        """The segment as it is now, for looking up single messages in it."""
         self.read_on()
         found = self._segment
         return TailSegment(
@@ -110,7 +110,7 @@ class Lister:
         return Listing(tuple(views.values()), messages, events)
 
     def changes(self) -> Sequence[QueueChange]:
-        """The changes of queues that somebody put their name to, in order."""
+        """Changes of queues that name who made them, in order."""
         views = self.list().tail
         # A segment that is just being sealed is there twice.
         twice = {changes.name_of(view.segment()) for view in views}

@@ -1,4 +1,4 @@
-"""Where a log stands, and the short way of a single record to its file: in C where that could be built."""
+"""The write position of a log, and the fast path of a single record to its file: in C where that could be built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Counting:
-    """In Python there is no short way: whoever asks for it goes the usual one."""
+    """The counters alone. Without the C module there is no fast path, and callers take the usual one."""
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -40,27 +40,27 @@ class Counting:
         """Whether something was written to the segment since it was last synced."""
 
     def fits(self, messages: Messages, more: int) -> int:
-        """About how much a single small message takes, with `more` than its body; 0 where that cannot be told at once,
-        or there is no room for it yet."""
+        """About how many bytes a single small message takes, with `more` beside its body; 0 where the fast path does
+        not apply, or there is no room for it yet."""
         return 0
 
     def go_to(self, segment: TailSegment, index: SegmentIndex | None, marker: bytes) -> None:
         """Records go to this segment from now on."""
 
     def arm(self, segment: TailSegment, file: DirectoryFile, handle: int) -> None:
-        """The file of a segment is open, and single records may be written to it."""
+        """Allow the fast path: the file of this segment is open, and single records may be written to it."""
 
     def disarm(self) -> None:
-        """Single records are not written by the short way from now on."""
+        """Close the fast path: single records are not written directly from now on."""
 
     def frame_single(self, segment: TailSegment | None, record: Record) -> bytes | None:
-        """The frame of a small record, which is part of this segment from now on. None, and nothing is done, where that
-        cannot be told at once."""
+        """The frame of a small record, which is part of this segment from now on. None, with nothing done, where the
+        fast path does not apply."""
         return None
 
     def hold_single(self, record: Record) -> int:
-        """As `frame_single`, and the frame is held until it is asked for; gives its size. 0, and nothing is done, where
-        that cannot be told at once, or there is no room."""
+        """As `frame_single`, but the frame is held until `let_go`; returns its size. 0, with nothing done, where the
+        fast path does not apply, or there is no room."""
         return 0
 
     def let_go(self) -> bytes:
@@ -68,13 +68,12 @@ class Counting:
         return b""
 
     def write_single(self, record: Record) -> int:
-        """Write a small record when nothing is pending; gives its size. 0, and nothing is done, where that does not
-        hold, or the disk refuses it."""
+        """Write a small record when nothing is pending; returns its size. 0, with nothing done, where the fast path
+        does not apply, or the disk refuses it."""
         return 0
 
     def sync_single(self) -> bool:
-        """Sync the segment when everything is written; False, and nothing is done, where that does not hold, or cannot
-        be told at once."""
+        """Sync the segment when everything is written; False, with nothing done, where the fast path does not apply."""
         return False
 
 

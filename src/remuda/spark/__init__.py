@@ -23,7 +23,7 @@ def session(
     quick: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The running session, or a new one on `master` (`local[*]` unless told), or on a Spark Connect server.
+    """The running session, or a new one on `master` (`local[*]` by default), or on a Spark Connect server.
 
     `quick` starts in half the time and runs long work at half the speed: for tests and short commands.
     """

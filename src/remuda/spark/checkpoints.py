@@ -1,4 +1,4 @@
-"""Checkpoints of queries, looked at before a query starts: what is wrong is said then, not at its first batch."""
+"""Checks of a query's checkpoint before it starts: what is wrong is reported then, not at its first batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _used: dict[Path, tuple[int, int]] = {}
 
 @contextlib.contextmanager
 def sole_use(place: Path) -> Iterator[None]:
-    """Use a checkpoint in this process alone. Two runs might number different rows alike, and one would not be added.
+    """Use a checkpoint in this process alone. Two runs could give different rows the same batch number, and the second
+    batch would be taken for a repetition.
 
     Raises `Conflict` if another process uses it.
     """
@@ -59,7 +60,7 @@ def _locked(place: Path) -> int:
 
 
 def check_checkpoint(place: Path) -> None:
-    """Raise where Spark could not keep a checkpoint, or where something else lies that is none."""
+    """Raise where Spark could not write a checkpoint, or where something else is stored."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         names = {name for name in os.listdir(place) if not name.startswith(".")}
@@ -73,8 +74,8 @@ def check_checkpoint(place: Path) -> None:
         ) from error
     if names and not names & _PARTS:
         raise Conflict(
-            f"{str(place)!r} holds files that are no checkpoint of Spark's ({', '.join(sorted(names)[:3])}); nothing "
-            "was read. Remove them, or choose another lake"
+            f"{str(place)!r} holds files that are not a checkpoint of Spark's ({', '.join(sorted(names)[:3])}); "
+            "nothing was read. Remove them, or choose another lake"
         )
     if "metadata" in names:
         try:
@@ -97,6 +98,6 @@ def last_batch(place: Path) -> int | None:
 
 
 def offsets(place: Path, batch: int) -> dict[str, Any]:
-    """What the source said of the end of a batch: the last line of Spark's file is the source's own."""
-    told: dict[str, Any] = json.loads((place / "offsets" / str(batch)).read_text().splitlines()[-1])
-    return told
+    """Where a batch ends, as the source reported it: the last line of Spark's file is the source's own."""
+    end: dict[str, Any] = json.loads((place / "offsets" / str(batch)).read_text().splitlines()[-1])
+    return end

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from remuda.spark.watching import Told
+    from remuda.spark.watching import QueryProgress
 
 T = TypeVar("T")
 
@@ -38,8 +38,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NOT_THERE: Final = re.compile(r"No module named '(?:pyspark_)?remuda|DATA_SOURCE_NOT_FOUND\S* .*\bremuda\b")
 _OURS: Final = re.compile(r"^remuda\.[\w.]+: (.+)$", re.MULTILINE)
 
-_UNTOLD: Final = re.compile(r"An error occurred while calling \S+$")
-"""What PySpark says first of an error of Java's that it does not know."""
+_PREAMBLE: Final = re.compile(r"An error occurred while calling \S+$")
+"""The first line of PySpark's text for a Java error that it does not know."""
 _JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+[A-Z]\w*: ")
 
 
@@ -49,12 +49,12 @@ def list_pipelines(as_json: AsJson = False) -> None:
     need_pyspark()
     from remuda.spark.pipelines.jobs import JOBS
 
-    told = {name: " ".join((job.__doc__ or "").split()) for name, job in JOBS.items()}
+    described = {name: " ".join((job.__doc__ or "").split()) for name, job in JOBS.items()}
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(described))
         return
     table = Table("pipeline", "what it does")
-    for name, text in told.items():
+    for name, text in described.items():
         table.add_row(name, text)
     Console().print(table)
 
@@ -110,7 +110,7 @@ def run(
         # A cluster is for large work, and what is followed may become large.
         sources = (place.url, place.lake, *options.get("source", "").split(","))
         quick = master is None and not continuous and is_small(*sources)
-        watch = Watch(lambda told: _tell(told, as_json))
+        watch = Watch(lambda progress: _show(progress, as_json))
         with _interrupts() as interrupted:
             config = {**NO_CALL_SITES, **config}
             spark = _beside(
@@ -126,7 +126,7 @@ def run(
                 while continuous and not interrupted.is_set() and all(query.isActive for query in queries):
                     interrupted.wait(0.5)
                 if interrupted.is_set() and not is_remote():
-                    spark.sparkContext.setLogLevel("OFF")  # or Spark tells at length of the jobs that this ends
+                    spark.sparkContext.setLogLevel("OFF")  # or Spark logs at length the jobs that this ends
                 for query in queries:
                     query.stop()
         watch.look(queries)
@@ -159,11 +159,11 @@ def status(url: Url, lake: Lake = "lake", as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-def _tell(told: Told, as_json: bool) -> None:
+def _show(one: QueryProgress, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.encode(told))
+        typer.echo(msgspec.json.encode(one))
     else:
-        typer.echo(f"{told.query}: batch {told.batch}, {told.rows:,} rows at {told.rate:,.0f}/s, {told.lag:,} behind")
+        typer.echo(f"{one.query}: batch {one.batch}, {one.rows:,} rows at {one.rate:,.0f}/s, {one.lag:,} behind")
 
 
 def _tell_deed(name: str, deed: str, counts: Mapping[str, int], as_json: bool) -> None:
@@ -174,14 +174,14 @@ def _tell_deed(name: str, deed: str, counts: Mapping[str, int], as_json: bool) -
         typer.echo(f"{name}: {listed} {deed}")
 
 
-def _numbers(told: dict[str, int]) -> str:
-    return ", ".join(f"{name} {number:,}" for name, number in told.items())
+def _numbers(found: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in found.items())
 
 
 @contextlib.contextmanager
 def _in_one_line() -> Iterator[None]:
     """Say what went wrong without a stack, and exit."""
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # or PySpark tells of it first
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # or PySpark logs it first
     try:
         yield
     except RemudaError as error:
@@ -196,8 +196,8 @@ def _in_one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C is noted here; pressed again, it forces an end. An exception in the midst of a question to Spark would
-    leave its answer to be taken for that of the next, and PySpark's own handler cancels jobs just there."""
+    """Set when Ctrl-C is pressed; pressed again, it forces an end. An exception in the middle of a call to Spark would
+    leave its answer to be read as that of the next call, and PySpark's own handler cancels jobs just there."""
     noted = threading.Event()
 
     def note(number: int, frame: object) -> None:
@@ -213,7 +213,8 @@ def _interrupts() -> Iterator[threading.Event]:
 
 
 def _beside(work: Callable[[], T]) -> concurrent.futures.Future[T]:
-    """Do something beside the main thread, which stays free for Ctrl-C: there, PySpark would bring its own handler."""
+    """Work in a thread of its own: the main thread stays free for Ctrl-C, and there PySpark would install its own
+    handler."""
     outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -234,7 +235,7 @@ def _run_in(spark: SparkSession, job: Callable[[], T]) -> T:
 
 
 def _reason(text: str) -> str:
-    """What is at the bottom of an error that came through many processes."""
+    """The cause of an error that came through many processes."""
     if _NOT_THERE.search(text):
         return (
             "the Python that Spark runs has no Remuda: install it there (pip install 'remuda[spark]'), and let "
@@ -245,7 +246,7 @@ def _reason(text: str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
-    lines = [line for line in text.splitlines() if line.strip() and not _UNTOLD.match(line)]
+    lines = [line for line in text.splitlines() if line.strip() and not _PREAMBLE.match(line)]
     return _JAVA.sub("", lines[0]) if lines else text
 
 

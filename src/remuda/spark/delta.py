@@ -48,9 +48,9 @@ class DeltaLog:
         table = DeltaTable(self.root)
         if table.protocol().min_reader_version > 1:
             raise Conflict(
-                f"table {self.root.name!r} was given features of Delta by which its files alone do not tell its rows "
+                f"table {self.root.name!r} uses features of Delta that keep its rows from being read from its files "
                 f"({', '.join(table.protocol().reader_features or ['column mapping'])}); nothing was read or written. "
-                "Take them back by the program that set them"
+                "Turn them off with the program that set them"
             )
         return DeltaVersion(self, table)
 
@@ -132,7 +132,7 @@ class DeltaVersion:
         return True
 
     def _widened(self, table: DeltaTable) -> bool:
-        """Whether the table lacked columns, which it then gets."""
+        """Add the columns that the table lacks; whether there were any."""
         known = {field.name for field in table.schema().fields}
         new = [field for field in self._schema.fields if field.name not in known]
         if new:
@@ -156,12 +156,12 @@ class DeltaVersion:
 
     def _added(self, file: LakeFile) -> AddAction:
         path = self._log.root / file.path
-        told = path.stat()
+        status = path.stat()
         return AddAction(
             path=file.path,
-            size=told.st_size,
+            size=status.st_size,
             partition_values={name: file.partition[name] for name in self._folders},
-            modification_time=told.st_mtime_ns // 1_000_000,
+            modification_time=status.st_mtime_ns // 1_000_000,
             data_change=True,
             stats=msgspec.json.encode(self._statistics(file, pq.read_metadata(path).num_rows)).decode(),
         )

@@ -75,7 +75,7 @@ class EmbeddedLog:
         return min(start + rows, self.end(table))
 
     def row_bytes(self, table: str, start: int) -> float:
-        """Told by the first rows there are, as Spark gets them."""
+        """Estimated from the first rows there are, as Spark gets them."""
         for batch in self.batches(table, start, start + _SAMPLE, Selection(), SCHEMAS[table].names):
             size: int = batch.nbytes
             return max(size / int(batch.num_rows), 1.0)
@@ -98,7 +98,7 @@ class EmbeddedLog:
             try:
                 table = self.open_sealed(file)
             except FileNotFoundError:
-                continue  # collected: it told of nothing that is still there
+                continue  # collected: none of its messages is still there
             for group in range(table.group_count):
                 first, count = table.bounds(group)
                 firsts, counts = table.statistics(group, "first"), table.statistics(group, "count")
@@ -108,7 +108,7 @@ class EmbeddedLog:
             done = file.last + 1
         if done < before:
             told.append((range(done, before), range(_LAST)))
-        # Whoever needs them is to find that they are missing.
+        # A task that needs these must find that they are missing.
         told += [(one, range(_LAST)) for one in clip(self.removed(EVENTS), 0, min(done, before))]
         return told
 
@@ -129,20 +129,19 @@ class EmbeddedLog:
         return sorted(found, key=lambda gap: gap.start)
 
     def removed(self, table: str) -> list[range]:
-        """Numbers of which no file says that it holds them, and that the collector has not let go: somebody else
-        removed their files."""
+        """Numbers that no file covers and that the collector has not removed: something else removed their files."""
         gone = self._unheld(table)
         if not gone:
             return []
-        # A file that is written anew while the folder is listed may not be in the list: look again.
+        # A file that is rewritten while the folder is listed may not be in the list: look again.
         twice = ledger.both(_spans(gone), _spans(self._unheld(table)))
         try:
-            # Read after the files were listed: it says that one is collected before that goes away.
+            # Read after the files were listed: it notes that a file is collected before the file is removed.
             collected = ledger.read(self.disk)
         except StorageError:
-            collected = ledger.Ledger()  # nothing tells that they were collected
+            collected = ledger.Ledger()  # nothing shows that they were collected
         if collected is None:
-            return []  # nobody has taken note of it yet
+            return []  # the log has no ledger yet
         noted = collected.messages if table == MESSAGES else collected.events
         return [range(*span) for span in ledger.without(twice, noted)]
 
@@ -153,7 +152,7 @@ class EmbeddedLog:
         return subtracted(range(self._sealed_before(listing, table)), named)
 
     def _runs(self, file: SealedFile, start: int, stop: int, damaged: list[range]) -> Iterator[range]:
-        """Neighbouring numbers that a file holds. Those that are found to be damaged were not let go either."""
+        """Neighbouring numbers that a file holds. Those found to be damaged count too: they were not collected."""
         whole = range(max(file.first, start), min(file.last + 1, stop))
         if not whole:
             return
@@ -209,7 +208,7 @@ class EmbeddedLog:
                 missing += self._causes(table, one)
 
     def _causes(self, table: str, missing: range) -> Iterator[Gap]:
-        """What was not read, parted by why: what was not let go is damaged."""
+        """What was not read, split by the cause: what was not collected is damaged."""
         let_go = [
             range(gap.start, gap.stop) for gap in self.gaps(table, missing.start, missing.stop) if not gap.damaged
         ]

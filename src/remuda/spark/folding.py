@@ -1,4 +1,4 @@
-"""Lives from messages and events, column by column: what `document` tells of one message, told of many at once."""
+"""Lives folded from messages and events, column by column: `remuda.model.document`, for many messages at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVENT_COLUMNS: Final = ("time", "queue", "state", "first", "count", "consumer", 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Spread = Callable[[Numbers], Numbers]
-"""From the lives that events tell of to all of them; -1 where none tells."""
+"""From values of the lives that have events to values of all lives; -1 for those without."""
 
 _STATES: Final = tuple(State)
 _REFUSALS: Final = (State.RETRY, State.INVALID, State.NOT_INTERESTED, State.DEAD)
@@ -31,7 +31,7 @@ _ANEW: Final = (State.QUEUED, *_SUCCEEDED)
 
 
 def fold(messages: pa.Table, events: pa.Table) -> pa.RecordBatch:
-    """The rows of `lifecycle` for these messages, told by these events. Both are in the order of the log."""
+    """The rows of `lifecycle` for these messages with these events. Both are in the order of the log."""
     messages, events = messages.combine_chunks(), events.combine_chunks()
     offsets = _numbers(messages["offset"])
     queues = _Queues.of(messages, events)
@@ -125,7 +125,7 @@ def _steps(offsets: Numbers, events: pa.Table, queues: _Queues) -> _Steps:
 
 
 def _told(steps: _Steps, lives: Numbers, events: pa.Table) -> dict[str, pa.Array]:
-    """What events tell of each of the lives; null, zero or empty where they tell nothing."""
+    """What the events of each life amount to; null, zero or empty for a life without events."""
     time = _numbers(events["time"])
     at = np.full(len(lives), -1)
     at[np.searchsorted(lives, steps.lives)] = np.arange(len(steps.lives))
@@ -182,7 +182,7 @@ def _duration(steps: _Steps, spread: Spread, answers: Mask, fetched: Mask, time:
 
 
 def _standing(steps: _Steps, spread: Spread, said: pa.ChunkedArray) -> pa.Array:
-    """The last word on something; a message that is queued again, or succeeded, has none."""
+    """The last text of a column; null for a message that was queued again, or succeeded, since."""
     texts = _one(said)
     speaks = pc.not_equal(pc.fill_null(texts, ""), "").to_numpy(zero_copy_only=False)
     word = _take(texts, spread(steps.last(speaks[steps.event] | steps.are(*_ANEW))))
@@ -315,7 +315,7 @@ def _of_message(messages: pa.Table, message: Numbers) -> dict[str, pa.Array]:
 
 
 def _distinct(numbers: Numbers) -> Numbers:
-    """In order. Numpy's own way with runs that are in order already is slower by far."""
+    """The distinct numbers, in order. NumPy's `unique` is slower by far on runs that are in order already."""
     ordered = np.sort(numbers, kind="stable")
     return ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
 

@@ -29,7 +29,7 @@ done
 """
 _OWN_PYSPARK: Final = """\
 # Spark's launcher needs this variable. Spark itself would give its Pythons a zipped copy of PySpark for it, which each
-# of them compiles anew; without it they import the installed one.
+# of them compiles again; without it they import the installed one.
 case "$*" in *org.apache.spark.launcher.Main*) ;; *) unset SPARK_HOME ;; esac
 """
 _KEPT: Final = """\
@@ -80,10 +80,10 @@ def java_version(home: Path) -> int | None:
     if release:
         return int(release[1])
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(told.stderr + told.stdout)
+    found = _VERSION.search(ran.stderr + ran.stdout)
     return int(found[1]) if found else None
 
 

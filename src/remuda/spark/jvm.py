@@ -22,10 +22,10 @@ _OPTIONS_OF_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMI
 _OTHER_CLASSES: Final = (
     "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR",
 )  # fmt: skip
-"""Whoever sets one of these has another class path, with folders in it, which Java keeps no classes of."""
+"""Where one of these is set, the class path is another and has folders in it, of which Java archives no classes."""
 _ROOM: Final = 1 << 30
 _RECORDING: Final = 600.0
-"""Seconds after which whoever began to record classes has surely ended."""
+"""Seconds after which a session that began to record classes has surely ended."""
 _UNUSED: Final = 30 * 24 * 3600.0
 
 
@@ -83,19 +83,19 @@ class ClassArchive:
                 os.utime(self.path)
         else:
             return []
-        # What does not fit is not used, and nothing is said of it: Java would say so on standard output.
+        # An archive that does not fit is not used, and silently: Java would say so on standard output.
         return [used, "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
 def _signature(java: Path) -> str:
-    """What tells one Java and its jars from another."""
+    """What distinguishes one Java and its jars from another."""
     known = sha256(str(java.resolve()).encode())
     with contextlib.suppress(OSError):
         known.update((java / "release").read_bytes())
     jars = Path(pyspark.__file__).parent / "jars"
     for entry in sorted(os.scandir(jars), key=lambda entry: entry.name):
-        told = entry.stat()
-        known.update(f"{entry.path} {told.st_size} {told.st_mtime_ns}\n".encode())
+        status = entry.stat()
+        known.update(f"{entry.path} {status.st_size} {status.st_mtime_ns}\n".encode())
     return known.hexdigest()[:32]
 
 
@@ -113,7 +113,7 @@ def _place_to_record(path: Path) -> Path | None:
         if shutil.disk_usage(path.parent).free < _ROOM:
             return None
         begun = Path(f"{path}.{os.getpid()}")
-        begun.touch()  # so that others see it; Java writes it anew
+        begun.touch()  # so that others see it; Java overwrites it
     except OSError:
         return None
     return begun

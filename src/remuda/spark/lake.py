@@ -1,7 +1,7 @@
 """The lake: tables of Parquet files in Hive-style partitions, in one of two formats.
 
-Whoever reads goes by one version of a table, so that no write, rewrite or deletion shows half; files that a version has
-dropped stay for a while, for those who still read by an older one.
+A reader uses one version of a table, so that it never sees half of a write, rewrite or deletion. Files that a version
+has dropped stay for a while, for readers of an older one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STAGING: Final = "_staging"
 _STAGED: Final = "_staged_"
 _ATTEMPTS: Final = 20
 TIMES_IN_MICROS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-"""Else Spark writes times as INT96, which tell no time zone, and overflow after 2262 where others read them."""
+"""Else Spark writes times as INT96, which have no time zone, and overflow after 2262 where others read them."""
 _OPEN_FILES: Final = 4
 _WRITING: Final = {**TIMES_IN_MICROS, "spark.sql.maxConcurrentOutputFileWriters": str(_OPEN_FILES)}
 """A task keeps some files open at once. With one, Spark would sort all rows by their partitions first."""
@@ -77,8 +77,8 @@ class LakeTable:
     """A table with a declared schema, of which the last columns are its partitions.
 
     Rows that differ in one of the columns `apart` are in different files. In the Parquet format these name folders too.
-    In Delta they are ordinary columns, told by the statistics of each file: Polars would take their values from the
-    names of folders, where one text is null, and long ones do not fit.
+    In Delta they are ordinary columns, with their value in the statistics of each file: Polars would take it from the
+    names of folders, where one text means null, and long ones do not fit.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LakeTable:
         self.apart = apart
         missing = [column for column in (*partitions, *apart) if column not in schema.fieldNames()]
         if missing:
-            raise InvalidOption(f"table {name!r} has no column {missing[0]!r} to be parted by")
+            raise InvalidOption(f"table {name!r} has no column {missing[0]!r} to be partitioned by")
         self._versions = self._of(lake_format(lake))
 
     def manifest(self) -> Version:
@@ -144,7 +144,7 @@ class LakeTable:
         return self._add(files, replace)
 
     def drop(self, concerns: Callable[[dict[str, str | None]], bool]) -> int:
-        """Take partitions out of the table; how many files that were. They stay readable for older versions."""
+        """Take partitions out of the table; returns how many files that were. They stay readable for older versions."""
         gone: tuple[LakeFile, ...] = ()
 
         def change(newest: Version) -> Step | None:
@@ -156,12 +156,13 @@ class LakeTable:
         return len(gone)
 
     def row_count(self, concerns: Callable[[dict[str, str | None]], bool]) -> int:
-        """How many rows some partitions have, told by the files' own footers."""
+        """How many rows some partitions have, by the footers of their files."""
         paths = [str(self.root / file.path) for file in self.manifest().files if concerns(file.partition)]
         return sum(pq.read_metadata(path).num_rows for path in paths)
 
     def vacuum(self, older_than: float = GRACE_SECONDS) -> int:
-        """Remove files that were dropped some seconds ago, and what failed jobs left; how many files were dropped."""
+        """Remove files that were dropped `older_than` seconds ago, and what failed jobs left; returns how many files
+        had been dropped."""
         limit = time.time() - older_than
         for stage in (self.root / _STAGING).glob("*"):
             if stage.stat().st_mtime < limit:
@@ -189,7 +190,7 @@ class LakeTable:
         folders = self._versions.folders()
         inside = [name for name in self.apart if name not in folders]
         columns = [name for name in self.schema.fieldNames() if name not in folders]
-        # What stays in the files parts them too, under another name.
+        # Columns that stay in the files partition them too, under another name.
         parting = [*folders, *(f"{_STAGED}{name}" for name in inside)]
         rows = frame.select(*columns, *folders, *(F.col(name).alias(f"{_STAGED}{name}") for name in inside))
         rows = guarded(rows, parting)
@@ -210,8 +211,8 @@ class LakeTable:
         return named(files, frame)
 
     def _dealt_out(self, rows: DataFrame, parting: list[str]) -> DataFrame:
-        """Rows as tasks are to write them: each its own, without a shuffle, into files of its own; but where that would
-        make very many small files, those of a partition by one task.
+        """Rows spread over the tasks that write them. Each task writes those it has, without a shuffle, into files of
+        its own; but where that would make very many small files, one task writes each partition.
         """
         known = {tuple(file.partition.values()) for file in self.manifest().files if file.partition}
         if any(count > _FEW for count in Counter(values[0] for values in known).values()):
@@ -219,7 +220,7 @@ class LakeTable:
         return rows.coalesce(int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
 
     def _add(self, files: tuple[LakeFile, ...], change: Change) -> bool:
-        """Commit a step that adds files; those that came to nothing go."""
+        """Commit a step that adds files; they are removed if it is not committed."""
         try:
             if self._commit(change):
                 return True
@@ -256,7 +257,7 @@ def _need_delta() -> None:
 
 @contextlib.contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """What the writer knows no options for, in sessions that were not started here too."""
+    """Set what the writer has no options for, in sessions that were not started here too, and restore it."""
     before = {name: spark.conf.get(name) for name in wanted}
     for name, value in wanted.items():
         spark.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""Lives of messages (M7), told from the log as the broker itself tells them."""
+"""Lives of messages (M7), computed from the log and equal to what the broker reports."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def lives(
     selection: Selection,
     missing: list[Gap] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the messages at these offsets, told by the events at these positions; of some of them `only`."""
+    """The lives of the messages at these offsets, with the events at these positions; of some of them `only`."""
     wanted = [offsets] if only is None else only
-    # Events first. The collector lets a message go before the events that tell of it: of a message that is found
-    # afterwards all of them were there.
+    # Events first. The collector removes a message before its events: of a message that is found afterwards all of
+    # them were there.
     events = _events(log, positions, wanted, missing)
     rows = fold(_messages(log, offsets, wanted, selection, missing), events)
     for name, texts in (("queue", selection.queues), ("state", selection.states)):

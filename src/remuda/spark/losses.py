@@ -1,4 +1,4 @@
-"""What is missing from a log: it stops a query, or is counted and said, but never passes in silence."""
+"""What is missing from a log: it stops a query, or is counted and logged, but never passes in silence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _said: set[tuple[str, str]] = set()
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Neighbouring numbers whose rows are not there: let go by the collector, or lost by damage."""
+    """Neighbouring numbers whose rows are not there: removed by the collector, or lost to damage."""
 
     start: int
     stop: int
@@ -30,13 +30,13 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def losses(gaps: Iterable[Gap], begun: int | None) -> list[Gap]:
-    """Those that a query should not have missed: damage, and what was collected though it came after it had begun."""
+    """The gaps that are a loss to a query: damage, and rows from number `begun` on that were collected."""
     found = (gap if gap.damaged or begun is None else gap.clip(max(gap.start, begun), gap.stop) for gap in gaps)
     return [gap for gap in found if len(gap) and (gap.damaged or begun is not None)]
 
 
 def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool, choice: str = "failOnDataLoss=false") -> None:
-    """Stop the query, or say it once for each log. The `choice` is how a caller goes on without what is lost."""
+    """Stop the query, or log it once for each log. `choice` is how a caller continues without what is lost."""
     if not lost:
         return
     listed = ", ".join(
@@ -47,11 +47,11 @@ def report(url: str, number: str, lost: Sequence[Gap], *, fail: bool, choice: st
     text = f"rows are missing from the log at {url!r}: {number} {listed}{more}, {sum(map(len, lost))} numbers in all"
     if fail:
         raise DataLost(
-            f"{text}. Nothing of this batch was taken. Restore the files from a copy, or go on without: {choice}"
+            f"{text}. Nothing of this batch was taken. Restore the files from a copy, or continue without: {choice}"
         )
     if (url, number) not in _said:
         _said.add((url, number))
-        _log.warning("%s. The query goes on without them (%s)", text, choice)
+        _log.warning("%s. The query continues without them (%s)", text, choice)
 
 
 def subtracted(whole: range, covered: Iterable[range]) -> list[range]:

@@ -14,11 +14,11 @@ from remuda.spark.versions import LakeFile, Step
 
 _KEPT: Final = 10
 PLAIN_READERS: Final = "READ-THIS-TABLE-BY-remuda.lake.read-NOT-AS-A-FOLDER.parquet"
-"""A file on which whoever reads the folder as plain Parquet fails, and in whose name the reason is. They would read
-files of older versions too."""
+"""A file that makes readers of the folder as plain Parquet fail, with the reason in its name: they would read files of
+older versions too."""
 _WHY: Final = (
     "This folder holds files of older versions too. The newest manifest under _manifests/ lists those that are the\n"
-    "table now, and remuda.lake.read(spark, lake, table) reads them. Begun as delta, a lake is read by all.\n"
+    "table now, and remuda.lake.read(spark, lake, table) reads them. Any engine can read a lake in the delta format.\n"
 )
 
 
@@ -31,7 +31,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     batches: dict[str, int] = {}
     """The last batch of each application, so that none is added twice."""
     dropped: dict[str, float] = {}
-    """Files that are no longer of the table, and since when."""
+    """Files that are no longer part of the table, and since when."""
 
 
 class Manifests:

@@ -20,11 +20,11 @@ READ_OPTIONS: Final = (
     "maxRowsPerTrigger", "maxBytesPerTrigger", "rowsPerPartition", "failOnDataLoss", "startingOffsets",
 )  # fmt: skip
 STREAM_OPTIONS: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger", "startingOffsets")
-"""Those of them that say nothing of a batch."""
+"""Those that are for streams only."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 OF_SPARK: Final = {"header", "inferschema", "checkpointlocation", "queryname", "owner", "provider", "location"}
-"""What Spark adds to the options, the last three of them where a table is made."""
+"""What Spark adds to the options, the last three of them where a table is created."""
 NO_PATH: Final = (
     "A table of Spark's catalog passes no options on: SELECT … FROM t WITH (path = '/srv/data'), or make a view of that"
 )
@@ -83,7 +83,7 @@ _SMALLEST_TIME: Final = 10**15
 
 
 def refuse_stream_options(options: Collection[str]) -> None:
-    """Raise where a read that is made once is given options of those that go on."""
+    """Raise where a batch read is given options that are for streams."""
     given = {name.lower() for name in options}
     for name in STREAM_OPTIONS:
         if name.lower() in given:
@@ -106,7 +106,7 @@ def _starting(given: Mapping[str, str]) -> str | int:
         if other in given:
             raise InvalidOption(f"startingOffsets and {other} both say where to begin; give one of them")
     try:
-        # A bare number so small is none of our times, but an offset, or Kafka's -1 and -2 for its ends.
+        # A bare number so small is not a time, but an offset, or Kafka's -1 and -2 for its ends.
         if text.lstrip("+-").isdigit() and int(text) < _SMALLEST_TIME:
             raise ValueError
         return parse_time(text)
@@ -118,7 +118,7 @@ def _starting(given: Mapping[str, str]) -> str | int:
 
 
 def check_names(options: Mapping[str, str], known: tuple[str, ...], *, besides: Collection[str] = ()) -> dict[str, str]:
-    """The options under their proper names; raises for one that is unknown. Some are let pass `besides`."""
+    """The options under their proper names; raises for one that is unknown. Those named `besides` are ignored."""
     proper = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for name, value in options.items():

@@ -17,7 +17,7 @@ from remuda.spark.versions import LakeFile
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SIGN: Final = "\x01"
-"""Which no text that is printable has."""
+"""No printable text contains it."""
 _ESCAPED: Final = "%01"
 _LIKE_NULL: Final = f"^{_SIGN}*{_NULL}$"
 _LONGEST: Final = 80
@@ -27,8 +27,8 @@ _SHOWN: Final = 20
 
 
 def guarded(rows: DataFrame, partitions: Sequence[str]) -> DataFrame:
-    """Rows with texts to name folders by: a sign is before those that Hive's way of naming would take for null, and
-    before the short names of those that are too long."""
+    """Rows whose texts can name folders: a sign precedes those that Hive's naming would take for null, and the short
+    names of those that are too long."""
     texts = [name for name, kind in rows.dtypes if name in partitions and kind == "string"]
     signed = {name: _signed(F.col(name)) for name in texts}
     return rows.withColumns(signed) if signed else rows
@@ -46,12 +46,12 @@ def folder(staged: Path) -> Path:
 
 
 def values(place: Path) -> dict[str, str | None]:
-    """What a folder tells: the values of its partition, or short names of those that are long."""
-    told: dict[str, str | None] = {}
+    """The values in a folder's name: those of its partition, or the short names of long ones."""
+    found: dict[str, str | None] = {}
     for part in place.parts:
         name, _, value = part.partition("=")
-        told[name] = None if value == _NULL else unquote(value)
-    return told
+        found[name] = None if value == _NULL else unquote(value)
+    return found
 
 
 def named(files: Iterable[LakeFile], rows: DataFrame) -> tuple[LakeFile, ...]:
@@ -69,7 +69,7 @@ def named(files: Iterable[LakeFile], rows: DataFrame) -> tuple[LakeFile, ...]:
         if value is None or not _is_short(value):
             return value
         if value not in full:
-            raise Conflict("rows of a partition went while it was written; nothing was written. Run it again")
+            raise Conflict("rows of a partition changed while it was written; nothing was written. Run it again")
         return full[value]
 
     return tuple(
@@ -78,7 +78,7 @@ def named(files: Iterable[LakeFile], rows: DataFrame) -> tuple[LakeFile, ...]:
 
 
 def spelled_out(rows: DataFrame, files: Iterable[LakeFile]) -> DataFrame:
-    """Rows of some files with the long texts of their partitions, of which the folders tell short names."""
+    """Rows of some files with the long texts of their partitions, whose folders have short names."""
     full: dict[str, dict[str, str]] = {}
     for file in files:
         if _ESCAPED in file.path:

@@ -54,13 +54,13 @@ def hold(root: Path) -> Iterator[Path]:
 
 
 def _take(root: Path) -> Path:
-    """The checkpoints are held first, since all that lies before their marks is in the files by then. Then the tail,
-    then events, then messages: what is sealed meanwhile is in both, and what is collected meanwhile loses its messages
-    before its events, never the other way round. Last comes the note of what was collected, which says so before a
-    file goes.
+    """Link the checkpoints first, since all that lies before their marks is in the files by then. Then the tail, then
+    events, then messages: what is sealed meanwhile is in both, and what is collected meanwhile loses its messages
+    before its events, never the other way round. Last comes the ledger, which notes that a file is collected before
+    the file is removed.
     """
     if not (root / MARKER).exists():
-        return root  # no log is there yet, and a folder in an empty directory would keep one from being begun
+        return root  # there is no log yet, and a folder in an empty directory would keep a broker from opening it
     folder = root / PINS / f"{socket.gethostname()}-{os.getpid()}"
     place = folder / uuid.uuid4().hex
     try:
@@ -85,13 +85,13 @@ def _take(root: Path) -> Path:
 
 
 def log_of(place: str) -> str:
-    """The log that a snapshot is of, or the place itself where it is none."""
+    """The log that a snapshot is of, or the place itself where it is not a snapshot."""
     parts = Path(place).parts
     return str(Path(*parts[:-3])) if len(parts) > 3 and parts[-3] == PINS else place
 
 
 def release() -> None:
-    """Let everything go that this process holds."""
+    """Remove all snapshots of this process."""
     for folder in _folders:
         _remove(folder)
     _folders.clear()

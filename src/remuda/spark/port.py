@@ -36,7 +36,7 @@ class SparkLog(Protocol):
         ...
 
     def mark(self, table: str, number: int) -> str | None:
-        """What tells the row before `number` from that of another log; None when it is not there any more."""
+        """What distinguishes the row before `number` from that of another log; None when it is not there any more."""
         ...
 
     def number_at(self, table: str, time: int) -> int:
@@ -56,7 +56,7 @@ class SparkLog(Protocol):
         ...
 
     def row_bytes(self, table: str, start: int) -> float:
-        """How many bytes the rows from a number on have on the average, about."""
+        """About how many bytes a row has, on average, from a number on."""
         ...
 
     def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
@@ -68,7 +68,7 @@ class SparkLog(Protocol):
         ...
 
     def telling(self, before: int) -> list[tuple[range, range]]:
-        """Positions of events up to `before`, in order, each with the offsets of the messages they may tell of."""
+        """Positions of events up to `before`, in order, each with the offsets of the messages they may concern."""
         ...
 
     def batches(
@@ -99,7 +99,7 @@ def open_log(url: str) -> SparkLog:
 
 
 def task_log(url: str) -> SparkLog:
-    """As `open_log`, for tasks, many of which one process carries out."""
+    """As `open_log`, for tasks: one process runs many, and may keep what it has read."""
     if is_stream(url):
         from remuda.spark.streams import kept_log
 
@@ -149,7 +149,7 @@ def directory(url: str) -> str:
 
 
 def place_text(url: object) -> str:
-    """Where a log or a lake is, as somebody wrote it."""
+    """The path or URL of a log or a lake, as a string."""
     try:
         text = os.fsdecode(os.fspath(url))  # type: ignore[call-overload]
     except TypeError:
@@ -160,5 +160,5 @@ def place_text(url: object) -> str:
 
 
 def anchored(url: str) -> str:
-    """The same place for every process: Spark's tasks have other working directories than who writes a path."""
+    """The same place for every process: Spark's tasks have other working directories than the process that named it."""
     return url if ":/" in url else os.path.abspath(place_text(url))

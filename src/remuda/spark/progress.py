@@ -1,4 +1,4 @@
-"""How far the pipelines that follow a log have come, told from their checkpoints alone: no Spark is started."""
+"""How far the pipelines that follow a log have come, read from their checkpoints alone: no Spark is started."""
 
 from __future__ import annotations
 

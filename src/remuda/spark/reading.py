@@ -28,7 +28,7 @@ _found_whole: set[tuple[int, int, int, int]] = set()
 
 
 def read_table(spark: SparkSession, url: str, table: str, options: Mapping[str, Any]) -> DataFrame:
-    """The rows that `format("remuda")` gives with the same options, as the log is now."""
+    """The rows that `format("remuda")` returns with the same options, as the log is now."""
     texts = {name: _text(name, value) for name, value in options.items()}
     asked = ReadOptions.parse({**texts, "path": url, "table": table})
     refuse_stream_options(texts)
@@ -62,7 +62,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def hold(url: str, *, fail_on_loss: bool = True) -> Held:
-    """One cut of the log for all that is read by it, whatever is sealed, shrunk or expires meanwhile."""
+    """One cut of the log for everything that is read of it, whatever is sealed, shrunk or expires meanwhile."""
     log = open_log(url)  # or say what is wrong with it
     if not is_stream(url):
         url = str(snapshot(Path(directory(url))))
@@ -100,9 +100,9 @@ def _by_source(spark: SparkSession, held: Held, table: str, start: int, stop: in
 
 
 def _is_whole(log: EmbeddedLog, path: Path, name: str) -> bool:
-    """Whether the file's checksums hold. One that has been looked at, and has not been written since, is known."""
-    told = path.stat()
-    known = (told.st_dev, told.st_ino, told.st_size, told.st_mtime_ns)
+    """Whether the file's checksums hold. A file that has not been written since is checked only once."""
+    status = path.stat()
+    known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     if known in _found_whole:
         return True
     try:
@@ -139,7 +139,7 @@ def _conditions(table: str, selection: Selection) -> list[Column]:
 
 
 def _text(name: str, value: Any) -> str:
-    """An option as Spark would pass it on; lists are welcome here."""
+    """An option as Spark would pass it on; lists are accepted too."""
     if name.lower() in _NAMES and not isinstance(value, str):
         names = list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping) else [value]
         if not all(isinstance(one, str) for one in names):

@@ -88,7 +88,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_time(value: str) -> int:
-    """Microseconds of a time as people write it: ISO 8601, in UTC unless it says so; or a whole number of them."""
+    """Microseconds of a time as people write it: ISO 8601, in UTC unless it names a zone; or a whole number of them."""
     text = value.strip()
     if text.lstrip("-").isdigit():
         micros = int(text)
@@ -96,7 +96,7 @@ def parse_time(value: str) -> int:
         moment = datetime.fromisoformat(text)
         micros = _micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     if abs(micros) >= 1 << 63:
-        raise ValueError("no such time can be told in microseconds")
+        raise ValueError("the time is out of range")
     return micros
 
 

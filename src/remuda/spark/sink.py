@@ -1,7 +1,7 @@
-"""The sink `remuda`: rows become messages, each once, whatever is retried or started anew.
+"""The sink `remuda`: rows become messages, each once, whatever is retried or restarted.
 
-One process owns an embedded directory, and tasks are not it. They stage files; the commit lays them into the spool as
-one batch, named after the query and the number that Spark gave the batch; the broker takes it in.
+One process owns an embedded directory, and tasks run in others. They stage files; the commit moves them into the spool
+as one batch, named after the query and the number that Spark gave the batch; the broker takes it in.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Staged(WriterCommitMessage):
     file: str
     rows: int
     query: str | None = None
-    """The id of the query that the task is of, where Spark tells it."""
+    """The id of the task's query, where Spark passes it on."""
 
 
 class _Sink:
@@ -88,10 +88,10 @@ class _Sink:
         if not given.get("path"):
             raise InvalidOption(f'say where the log is: .save("data/") or .option("path", "data/"). {NO_PATH}')
         if check_table(given.get("table", MESSAGES)) != MESSAGES:
-            raise InvalidOption(f"rows become messages; the table {given['table']!r} is for the broker to write")
+            raise InvalidOption(f"rows become messages; only the broker writes the table {given['table']!r}")
         check_columns(schema)
         if "queue" in given and "queue" in _names(schema):
-            raise InvalidOption("the rows name a queue each, so the option queue means nothing; leave one of them out")
+            raise InvalidOption("each row names its queue, so the option queue has no meaning; leave one of them out")
         self.directory = directory(given["path"])
         self.app = spool.check_app(given["appId"]) if "appId" in given else None
         self.batch = whole_number(given, "batchId")
@@ -119,7 +119,7 @@ class _Sink:
                 spool.discard(place, files)
                 raise
         if files and not spool.lay(place, app, batch, files):
-            # The query was started anew after this batch had been laid: the broker takes in the first.
+            # The query was restarted after this batch had been put into the spool: the broker takes in the first.
             spool.discard(place, files)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -160,8 +160,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         return self._sink.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        told = next((one.query for one in _staged(messages) if one.query), None)
-        app = self._sink.app or told or query_id(self._sink.checkpoint)
+        query = next((one.query for one in _staged(messages) if one.query), None)
+        app = self._sink.app or query or query_id(self._sink.checkpoint)
         self._sink.commit(messages, app, batchId)
 
     def _check_claim(self) -> None:
@@ -190,9 +190,9 @@ def claim(place: Path, app: str, query: str) -> None:
     known = note.read_text()
     if known != query:
         raise Conflict(
-            f"appId {app!r} belongs to another query, or to this one with another checkpoint ({known}). Spark counts "
-            "batches anew, and new rows would be taken for those that were published; nothing was published. Restore "
-            "that checkpoint, or choose a new appId"
+            f"appId {app!r} belongs to another query, or to this one with another checkpoint ({known}). Spark would "
+            "count batches from 0 again, and new rows would be taken for published ones; nothing was published. "
+            "Restore that checkpoint, or choose a new appId"
         )
 
 
@@ -215,12 +215,12 @@ def is_whole(schema: StructType) -> bool:
 
 
 def _names(schema: StructType) -> list[str]:
-    """Names of columns as Spark takes them, which have no case of their own."""
+    """Names of columns as Spark compares them: without regard to case."""
     return [name.lower() for name in schema.fieldNames()]
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuse rows that can be no messages, before anything is written."""
+    """Refuse rows that cannot be messages, before anything is written."""
     whole, names = is_whole(schema), _names(schema)
     for name, field in zip(names, schema.fields, strict=True):
         if names.count(name) > 1:
@@ -231,7 +231,7 @@ def check_columns(schema: StructType) -> None:
         if kinds is None:
             near = difflib.get_close_matches(name, _KINDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"drop it. A message has {', '.join(_KINDS)}"
-            raise InvalidOption(f"column {field.name!r} is no part of a message; {hint}")
+            raise InvalidOption(f"column {field.name!r} is not part of a message; {hint}")
         if not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind.typeName() for kind in kinds)
             raise InvalidOption(f"column {field.name!r} must be {wanted}, not {field.dataType.simpleString()}")
@@ -274,7 +274,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _never_empty(lists: pa.Array) -> pa.Array:
-    """Lists of which each has a first element to ask for."""
+    """Lists with at least one element each: a null in those that had none."""
     return pc.if_else(pc.equal(pc.fill_null(pc.list_value_length(lists), 0), 0), pa.scalar([None], TEXTS), lists)
 
 

@@ -35,7 +35,7 @@ _MOST_ROWS: Final = 1 << 20
 _TASKS: Final = os.cpu_count() or 1
 """A log is cut into about so many parts at least, unless they would be small."""
 _LIVES: Final = 1 << 18
-"""Lives are put together in memory, with all that happened to them."""
+"""Messages in a part: their lives are put together in memory, with all their events."""
 
 
 class RemudaSource(DataSource):
@@ -77,7 +77,7 @@ def table_schema(table: str) -> StructType:
 
 @dataclass
 class Part(InputPartition):
-    """What one task reads: rows of these numbers, and for lives the events that tell them."""
+    """What one task reads: rows of these numbers, and for lives their events."""
 
     start: int
     stop: int
@@ -108,7 +108,7 @@ class LogReader(DataSourceReader):
         self._options = options
         self._shape = Shape(options.table, schema)
 
-    # Filters are not taken over from Spark: of two queries over one loaded frame it gives the one's to the other.
+    # No filters are pushed down: of two queries over one loaded frame, Spark gives those of one to the other.
 
     def partitions(self) -> Sequence[InputPartition]:
         log = open_log(self._options.url)
@@ -126,7 +126,7 @@ class Shape:
 
     def __init__(self, table: str, schema: StructType) -> None:
         known = SCHEMAS[table]
-        self.names = [name.lower() for name in schema.fieldNames()]  # as Spark, whose names have no case of their own
+        self.names = [name.lower() for name in schema.fieldNames()]  # as Spark, which ignores case
         for name, field in zip(self.names, schema.fields, strict=True):
             if name not in known.names:
                 near = difflib.get_close_matches(name, known.names, n=1)
@@ -151,7 +151,7 @@ class Shape:
 
 
 def _check_cast(field: pa.Field, wanted: DataType) -> None:
-    """Raise where a column can never be had in the type that a schema gives it."""
+    """Raise where a column can never be read as the type that a schema gives it."""
     try:
         pa.nulls(0, field.type).cast(to_arrow_type(wanted, timezone="UTC"))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, PySparkTypeError):
@@ -184,7 +184,7 @@ def plan(
     only: Sequence[range] | None = None,
     begun: int | None = None,
 ) -> list[Part]:
-    """Parts to be read side by side. Those of lives are told by the events before `position`."""
+    """Parts to be read side by side. Lives are computed from the events before `position`."""
     table = numbered(options.table)
     rows = options.partition_rows or rows_per_part(options.table, log.rows(table, start, stop))
     ranges = log.parts(table, start, stop, rows)

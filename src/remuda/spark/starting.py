@@ -47,7 +47,7 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
 }
 NO_CALL_SITES: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
-"""PySpark notes for each expression which line made it, with half a dozen questions to Java."""
+"""Else PySpark notes for each expression which line made it, with half a dozen calls to Java."""
 _QUICK: Final = {
     **NO_CALL_SITES,
     "spark.python.daemon.module": "remuda.spark.daemon",
@@ -64,7 +64,7 @@ class SparkUnreachable(RemudaError, ConnectionError):
 def start(name: str, *, master: str | None, remote: str | None, quick: bool, config: Mapping[str, str]) -> SparkSession:
     remote = remote or (None if master else os.environ.get("SPARK_REMOTE"))
     if remote is not None:
-        # A server has decided on call sites when it began.
+        # A server decides on call sites when it starts.
         return _connect(name, remote, {**_COMMON, **{key: config[key] for key in config if key not in NO_CALL_SITES}})
     running = _running()
     if running is not None:
@@ -134,7 +134,7 @@ def register(spark: SparkSession) -> None:
 
 
 def make_active(spark: SparkSession) -> None:
-    """In a new thread: what it asks of Spark is asked of the session that is active there, and by itself none is."""
+    """Make a session active in a new thread: calls to Spark use the active one, and a new thread has none."""
     here: Any = spark
     if hasattr(here, "_jsparkSession"):
         here._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(here._jsparkSession)
@@ -188,7 +188,7 @@ def check_master(master: str) -> bool:
     addresses = [urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(",")]
     hosts = [address.hostname or "" for address in addresses]
     if len(addresses) == 1:
-        # Spark itself would try for a minute, and then tell of a context that was stopped.
+        # Spark itself would try for a minute, and then report a context that was stopped.
         _await_answer(master, hosts[0], addresses[0].port or _MASTER_PORT)
     return all(host in ("localhost", "127.0.0.1", "::1") for host in hosts)
 

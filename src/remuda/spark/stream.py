@@ -34,12 +34,12 @@ _MISSING: Final = "missing"
 
 _TABLES: Final = {"offset": MESSAGES, "position": EVENTS}
 _NOT_THIS: Final = (
-    "it is not the log that this query has read. Give the query its log again, or a new checkpoint to begin anew"
+    "it is not the log that this query has read. Give the query its log again, or a new checkpoint to start over"
 )
 
 
 class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A table as it grows. Of lives, each micro-batch gives those rows anew that changed."""
+    """A table as it grows. Of lives, each micro-batch has the rows that changed."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -50,7 +50,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where this log was found to be the right one: the begin and the end of a micro-batch."""
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """What had been collected when the query began is no loss; the numbers from which on it is are kept."""
+        """Where the query begins, and where the log ends now: rows collected before are not a loss to this query."""
         options, end = self._options, self._end()
         number = options.selection.start
         table = numbered(options.table)
@@ -133,7 +133,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, number in numbers_of(at).items():
             if name not in ends:
                 raise Conflict(
-                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; start anew"
+                    f"the checkpoint counts by {name}, the table {self._options.table!r} does not; use a new checkpoint"
                 )
             if ends[name] < number:
                 raise Conflict(
@@ -154,7 +154,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return at
 
     def _lost(self, name: str, first: int, last: int, start: Offsets) -> int:
-        """How many numbers are missing that a query should have read; raises if that shall stop it."""
+        """How many numbers are missing that a query should have read; raises if it is to fail on that."""
         gaps = losses(self._log.gaps(_TABLES[name], first, last), start.get(f"{name}{_BEGUN}", 0))
         report(shown(self._options.url), f"{name}s", gaps, fail=self._options.fail_on_loss)
         return sum(map(len, gaps))

@@ -16,9 +16,9 @@ from remuda.spark.selection import Selection
 from remuda.spark.tables import MESSAGES, SCHEMAS
 
 _SAMPLE: Final = 8
-"""Entries side by side by which the others are judged."""
+"""Adjacent entries from which the others are estimated."""
 _TELLING: Final = 16
-"""Lives are told by the events behind their messages, which are parted into so many runs."""
+"""How many runs events are divided into: lives need those from their messages on."""
 
 
 class StreamedLog:
@@ -75,7 +75,7 @@ class StreamedLog:
         return max(size / rows, 1.0) if rows else 1.0
 
     def parts(self, table: str, start: int, stop: int, rows: int) -> list[range]:
-        """Entries are not torn apart: a part that began in the midst of one would read it twice."""
+        """Entries are not split: of a part that begins in the middle of one, the entry would be read twice."""
         entries = max(round(rows / max(self._average(table), 1.0)), 1)
         edges = [start, *(first_of(one) for one in range(entry_of(start) + entries, entry_after(stop), entries)), stop]
         return [range(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]
@@ -85,7 +85,7 @@ class StreamedLog:
         return [Gap(start, min(stop, first), False)] if start < min(stop, first) else []
 
     def telling(self, before: int) -> list[tuple[range, range]]:
-        """A message stands before its events, or not far behind: what events tell of lies up to a bit behind them."""
+        """A message comes before its events, or not far behind them."""
         first, last = entry_of(self._log.ends().first_position), entry_after(before)
         step = max(-(-(last - first) // _TELLING), 1)
         runs = (range(first_of(one), min(first_of(one + step), before)) for one in range(first, last, step))
@@ -117,7 +117,7 @@ class StreamedLog:
         return read(start, stop, columns=columns)
 
     def _average(self, table: str) -> float:
-        """How many rows an entry has, told by the oldest, the newest, and those in the middle."""
+        """How many rows an entry has, estimated from the oldest, the newest, and those in the middle."""
         if table not in self._rows_per_entry:
             ends = self._log.ends()
             first, end = entry_of(ends.first_offset), entry_of(ends.next_offset)

@@ -51,7 +51,7 @@ SCHEMAS: Final = {MESSAGES: MESSAGES_SCHEMA, EVENTS: EVENTS_SCHEMA, LIFECYCLE: L
 NUMBER: Final = {MESSAGES: "offset", EVENTS: "position", LIFECYCLE: "offset"}
 """What the rows of a table are numbered by."""
 MOMENT: Final = {MESSAGES: "created", EVENTS: "time", LIFECYCLE: "created"}
-"""The column that `since` and `until` speak of."""
+"""The column that `since` and `until` refer to."""
 
 
 def check_table(table: str) -> str:

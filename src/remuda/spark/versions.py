@@ -50,14 +50,14 @@ class Version(Protocol):
 
 
 class Versions(Protocol):
-    """All versions of a table that are kept. Files that were dropped stay for those who still read by an older one."""
+    """All versions of a table that are kept. Files that were dropped stay for readers of an older one."""
 
     def folders(self) -> tuple[str, ...]:
-        """The columns whose values are told by folders, and not by the files in them."""
+        """The columns whose values are in the names of folders, and not in the files."""
         ...
 
     def newest(self) -> Version: ...
 
     def vacuum(self, older_than: float) -> int:
-        """Remove files that were dropped some seconds ago; how many."""
+        """Remove files that were dropped `older_than` seconds ago; returns how many."""
         ...

@@ -1,4 +1,4 @@
-"""What queries do while they run, each micro-batch told once."""
+"""The progress of running queries, each micro-batch reported once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 _log: Final = logging.getLogger("remuda.spark")
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What became of a query since it was last told of."""
+class QueryProgress(msgspec.Struct, frozen=True):
+    """What a query did since its last report."""
 
     query: str
     batch: int
-    """The last one."""
+    """The number of its last micro-batch."""
     rows: int
     rate: float
     """Rows per second of work."""
@@ -31,23 +31,26 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    def __init__(self, tell: Callable[[Told], None]) -> None:
-        self._tell = tell
-        self._told: dict[str, int] = {}
+    """Passes what queries have done to `report`."""
+
+    def __init__(self, report: Callable[[QueryProgress], None]) -> None:
+        self._report = report
+        self._reported: dict[str, int] = {}
+        """The last batch of each run that was reported."""
         self._lock = threading.Lock()
 
     def look(self, queries: Iterable[StreamingQuery]) -> None:
         with self._lock:
             for query in queries:
                 run = str(query.runId)
-                done = [one for one in query.recentProgress if _is_news(one, self._told.get(run, -1))]
+                done = [one for one in query.recentProgress if _is_new(one, self._reported.get(run, -1))]
                 if done:
-                    self._told[run] = done[-1]["batchId"]
-                    self._tell(summary(done))
+                    self._reported[run] = done[-1]["batchId"]
+                    self._report(summary(done))
 
     @contextlib.contextmanager
     def over(self, spark: SparkSession, seconds: float = 1.0) -> Iterator[None]:
-        """Tell of all queries that run meanwhile."""
+        """Report on all queries that run meanwhile."""
         over = threading.Event()
 
         def follow() -> None:
@@ -57,8 +60,8 @@ class Watch:
                 except PySparkException:
                     pass  # a query may end, and its session too, while it is looked at: the last look is the caller's
                 except Exception:
-                    # What cannot be told once must not end the telling.
-                    _log.warning("the progress of a query cannot be told", exc_info=True)
+                    # One report that fails must not end the others.
+                    _log.warning("the progress of a query could not be shown", exc_info=True)
 
         thread = threading.Thread(target=follow, name="remuda-watch", daemon=True)
         thread.start()
@@ -69,14 +72,14 @@ class Watch:
             thread.join()
 
 
-def summary(done: Sequence[Mapping[str, Any]]) -> Told:
+def summary(done: Sequence[Mapping[str, Any]]) -> QueryProgress:
     """Micro-batches that followed each other, as one."""
     last = done[-1]
     reached, end = (_numbers(last["sources"][0][name]) for name in ("endOffset", "latestOffset"))
     # Over Spark Connect the sum is left empty.
     rows = sum(source["numInputRows"] for one in done for source in one["sources"])
     seconds = sum(one["batchDuration"] for one in done) / 1000
-    return Told(
+    return QueryProgress(
         query=last["name"],
         batch=last["batchId"],
         rows=rows,
@@ -85,12 +88,12 @@ def summary(done: Sequence[Mapping[str, Any]]) -> Told:
     )
 
 
-def _is_news(progress: Mapping[str, Any], told: int) -> bool:
-    # A query that waits tells of the batch that it has not begun.
-    return bool(progress["batchId"] > told and "addBatch" in progress["durationMs"])
+def _is_new(progress: Mapping[str, Any], last: int) -> bool:
+    # A query that waits reports the batch that it has not begun.
+    return bool(progress["batchId"] > last and "addBatch" in progress["durationMs"])
 
 
 def _numbers(offset: str | None) -> dict[str, int]:
-    """The numbers of a place. Sources of files tell none of their end, and others tell more than numbers."""
-    told = json.loads(offset) if offset else None
-    return {name: told[name] for name in ("offset", "position") if name in told} if isinstance(told, dict) else {}
+    """The numbers in a source's offset. File sources report none for their end, and other sources more than numbers."""
+    found = json.loads(offset) if offset else None
+    return {name: found[name] for name in ("offset", "position") if name in found} if isinstance(found, dict) else {}

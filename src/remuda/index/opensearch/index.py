@@ -1,12 +1,13 @@
 """The search index on a server.
 
-`<name>-b<build>-<queue>` holds the messages of a queue; aliases `<name>-q-<queue>` and `<name>-all` lead to the build
-that answers. `<name>-state` tells which build that is, and how far each has come. Whatever is sent twice counts once: a
-message is created under its offset, and a change knows the position of its event.
+`<name>-b<build>-<queue>` holds the messages of a queue; aliases `<name>-q-<queue>` and `<name>-all` point to the build
+that answers. `<name>-state` says which build that is, and how far each has come. What is sent twice counts once: a
+message is created under its offset, and a change carries the position of its event.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,11 +48,17 @@ class OpenSearchIndex:
         self._known: set[str] = set()
         self._met: set[str] = set()
         self._begun = 0
+        self._switched = False
+        """Whether the aliases were seen to lead to the build that answers."""
 
     def reached(self) -> Reached | None:
         with self._guard, server_errors(self._server.address):
             build = self._filling()
-            return self._reached(build)[0] if build else None
+            if not build:
+                return None
+            if not (self._begun or self._switched):
+                self._complete_switch(build)
+            return self._reached(build)[0]
 
     def apply(
         self, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch], after: Reached, reached: Reached
@@ -103,6 +110,7 @@ class OpenSearchIndex:
                 for old in self._all_builds():
                     if old != build:
                         self._remove(old)
+                self._switch(build)  # another process may just have completed the switch to an old one
             self._begun = 0
 
     def forget(self, gone: Iterable[range]) -> None:
@@ -143,13 +151,13 @@ class OpenSearchIndex:
                     },
                     params={"ignore_unavailable": "true", "allow_no_indices": "true"},
                 )
-                told = answer.get("aggregations", {}).get("counts", {"buckets": []})
-                for bucket in told["buckets"]:
+                page = answer.get("aggregations", {}).get("counts", {"buckets": []})
+                for bucket in page["buckets"]:
                     states = found.setdefault(bucket["key"]["queue"], {})
                     states[State(bucket["key"]["state"])] = bucket["doc_count"]
-                if "after_key" not in told:
+                if "after_key" not in page:
                     return found
-                asked["after"] = told["after_key"]
+                asked["after"] = page["after_key"]
 
     def refresh(self) -> None:
         with self._guard, server_errors(self._server.address):
@@ -160,12 +168,12 @@ class OpenSearchIndex:
         with self._guard, server_errors(self._server.address):
             for build in self._all_builds():
                 self._remove(build)
-            for name in (f"{self._name}-state",):
-                self._client.indices.delete(index=name, params={"ignore_unavailable": "true"})
+            self._client.indices.delete(index=f"{self._name}-state", params={"ignore_unavailable": "true"})
             if self._client.indices.exists_index_template(name=self._name):
                 self._client.indices.delete_index_template(name=self._name)
             self._known.clear()
             self._begun = 0
+            self._switched = False
 
     def describe(self) -> str:
         return f"{self._server.address.url}/{self._name}"
@@ -174,7 +182,7 @@ class OpenSearchIndex:
         self._server.close()
 
     def _create(self, build: int, found: Iterable[Document]) -> None:
-        """Add messages. Of those that are there, what the newer events made of them."""
+        """Add messages. Those that are there already get the changes of newer events."""
 
         def actions() -> Iterator[Action]:
             for document in found:
@@ -182,27 +190,29 @@ class OpenSearchIndex:
                     yield Action("create", self._index(build, copy.queue), str(document.offset), source(document, copy))
 
         again = [
-            _change(action, position=body["position"], state=body["state"], modified=body["modified"],
+            _update(action, position=body["position"], state=body["state"], modified=body["modified"],
                     attempts=body["attempts"], reason=body["reason"], clean=True)
             for action, _ in self._server.bulk(actions())
             if (body := action.body)["position"] >= 0
         ]  # fmt: skip
         for action, status in self._server.bulk(again):
-            raise IndexUnusable(f"message {action.id} could not be changed (status {status}); go on, it is done again")
+            raise IndexUnusable(
+                f"message {action.id} could not be updated (status {status}); continue, and the update is repeated"
+            )
 
     def _change(self, build: int, changes: Changes) -> None:
         def actions() -> Iterator[Action]:
             for queue, copies in changes.items():
                 index = self._index(build, queue) if copies else ""
                 for offset, change in copies.items():
-                    yield _change(Action("update", index, str(offset), {}), **change._asdict())
+                    yield _update(Action("update", index, str(offset), {}), **change._asdict())
 
         missing = [action for action, status in self._server.bulk(actions()) if status == 404]
         for at in range(0, len(missing), _AT_ONCE):
             self._arrive(build, missing[at : at + _AT_ONCE])
 
     def _arrive(self, build: int, missing: list[Action]) -> None:
-        """Copies in queues that the messages came to later: what is the same in all copies is taken from another."""
+        """Add copies in queues that their messages came to later. What all copies share is taken from another copy."""
         self.refresh()
         ids = sorted({action.id for action in missing})
         answer = self._client.search(
@@ -224,7 +234,7 @@ class OpenSearchIndex:
             pass  # it has arrived meanwhile, by another follower
 
     def _index(self, build: int, queue: str) -> str:
-        """The index of a queue, made when it is met first."""
+        """The index of a queue, created when it is first used."""
         name = f"{self._name}-b{build}-{_slug(queue)}"
         if name not in self._known:
             try:
@@ -242,16 +252,27 @@ class OpenSearchIndex:
     def _indexes(self, build: int) -> str:
         return f"{self._name}-b{build}-*"
 
+    def _complete_switch(self, build: int) -> None:
+        """Point the aliases to the build that answers: its process may have been killed before it did."""
+        # A build that has just been replaced fails here: its indexes are gone, and nothing is changed.
+        with contextlib.suppress(NotFoundError):
+            self._switch(build)
+        self._switched = True
+
     def _switch(self, build: int) -> None:
-        """Let the aliases lead to another build, all in one step."""
+        """Point the aliases to a build, all in one step, where they do not yet."""
         actions: list[dict[str, Any]] = []
         prefix = f"{self._name}-b{build}-"
-        for index, told in self._client.indices.get(index=f"{self._name}-b*").items():
+        found = self._client.indices.get(index=f"{self._name}-b*", params={"allow_no_indices": "true"})
+        if not any(index.startswith(prefix) for index in found):
+            return  # it holds nothing yet, or was replaced
+        for index, described in found.items():
             if index.startswith(prefix):
                 for alias in (f"{self._name}-q-{index.removeprefix(prefix)}", f"{self._name}-all"):
-                    actions.append({"add": {"index": index, "alias": alias}})
+                    if alias not in described["aliases"]:
+                        actions.append({"add": {"index": index, "alias": alias}})
             else:
-                actions += ({"remove": {"index": index, "alias": alias}} for alias in told["aliases"])
+                actions += ({"remove": {"index": index, "alias": alias}} for alias in described["aliases"])
         if actions:
             self._client.indices.update_aliases(body={"actions": actions})
 
@@ -299,7 +320,7 @@ class OpenSearchIndex:
         raise IndexUnusable(f"there is no search index at {self.describe()}; build it: remuda index build")
 
     def _reached(self, build: int) -> tuple[Reached, dict[str, int]]:
-        """How far a build is, and the mark under which that can be changed."""
+        """How far a build is, and the version that a change of that must name."""
         try:
             found = self._client.get(index=f"{self._name}-state", id=f"b{build}")
         except NotFoundError:
@@ -311,11 +332,11 @@ class OpenSearchIndex:
         self._client.index(index=f"{self._name}-state", id=id, body=body, params=mark)
 
 
-def _change(action: Action, **params: Any) -> Action:
+def _update(action: Action, **params: Any) -> Action:
     return Action("update", action.target, action.id, {"script": {"source": CHANGE, "params": params}})
 
 
 def _slug(queue: str) -> str:
-    """A queue's name as the name of an index can hold it, and apart from those of all others."""
+    """A queue's name in the letters that an index name may have, and different from that of every other queue."""
     plain = re.sub(r"[^a-z0-9]+", "-", queue.lower()).strip("-")[:60]
     return f"{plain or 'none'}-{sha256(queue.encode('utf-8', 'replace')).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""What the server keeps of a message, and how it finds it."""
+"""What the server keeps of a message, and how a query finds it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remuda.index.query import Hit, Query, kept_state, state_of
 from remuda.index.text import split
 
 GRAMS: Final = 64
-"""Topics are found by their first letters up to so many at once; by longer ones a little slower."""
+"""Prefixes of topics up to this length are terms of their own; longer ones are found a little slower."""
 _LONGEST_TERM: Final = 512
 
 _KEYWORD: Final = {"type": "keyword"}
@@ -65,7 +65,7 @@ else {
   if (params.clean || params.reason != null) { ctx._source.reason = params.reason }
 }
 """
-"""Applied to a copy that already knows of this event or a later one, a change does nothing."""
+"""Does nothing to a copy that this event or a later one was applied to already."""
 
 
 def source(document: Document, copy: CopyState) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def hit(kept: dict[str, Any]) -> Hit:
 
 
 def request(query: Query) -> dict[str, Any]:
-    """A query in the server's words."""
+    """A query in the server's query language."""
     must: list[dict[str, Any]] = []
     if query.queue is not None:
         must.append({"term": {"queue": query.queue}})
@@ -146,7 +146,7 @@ def request(query: Query) -> dict[str, Any]:
 
 
 def term(value: str | None) -> str | None:
-    """What a value is found by: itself, or its hash where it is longer than the server takes."""
+    """What a value is found by: itself, or its beginning and hash where it is longer than the server takes."""
     if value is None or len(value) <= _LONGEST_TERM:
         return value
     return f"{value[:_LONGEST_TERM]}#{sha256(value.encode('utf-8', 'replace')).hexdigest()}"

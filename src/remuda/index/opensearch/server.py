@@ -1,4 +1,4 @@
-"""Talking to the server: its address, bulk requests that are repeated where it is busy, its errors in our words."""
+"""Talking to the server: its address, bulk requests that are repeated while it is busy, its errors as Remuda's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Action(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where the server is, and the name that all our indexes on it begin with."""
+    """Where the server is, and the prefix of the names of all our indexes on it."""
 
     url: str
     name: str
@@ -51,9 +51,9 @@ class Address(NamedTuple):
         secure = parts.scheme.endswith("https")
         name = parts.path.strip("/") or "remuda"
         if not name.replace("-", "").isalnum() or not name.isascii() or name != name.lower() or name[0] == "-":
-            raise InvalidOption(f"index: {name!r} cannot begin the name of an index; use a-z, 0-9 and -")
+            raise InvalidOption(f"index: {name!r} cannot be the prefix of index names; use a-z, 0-9 and -")
         if len(name) > 64:
-            raise InvalidOption(f"index: {name[:20]!r}… is too long to begin the name of an index; 64 letters at most")
+            raise InvalidOption(f"index: {name[:20]!r}… is too long for the prefix of index names; at most 64 letters")
         if ":" in host:
             host = f"[{host}]"
         login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
@@ -70,7 +70,7 @@ class Server:
         )
 
     def bulk(self, actions: Iterable[Action]) -> Iterator[tuple[Action, int]]:
-        """Do all of it. Gives what was not done, with the status that says why: 409 or 404."""
+        """Send all actions. Yields those that were not done, with the status that says why: 409 or 404."""
         for part in _parts(actions):
             waiting = part
             for attempt in range(_TRIES):
@@ -99,9 +99,9 @@ class Server:
             answer = self.client.bulk(body=b"\n".join(lines).decode() + "\n")
         if answer["errors"]:
             for action, item in zip(actions, answer["items"], strict=True):
-                told = item[action.verb]
-                if told["status"] >= 300:
-                    yield action, told["status"], told.get("error")
+                result = item[action.verb]
+                if result["status"] >= 300:
+                    yield action, result["status"], result.get("error")
 
     def close(self) -> None:
         self.client.close()

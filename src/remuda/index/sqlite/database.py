@@ -1,4 +1,4 @@
-"""One file of the index: its connection, its layout, and what is looked up in it all the time."""
+"""One file of the index: its connection, its layout, and cached look-ups of queues and labels."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LABELS_KEPT: Final = 100_000
 _WAIT: Final = 30.0
 
 
-class NothingInIt(IndexUnusable):
-    """The file was made, and its maker killed before it was laid out."""
+class EmptyDatabase(IndexUnusable):
+    """The file was created, and the process that did was killed before it made the tables."""
 
 
 class Database:
-    """Opens a file, or makes one. All statements of a transaction count, or none."""
+    """A build of the index in its file, which is opened or created."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class Database:
         with storage_errors(path):
             if not create and not path.exists():
                 raise IndexUnusable(f"there is no search index {str(path)!r}")
-            # One that was removed just now must not be made anew, with nothing in it.
+            # A file that was removed just now must not be created again, with nothing in it.
             place = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
             self.connection = sqlite3.connect(
                 place, timeout=_WAIT, isolation_level=None, check_same_thread=False, uri=True
@@ -59,7 +59,7 @@ class Database:
                 run(f"PRAGMA application_id = {_APPLICATION}")
                 run(f"PRAGMA user_version = {FORMAT}")
         elif run("SELECT 1 FROM sqlite_master").fetchone() is None:
-            raise NothingInIt(f"there is nothing in {str(self.path)!r}")
+            raise EmptyDatabase(f"there is nothing in {str(self.path)!r}")
         elif (application, version) != (_APPLICATION, FORMAT):
             raise IndexUnusable(
                 f"{str(self.path)!r} is not a search index of this version of Remuda; nothing was changed. "
@@ -71,14 +71,14 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write, alone, and all of it or nothing."""
+        """Write as the only writer, and all of it or nothing."""
         with storage_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self.connection.execute("COMMIT")
             except BaseException:
-                # What was looked up may have been added by the transaction that is no more.
+                # What was looked up may have been added by the transaction that is rolled back.
                 self._labels.clear()
                 self._queues.clear()
                 if self.connection.in_transaction:
@@ -100,7 +100,7 @@ class Database:
             self.set_meta(name, value)
 
     def queue(self, name: str) -> int:
-        """The number of a queue, which gets one when it is met first."""
+        """The number of a queue, which gets one when it is first used."""
         known = self._queues.get(name)
         if known is None:
             self.connection.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", (name,))
@@ -110,7 +110,7 @@ class Database:
         return known
 
     def label(self, name: str, topics: tuple[str, ...], object: str | None, mime_type: str) -> int:
-        """The number of what messages share."""
+        """The number of a label: what many messages share."""
         parts = (name, topics, object, mime_type)
         known = self._labels.get(parts)
         if known is None:
@@ -133,7 +133,7 @@ class Database:
         return number
 
     def words_table(self, chunk: int) -> str:
-        """The full-text table of a chunk, made when it is met first."""
+        """The full-text table of a chunk, created when it is first used."""
         table = f"words_{chunk}"
         run = self.connection.execute
         if run("SELECT 1 FROM chunks WHERE chunk = ?", (chunk,)).fetchone() is None:
@@ -151,13 +151,13 @@ class Database:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors in the words of Remuda."""
+    """SQLite's errors as Remuda's."""
     try:
         yield
     except sqlite3.OperationalError as error:
         code = getattr(error, "sqlite_errorcode", None)
         if code == sqlite3.SQLITE_FULL:
-            raise DiskFull(f"no room on the disk for {str(path)!r}; free some space, then go on") from error
+            raise DiskFull(f"no room on the disk for {str(path)!r}; free some space, then try again") from error
         if code == sqlite3.SQLITE_BUSY:
             raise StorageError(f"{str(path)!r} is being written by another process; try again") from error
         raise IndexUnusable(f"the search index {str(path)!r} cannot be used: {error}") from error

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from remuda.index.port import Document, IndexMoved, IndexUnusable, Reached
 from remuda.index.query import KEPT_MOVED, Page, Query
-from remuda.index.sqlite.database import Database, NothingInIt, storage_errors
+from remuda.index.sqlite.database import Database, EmptyDatabase, storage_errors
 from remuda.index.sqlite.searching import Search
 from remuda.index.sqlite.writing import forget, sweep, write, write_documents
 from remuda.model.errors import StorageError
@@ -40,14 +40,14 @@ class SqliteIndex:
 
     def reached(self) -> Reached | None:
         with self._guard, storage_errors(self._folder):
-            found = self._writing(required=False)
+            found = self._filling()
             return None if found is None else found.reached()
 
     def apply(
         self, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch], after: Reached, reached: Reached
     ) -> None:
         with self._guard:
-            database = self._writing()
+            database = self._need_filling()
             with database.transaction():
                 self._check_current(database)
                 now = database.reached()
@@ -62,7 +62,7 @@ class SqliteIndex:
         rest = iter(documents)
         while part := list(islice(rest, _LOADED_AT_ONCE)):
             with self._guard:
-                database = self._writing()
+                database = self._need_filling()
                 with database.transaction():
                     write_documents(database, part)
 
@@ -73,7 +73,7 @@ class SqliteIndex:
             builds = self._builds()
             newest = max(builds, default=0)
             for number in builds:
-                # One that is damaged goes when the new one is complete.
+                # A damaged one is removed when the new one is complete.
                 with contextlib.suppress(IndexUnusable):
                     if not self._is_complete(number):
                         self._remove(number)
@@ -83,7 +83,7 @@ class SqliteIndex:
 
     def finish(self) -> None:
         with self._guard:
-            database = self._writing()
+            database = self._need_filling()
             with database.transaction():
                 database.set_meta(_COMPLETE, 1)
             for number in self._builds():
@@ -92,7 +92,7 @@ class SqliteIndex:
 
     def forget(self, gone: Iterable[range]) -> None:
         with self._guard:
-            database = self._writing()
+            database = self._need_filling()
             with database.transaction():
                 for offsets in gone:
                     if offsets:
@@ -156,18 +156,21 @@ class SqliteIndex:
             finally:
                 run("ROLLBACK")
 
-    def _writing(self, *, required: bool = True) -> Database:
-        """What is being filled: the build that was begun here, or the newest that is complete."""
+    def _filling(self) -> Database | None:
+        """The build that was begun here, or the newest that is complete; None where there is none."""
         if self._writer is not None and not self._writer.path.exists():
             self._close_writer()
         if self._writer is None:
             self._writer = self._open_newest()
-            if self._writer is None and required:
-                raise IndexUnusable(f"there is no search index in {str(self._folder)!r}; build it: remuda index build")
-        return self._writer  # type: ignore[return-value]
+        return self._writer
+
+    def _need_filling(self) -> Database:
+        if database := self._filling():
+            return database
+        raise IndexUnusable(f"there is no search index in {str(self._folder)!r}; build it: remuda index build")
 
     def _check_current(self, database: Database) -> None:
-        """A build that another process has put a newer one in the place of must not be carried on."""
+        """Raise if another process has replaced this build: it must not be written any more."""
         if not database.path.exists():
             raise IndexMoved("another process has rebuilt the index")
 
@@ -193,11 +196,11 @@ class SqliteIndex:
             database = Database(path)
             with storage_errors(path):
                 complete = bool(database.meta(_COMPLETE))
-            # The file goes before its log: if it is still there, all of it was there when it was read first.
+            # A file is removed before its WAL: if it is still there, all of it was there when it was first read.
             if complete and path.exists():
                 found, database = database, None
                 return found
-        except NothingInIt:
+        except EmptyDatabase:
             pass
         except IndexUnusable:
             if path.exists():

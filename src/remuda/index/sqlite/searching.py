@@ -1,4 +1,4 @@
-"""Queries. The part of a query that leaves the fewest messages proposes offsets, newest first; the rest judges them."""
+"""Queries. The most selective part of a query proposes offsets, newest first; the rest of it filters them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LARGEST_LOOK: Final = 5000
 _FEW: Final = 1000
 """Messages of a chunk; a word that fewer hold is rare."""
 _SELECTS: Final = 400
-"""Of one statement; SQLite allows 500."""
+"""At most in one statement; SQLite allows 500."""
 _WORTH: Final = 8
-"""An index that leaves an eighth of the messages is better than walking through them."""
+"""An index that selects at most an eighth of the messages is faster than a scan of all."""
 _LAST_CHARACTER: Final = "\U0010ffff"
 
 
@@ -30,7 +30,7 @@ class Bounds(NamedTuple):
 
 
 Propose = Callable[[int, int], list[int]]
-"""The next offsets below one, the greatest first, at most so many; an empty list when there are no more."""
+"""Called with an offset and a count: the next offsets below, the greatest first, at most so many; empty at the end."""
 
 
 class Search:
@@ -39,7 +39,6 @@ class Search:
     def __init__(self, connection: sqlite3.Connection, query: Query) -> None:
         self._connection = connection
         self._query = query
-        self._queues: dict[int, str] = {}
 
     def page(self) -> Page:
         query = self._query
@@ -58,14 +57,14 @@ class Search:
 
     def _proposer(self, bounds: Bounds, labels: dict[int, int] | None, pairs: dict[tuple[int, str], int]) -> Propose:
         query, low = self._query, bounds.low
-        if query.offsets is not None and not query.text.strip():
-            return _by_offsets(low, query.offsets)
         if query.text.strip():
             return self._by_words(low)
+        if query.offsets is not None:
+            return _by_offsets(low, query.offsets)
         if query.key is not None:
             return self._by_selects(low, [("messages WHERE key = ?", (query.key,))])
         if query.queue is not None and labels is None:
-            # However many they are: they may all be old, and walking through what is newer would take long.
+            # However many there are: they may all be old, and a scan of everything newer would take long.
             return self._by_selects(low, [("copies WHERE queue = ? AND state = ?", pair) for pair in pairs])
         in_all = sum(count for _, _, count in self._run("SELECT * FROM counters"))
         by_pairs = sum(pairs.values())
@@ -117,8 +116,8 @@ class Search:
     def _holding(self, chunk: int, wanted: str, bounds: Bounds, size: int, few: bool) -> list[int]:
         """The last `size` offsets of a chunk that hold these words.
 
-        From the last to the first, a common word beside a rare one is found three times as slowly: where few are
-        expected all are taken, in the order in which they stand.
+        Backwards, a common word beside a rare one is found three times as slowly: where few hits are expected all are
+        read, in forward order.
         """
         select = (
             f"SELECT rowid FROM words_{chunk} WHERE words_{chunk} MATCH ? AND rowid >= ? AND rowid < ? "
@@ -132,14 +131,9 @@ class Search:
 
     def _filtered(self, offsets: list[int], labels: dict[int, int] | None) -> Iterator[Hit]:
         query, after = self._query, self._query.after
-        conditions = ["copies.offset IN (SELECT value FROM json_each(?))"]
-        values: list[object] = [msgspec.json.encode(offsets).decode()]
-        if query.queue is not None:
-            conditions.append("queues.name = ?")
-            values.append(query.queue)
-        if states := query.kept_states:
-            conditions.append(f"copies.state IN ({', '.join('?' * len(states))})")
-            values += states
+        conditions, values = self._conditions("copies")
+        conditions.append("copies.offset IN (SELECT value FROM json_each(?))")
+        values.append(msgspec.json.encode(offsets).decode())
         for name, sign, value in (
             ("created", ">=", query.since),
             ("created", "<", query.until),
@@ -171,7 +165,7 @@ class Search:
             )  # fmt: skip
 
     def _bounds(self) -> Bounds:
-        """The offsets in which hits can be, by time and by what was shown already."""
+        """The offsets in which hits can be, by time and by the pages shown already."""
         query, after = self._query, self._query.after
         low, high = 0, (1 << 63) - 1
         if after is not None:
@@ -186,7 +180,7 @@ class Search:
         return Bounds(low, high)
 
     def _labels(self) -> dict[int, int] | None:
-        """The labels of the topic and the object that are asked for, with their numbers of messages; None for any."""
+        """The labels with the topic and the object that are asked for, and how many messages each has; None for any."""
         query = self._query
         found: dict[int, int] | None = None
         if (prefix := query.topic_prefix) is not None:
@@ -206,21 +200,28 @@ class Search:
         return found
 
     def _pairs(self) -> dict[tuple[int, str], int]:
-        """Queues and states that are asked for and that hold any message, with how many."""
+        """The queues and states that are asked for and hold messages, and how many."""
+        conditions, values = self._conditions("counters")
+        rows = self._run(
+            "SELECT counters.queue, counters.state, counters.messages FROM counters "
+            "JOIN queues ON queues.id = counters.queue "
+            f"WHERE {' AND '.join(['counters.messages > 0', *conditions])}",
+            values,
+        )
+        return {(queue, state): count for queue, state, count in rows}
+
+    def _conditions(self, table: str) -> tuple[list[str], list[object]]:
+        """The queue and the states that are asked for, as conditions on a table with a state, and their values."""
         query = self._query
-        conditions, values = ["counters.messages > 0"], []
+        conditions: list[str] = []
+        values: list[object] = []
         if query.queue is not None:
             conditions.append("queues.name = ?")
             values.append(query.queue)
         if states := query.kept_states:
-            conditions.append(f"counters.state IN ({', '.join('?' * len(states))})")
+            conditions.append(f"{table}.state IN ({', '.join('?' * len(states))})")
             values += states
-        rows = self._run(
-            "SELECT counters.queue, counters.state, counters.messages FROM counters "
-            f"JOIN queues ON queues.id = counters.queue WHERE {' AND '.join(conditions)}",
-            values,
-        )
-        return {(queue, state): count for queue, state, count in rows}
+        return conditions, values
 
     def _run(self, statement: str, values: Iterable[object] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, tuple(values))

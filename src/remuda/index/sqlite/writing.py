@@ -1,4 +1,4 @@
-"""Taking batches in: new messages with what became of them since, then changes to messages that were there."""
+"""Writing batches: new messages with the changes of the same batch, then changes of messages that were there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHANGED: Final = """CREATE TEMP TABLE IF NOT EXISTS changed (
     PRIMARY KEY (offset, queue)) WITHOUT ROWID"""
 _OLD: Final = """SELECT copies.queue, copies.state, count(*) FROM temp.changed CROSS JOIN copies
     ON copies.offset = changed.offset AND copies.queue = changed.queue GROUP BY 1, 2"""
-# The plus keeps SQLite from going through all copies and looking each up among the changes.
+# The plus keeps SQLite from scanning all copies and looking each up among the changes.
 _UPDATE: Final = """UPDATE copies SET state = n.state, modified = n.modified,
     attempts = coalesce(n.attempts, copies.attempts),
     reason = CASE WHEN n.clean OR n.reason IS NOT NULL THEN n.reason ELSE copies.reason END
@@ -66,7 +66,7 @@ class _Columns:
     def add_copies(
         self, queue: int, offsets: list[int], created: list[int], state: str, changes: dict[int, Change] | None
     ) -> None:
-        """The copies of a queue, which came in a state. Changes that are used here are taken out."""
+        """Add the copies of a queue in their first state. Changes that are used here are taken out."""
         count = len(offsets)
         self.copy_offsets += offsets
         self.queues += [queue] * count
@@ -77,15 +77,15 @@ class _Columns:
             self.reasons += [None] * count
             return
         take = changes.pop
-        told = [take(offset, None) for offset in offsets]
-        self.states += [state if one is None else one.state for one in told]
-        self.modified += [time if one is None else one.modified for one, time in zip(told, created, strict=True)]
-        self.attempts += [0 if one is None else one.attempts or 0 for one in told]
-        self.reasons += [None if one is None else one.reason for one in told]
+        taken = [take(offset, None) for offset in offsets]
+        self.states += [state if one is None else one.state for one in taken]
+        self.modified += [time if one is None else one.modified for one, time in zip(taken, created, strict=True)]
+        self.attempts += [0 if one is None else one.attempts or 0 for one in taken]
+        self.reasons += [None if one is None else one.reason for one in taken]
 
 
 def write(database: Database, messages: Sequence[pa.RecordBatch], events: Sequence[pa.RecordBatch]) -> None:
-    """Take messages and then events in; within a transaction."""
+    """Write messages, then events; within a transaction."""
     parts = fold(events)
     first = next(parts, {})
     for batch in messages:
@@ -221,7 +221,7 @@ def _rows(database: Database, changes: Changes) -> Iterator[tuple[object, ...]]:
 def _widen_spans(database: Database, offsets: Sequence[int], times: Sequence[int]) -> None:
     run = database.connection.execute
     newest = run("SELECT * FROM spans ORDER BY first DESC LIMIT 1").fetchone()
-    if any(map(gt, offsets, islice(offsets, 1, None))):  # those of the log are in order, those filled in need not be
+    if any(map(gt, offsets, islice(offsets, 1, None))):  # those of the log are in order, those of `load` need not be
         offsets, times = zip(*sorted(zip(offsets, times, strict=True)), strict=True)
     spans: list[tuple[int, int, int, int]] = []
     at = 0

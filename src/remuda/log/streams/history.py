@@ -28,7 +28,7 @@ _POLL: Final = 0.2
 
 
 class ObjectHistory:
-    """Follows a stream, and tells of messages that are appended by `append` whether they say anything new."""
+    """Follows a stream, and decides for messages that are appended by `append` whether they are unchanged."""
 
     def __init__(self, where: Place, stream: str = STREAM, *, timeout: float = _PATIENCE) -> None:
         self._source = StreamSource(where, stream)
@@ -47,9 +47,9 @@ class ObjectHistory:
         self.close()
 
     def append(self, writer: StreamWriter, record: Appended) -> list[bool]:
-        """Log messages, and tell which of them repeat what their object and key said before.
+        """Log messages; returns for each whether it repeats what its object and key said before.
 
-        All are kept, and whoever goes on delivers those that are news. Each id must be new.
+        All are kept; the caller delivers those that are new. Each id must be unused.
         """
         names = [reference(record.messages.id(row)) for row in range(len(record))]
         if record.messages.ids is None or len(set(names)) != len(names):
@@ -62,10 +62,13 @@ class ObjectHistory:
             writer.append([record])
             writer.flush()
             with self._changed:
-                told = self._changed.wait_for(lambda: self._failure is not None or self._told(names), self._timeout)
+                seen = self._changed.wait_for(lambda: self._failure is not None or self._all_seen(names), self._timeout)
                 if self._failure is not None:
-                    raise StorageError(f"the history of objects is no longer followed: {self._failure}")
-                if not told:
+                    raise StorageError(
+                        f"the stream {self._source!r} is no longer read ({self._failure}); the messages are logged, "
+                        "and whether they have changed is not known"
+                    )
+                if not seen:
                     raise StorageError(
                         f"the stream {self._source!r} did not show the messages within {self._timeout:g} s; they are "
                         "logged, and whether they have changed is not known"
@@ -77,13 +80,13 @@ class ObjectHistory:
                     self._awaited.pop(name, None)
 
     def close(self) -> None:
-        """Follow no more. May be called again."""
+        """Stop following. May be called again."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(self._timeout)
         self._source.close()
 
-    def _told(self, names: list[int]) -> bool:
+    def _all_seen(self, names: list[int]) -> bool:
         return all(self._awaited[name] is not None for name in names)
 
     def _run(self) -> None:
@@ -96,7 +99,7 @@ class ObjectHistory:
                         continue  # not Remuda's
                     self._take(entry)
         except BaseException as error:
-            _LOG.exception("the history of objects is no longer followed")
+            _LOG.exception("unchanged messages are no longer recognized: the stream %r is not read", self._source)
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()

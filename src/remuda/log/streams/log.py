@@ -11,11 +11,11 @@ import msgspec
 
 from remuda.log.arrow import pa
 from remuda.log.codec import Damaged
-from remuda.log.columns import join_appended, slice_appended
+from remuda.log.columns import join_appended, offset_since, slice_appended
 from remuda.log.eventlog import Ends, Wanted
-from remuda.log.schemas import EVENTS_SCHEMA, MESSAGES_SCHEMA
+from remuda.log.schemas import MESSAGES_SCHEMA
 from remuda.log.streams.entries import Entry, decode_entry
-from remuda.log.streams.numbers import GONE, STREAM, entry_after, entry_of, first_of, reference, time_told
+from remuda.log.streams.numbers import GONE, STREAM, creation_time, entry_after, entry_of, first_of, reference
 from remuda.log.streams.references import References
 from remuda.log.streams.source import Place, RawEntry, StreamSource
 from remuda.log.tables import event_batch, message_batch
@@ -65,17 +65,17 @@ class StreamLog:
         return f"the event log {self._source!r}"
 
     def close(self) -> None:
-        """Let the connection go; a later call makes another."""
+        """Close the connection; a later call makes another."""
         self._source.close()
 
     @property
     def gaps(self) -> tuple[range, ...]:
-        """Offsets that reading came across and that are not there: let go by the broker, or no entries of Remuda's."""
+        """Offsets found missing while reading: expired at the broker, or in entries that are not Remuda's."""
         return tuple(self._gaps)
 
     @property
     def event_gaps(self) -> tuple[range, ...]:
-        """Positions that reading came across and that are not there."""
+        """Positions found missing while reading."""
         return tuple(self._event_gaps)
 
     @property
@@ -112,7 +112,8 @@ class StreamLog:
         return None
 
     def entries(self, start: int, stop: int) -> Iterator[Entry]:
-        """Entries from one to before another, as far as they are there. They are counted from 0, not as rows are."""
+        """Entries from number `start` to before `stop`, as far as they are there. These are numbers of entries, not of
+        rows."""
         for raw in self._source.entries(start, self._up_to(stop)):
             if raw.number < stop and (entry := self._decoded(raw)) is not None:
                 yield entry
@@ -129,10 +130,8 @@ class StreamLog:
         """
         for entry in self._since(time):
             for record in entry.messages(bodies=False):
-                created = record.messages.created
-                for row in range(len(record) if isinstance(created, list) else 1):
-                    if cell(created, row) >= time:
-                        return record.first + row
+                if (offset := offset_since(record, time)) is not None:
+                    return offset
         return self.end()
 
     def position_at(self, time: int) -> int:
@@ -167,24 +166,24 @@ class StreamLog:
         return None
 
     def events_of(self, offset: int) -> list[tuple[int, Event]]:
-        """All events that tell of a message, each with its time, in order: the stream is read from the message on."""
+        """All events of a message, each with its time, in order: the stream is read from the message on."""
         found = self.message(offset)
         if found is None:
             return []
         sought, own = reference(found[0].id), entry_of(offset)
-        told: list[tuple[int, Event]] = []
+        events: list[tuple[int, Event]] = []
         used_before = False
         for entry in self.entries(max(own - AHEAD, 0), self._next_entry()):
             if any(sought in names for _, names in entry.references()):
                 if entry.number > own:
-                    return told  # the id was used again, and what follows is told of that message
+                    return events  # the id was used again, and what follows concerns that message
                 if entry.number == own and used_before:
-                    told = []
+                    events = []
                 used_before = True
             for _, time, event, references in entry.events():
                 hits = sum(one == sought for one in references) if sought in references else 0
-                told += [(time, msgspec.structs.replace(event, first=offset))] * hits
-        return told
+                events += [(time, msgspec.structs.replace(event, first=offset))] * hits
+        return events
 
     def message_batches(
         self,
@@ -195,11 +194,10 @@ class StreamLog:
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Messages as Arrow batches. A stream knows no blocks, so all of them are read."""
-        narrowed = None if columns is None else [name for name in MESSAGES_SCHEMA.names if name in columns]
-        bodies = narrowed is None or "body" in narrowed
+        bodies = columns is None or "body" in columns
         for group in _grouped(self._messages(start, stop, bodies=bodies)):
-            batch = message_batch(join_appended(group), narrowed)
-            if narrowed is None or "offset" in narrowed:
+            batch = message_batch(join_appended(group), columns)
+            if columns is None or "offset" in columns:
                 offsets = [row for one in group for row in range(one.first, one.first + len(one))]
                 batch = batch.set_column(0, MESSAGES_SCHEMA.field("offset"), pa.array(offsets, pa.int64()))
             yield batch
@@ -213,10 +211,9 @@ class StreamLog:
         wanted: Wanted | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Events as Arrow batches."""
-        narrowed = None if columns is None else [name for name in EVENTS_SCHEMA.names if name in columns]
-        resolve = narrowed is None or "first" in narrowed
+        resolve = columns is None or "first" in columns
         for group in self._events(start, stop, resolve=resolve):
-            yield event_batch(group, narrowed)
+            yield event_batch(group, columns)
 
     def messages(self, start: int = 0, stop: int | None = None) -> Iterator[Appended]:
         """Messages as records, those of one entry together."""
@@ -246,7 +243,7 @@ class StreamLog:
             if entry is not None:
                 self._references.add(entry.number, entry.references())
                 span = range(entry.number, entry.number + 1)
-                yield from self._resolved(_told(entry, start, None), span, resolve=True)
+                yield from self._resolved(_event_runs(entry, start, None), span, resolve=True)
 
     def offset_of_last(self, rows: int) -> int:
         """The offset at which the last `rows` messages begin; the first if there are fewer."""
@@ -264,7 +261,7 @@ class StreamLog:
         return 0 if last is None else last.number + 1
 
     def _up_to(self, stop: int) -> int:
-        """So many entries, or as many as there are. The broker is asked only where they are not known to be there."""
+        """`stop`, or the end of the stream if that comes first. The broker is asked only where it is not known."""
         return stop if stop <= self._known else min(stop, self._next_entry())
 
     def _decoded(self, raw: RawEntry) -> Entry | None:
@@ -279,7 +276,7 @@ class StreamLog:
         return entry
 
     def _range(self, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Entry]:
-        """The entries with rows from one number to before another; what the broker let go of them is noted."""
+        """The entries with rows from `start` to before `stop`. Those that have expired at the broker go to `gaps`."""
         last = self._next_entry() if stop is None else self._up_to(entry_after(stop))
         first = entry_of(max(start, 0))
         begun = False
@@ -291,7 +288,7 @@ class StreamLog:
                 yield entry
 
     def _since(self, time: int) -> Iterator[Entry]:
-        """The entries from which on something may have happened at a time or later."""
+        """The entries that may hold something that happened at a time or later."""
         last = self.last_entry()
         if last is None:
             return
@@ -330,37 +327,37 @@ class StreamLog:
 
     def _events(self, start: int, stop: int | None, *, resolve: bool = True) -> Iterator[list[Events]]:
         """Events in groups of many; the messages of a whole group are looked up together."""
-        told: list[_EventRun] = []
+        runs: list[_EventRun] = []
         span = range(0)
         rows = 0
         for entry in self._range(start, stop, self._event_gaps):
             span = range(span.start if span else entry.number, entry.number + 1)
             self._references.add(entry.number, entry.references())
-            for one in _told(entry, start, stop):
-                told.append(one)
-                rows += len(one.references)
+            for run in _event_runs(entry, start, stop):
+                runs.append(run)
+                rows += len(run.references)
             if rows >= _GROUP_ROWS:
-                yield list(self._resolved(told, span, resolve=resolve))
-                told, rows = [], 0
-        if told:
-            yield list(self._resolved(told, span, resolve=resolve))
+                yield list(self._resolved(runs, span, resolve=resolve))
+                runs, rows = [], 0
+        if runs:
+            yield list(self._resolved(runs, span, resolve=resolve))
 
-    def _resolved(self, told: Iterable[_EventRun], span: range, *, resolve: bool) -> Iterator[Events]:
+    def _resolved(self, runs: Iterable[_EventRun], span: range, *, resolve: bool) -> Iterator[Events]:
         """Records with the offsets in place of the references. What is not in these entries is sought around them."""
-        told = list(told)
+        runs = list(runs)
         find = self._references.find
         if resolve:
-            unknown = {one for row in told for one in row.references if find(one, row.position) is None}
+            unknown = {one for run in runs for one in run.references if find(one, run.position) is None}
             if unknown:
-                self._look_up(unknown, span, max(row.time for row in told))
-        for position, time, event, references in told:
+                self._look_up(unknown, span, max(run.time for run in runs))
+        for position, time, event, references in runs:
             offsets = [find(one, position) if resolve else None for one in references]
             rows = [msgspec.structs.replace(event, first=GONE if one is None else one) for one in offsets]
             yield Events(position, time, rows)
 
     def _read_ahead(self, left: set[int], behind: int, moment: int) -> None:
-        """See the messages of references among the next entries, or those still to come, unless they are old ones."""
-        fresh = {one for one in left if (told := time_told(one)) is None or told > moment - _NEAR}
+        """Look for the messages of references among the next entries and those still to come, unless they are old."""
+        fresh = {one for one in left if (created := creation_time(one)) is None or created > moment - _NEAR}
         known = len(fresh)
         deadline, at = monotonic() + _WAIT, behind
         while fresh and at < behind + AHEAD:
@@ -380,10 +377,10 @@ class StreamLog:
             left -= {one for one in left if self._references.find(one, 0) is not None}
 
     def _look_up(self, left: set[int], span: range, moment: int | None = None) -> None:
-        """See the messages of references: near the time that their ids tell, just before the entries that tell of them,
-        just behind, and at last by going backwards, as far as it takes.
+        """Look for the messages of references: near the time that their ids tell, just before the entries of their
+        events, just behind, and at last by going backwards, as far as it takes.
         """
-        times = sorted(time for one in left if (time := time_told(one)) is not None)
+        times = sorted(time for one in left if (time := creation_time(one)) is not None)
         for begin, end in _spans(times):
             self._read_near(left, begin, end, span.start)
         if moment is not None:
@@ -423,7 +420,7 @@ class StreamLog:
                 left.difference_update(references)
 
 
-def _told(entry: Entry, start: int, stop: int | None) -> Iterator[_EventRun]:
+def _event_runs(entry: Entry, start: int, stop: int | None) -> Iterator[_EventRun]:
     for position, time, event, references in entry.events():
         skipped = max(start - position, 0)
         kept = len(references) if stop is None else min(stop - position, len(references))

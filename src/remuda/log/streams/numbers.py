@@ -18,7 +18,7 @@ GONE: Final = -1
 HASHED: Final = 1 << 61
 """From here on, and below twice as much, a number is the hash of an id. Snowflakes are below it for seventeen years."""
 _SMALL: Final = 1 << 45
-"""Below, a number was counted by somebody: a snowflake of the first hours of their era."""
+"""Below, a number is somebody's own count rather than a snowflake: it would be of the first hours of their era."""
 _DIGITS: Final = len(str(HASHED))
 
 
@@ -62,6 +62,6 @@ def neighbours(first: int, count: int) -> range:
     return range(first, first + count * STEP, STEP)
 
 
-def time_told(reference: int) -> int | None:
+def creation_time(reference: int) -> int | None:
     """When a message was made (microseconds), if its id is a snowflake."""
     return time_of(reference) if _SMALL < reference < HASHED else None

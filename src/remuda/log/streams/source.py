@@ -73,7 +73,7 @@ class StreamSource:
             return self._connection
 
     def close(self) -> None:
-        """Let the connection go, unless it is the caller's. A later read makes another."""
+        """Close the connection, unless it is the caller's. A later read makes another."""
         with self._making:
             finalizer, self._finalizer = self._finalizer, None
             if finalizer is not None:
@@ -81,7 +81,7 @@ class StreamSource:
                 finalizer()
 
     def last(self, *, known: bool = False) -> RawEntry | None:
-        """The newest entry; None where there is none. `known` is whether there are some, which need not be counted."""
+        """The newest entry; None where there is none. `known` says that there are some: they need not be counted."""
         with self._consuming("last") as (channel, consumer):
             taken = self._first_come(channel, consumer, known)
             if not taken:
@@ -99,11 +99,11 @@ class StreamSource:
             return _raw(taken[0]) if taken else None
 
     def at_time(self, moment: int, *, known: bool = False) -> RawEntry | None:
-        """An entry from which on there are all that came at a time (microseconds) or later; None beyond the last."""
+        """An entry before which nothing arrived at a time (microseconds) or later; None beyond the last."""
         when = datetime.fromtimestamp(min(max(moment // 1_000_000, 0), _LAST_SECOND), UTC)
         with self._consuming(when, prefetch=1) as (channel, consumer):
-            # The broker reads for all consumers of a channel together. One of the last entry always has something to
-            # come, and with it comes whatever there is from that time on.
+            # The broker reads for all consumers of a channel together. A second one, for the last entry, always gets
+            # something, and whatever there is for the first one has come by then.
             if not self._first_come(channel, self._joined(channel, "last"), known):
                 return None
             self._count(channel)
@@ -122,7 +122,7 @@ class StreamSource:
                     return
 
     def follow(self, start: int, stop: threading.Event, poll: float) -> Iterator[RawEntry | None]:
-        """Entries from `start` on as they come, until `stop` is set; None whenever there is none for a while."""
+        """Entries from `start` on as they come, until `stop` is set; None whenever none comes for `poll` seconds."""
         with self._consuming(start) as (_, consumer):
             while not stop.is_set():
                 for entry in self._read(consumer, start, poll, patient=False):
@@ -196,7 +196,7 @@ class StreamSource:
                 channel.close()
 
     def _consume(self, where: object, prefetch: int) -> tuple[Channel, Consumer]:
-        """A consumer. A node without a copy of the stream refuses, and so does one whose copy just starts."""
+        """Consume from a place. A node without a copy of the stream refuses, and so does one whose copy is starting."""
         connection = self.connection()
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -252,7 +252,7 @@ def read_place(where: str | Url | ConnectionOptions, stream: str = STREAM) -> tu
 
 
 def connect(options: ConnectionOptions) -> Connection:
-    """A connection that comes back whenever it breaks, but is not waited for where nobody answers at first."""
+    """A connection that is made again whenever it breaks, but fails at once where no host answers at first."""
     probing = msgspec.structs.replace(options, attempts=options.attempts or 2 * len(options.hosts))
     Connection(probing).open().close()
     return Connection(options).open()

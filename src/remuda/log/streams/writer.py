@@ -33,21 +33,21 @@ _WINDOW: Final = 8
 _BUFFER: Final = 64 << 20
 _PATIENCE: Final = 30.0
 _FAREWELL: Final = 3.0
-"""Seconds that an end waits for a broker that is away."""
+"""Seconds that `close` waits for a broker that is away."""
 _STALLED: Final = 5.0
 """Seconds without a confirm after which something is wrong."""
 _LOOK: Final = 0.25
 _MARGIN: Final = 10 * SECOND
 _PROPERTIES: Final = encode_properties(Properties(content_type="application/vnd.remuda.records", delivery_mode=2))
 _NOT_FOUND: Final = 404
-_OTHERWISE: Final = 406
-_TOO_LARGE: Final = frozenset({311, 406})
+_PRECONDITION_FAILED: Final = 406
+_TOO_LARGE: Final = frozenset({311, _PRECONDITION_FAILED})
 _LARGE: Final = 4 * ENTRY_BYTES
 """Every broker takes entries up to this size."""
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the broker keeps entries. It lets go of whole segments, when it begins a new one."""
+    """How long the broker keeps entries. It removes whole segments, when it begins a new one."""
 
     max_age: Duration | None = "15d"
     max_bytes: int | None = None
@@ -78,8 +78,8 @@ class _Sent(NamedTuple):
 class StreamWriter:
     """Appends records to a stream from any thread. One thread of its own sends them, in the order they were given.
 
-    `append` returns at once, unless the broker takes nothing in and much has gathered. After `flush` everything is kept
-    by a majority of the stream's nodes. When the connection breaks, the writer looks which of its entries came in
+    `append` returns at once, unless the broker accepts nothing and much has gathered. After `flush` everything is kept
+    by a majority of the stream's nodes. When the connection breaks, the writer looks up which of its entries arrived
     before it sends the others again: each is in the stream once.
     """
 
@@ -136,7 +136,7 @@ class StreamWriter:
         self.close()
 
     def append(self, records: Sequence[Appended | Events]) -> None:
-        """Take records over; they are kept after `flush`. Waits where 64 MiB have gathered already."""
+        """Accept records; they are kept after `flush`. Waits where 64 MiB have gathered already."""
         if not self._take(records, self._timeout):
             raise StorageError(
                 f"the stream {self.stream!r} accepted nothing for {self._timeout:g} s, and {self._size} bytes are "
@@ -144,7 +144,7 @@ class StreamWriter:
             )
 
     def offer(self, records: Sequence[Appended | Events]) -> bool:
-        """As `append`, without waiting: False where too much has gathered, and then the records are not taken over."""
+        """As `append`, without waiting: False where too much has gathered, and then the records are not accepted."""
         return self._take(records, 0)
 
     def _take(self, records: Sequence[Appended | Events], patience: float) -> bool:
@@ -168,9 +168,9 @@ class StreamWriter:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing of what was appended is kept at the moment, if so."""
+        """Why appended records are not being kept at the moment; None if they are."""
         if self._failure is not None:
-            return f"the stream {self.stream!r} is no longer written: {self._failure}"
+            return f"the stream {self.stream!r} is no longer written to: {self._failure}"
         with self._changed:
             waited = self._silence()
         if waited < _STALLED:
@@ -183,7 +183,7 @@ class StreamWriter:
         self._flush(self._timeout if timeout is None else timeout)
 
     def _flush(self, limit: float, silence: float = math.inf) -> None:
-        """Wait for no longer than the limit, nor once nothing was confirmed for `silence` seconds."""
+        """Wait for no longer than `limit`, and no longer once nothing was confirmed for `silence` seconds."""
         began = time.monotonic()
         with self._changed:
             goal = self._appended
@@ -196,7 +196,7 @@ class StreamWriter:
                 self._changed.wait(min(left, _LOOK))
             done = self._kept >= goal
             if self._failure is not None and self._kept < goal:
-                raise StorageError(f"the stream {self.stream!r} is no longer written: {self._failure}")
+                raise StorageError(f"the stream {self.stream!r} is no longer written to: {self._failure}")
             if self._lost is not None:
                 lost, self._lost = self._lost, None
                 raise StorageError(
@@ -230,7 +230,7 @@ class StreamWriter:
                 self._failure = self._failure or BrokerClosed("it was closed")
                 self._changed.notify_all()
             if self._owned and (mute or not self._connection.up):
-                self._connection.close(1.0)  # the thread waits for it, in vain
+                self._connection.close(1.0)  # or the thread would wait for it in vain
             self._thread.join(self._timeout)
             if self._owned:
                 self._connection.hurry(_FAREWELL)
@@ -239,11 +239,8 @@ class StreamWriter:
             if self._owned:
                 self._connection.close()
 
-    # Behind the door.
-
     def _silence(self) -> float:
-        """For how many seconds nothing was confirmed while something waits, on its way or for a broker that takes
-        nothing in."""
+        """For how many seconds nothing was confirmed although records were waiting for it."""
         return time.monotonic() - self._still_since if self._kept < self._appended else 0.0
 
     def _over(self) -> bool:
@@ -253,22 +250,22 @@ class StreamWriter:
         if self._closing:
             raise BrokerClosed("the writer of the event log was closed; open another")
         if self._failure is not None:
-            raise StorageError(f"the stream {self.stream!r} is no longer written: {self._failure}")
+            raise StorageError(f"the stream {self.stream!r} is no longer written to: {self._failure}")
 
     def _declare(self, arguments: dict[str, Any]) -> Channel:
-        """A channel to the stream, which is made where there is none. Who made it said how long it keeps entries."""
+        """A channel to the stream, which is created where there is none. An existing one keeps its own retention."""
         channel = self._connection.channel(confirms=True)
         for passive in (True, False, True):
             try:
                 channel.declare_queue(self.stream, passive=passive, arguments=None if passive else arguments)
                 return channel
             except ChannelClosed as error:
-                if error.code not in (_NOT_FOUND, _OTHERWISE):
+                if error.code not in (_NOT_FOUND, _PRECONDITION_FAILED):
                     raise
         raise StorageError(f"the stream {self.stream!r} keeps disappearing; nothing was written to it")
 
     def _begin(self) -> None:
-        """One entry without rows: a stream that is written has a last entry, which tells readers where it ends."""
+        """Write an entry without rows: then the stream has a last entry, which tells readers where it ends."""
         self._publish([self._entry([])]).wait(self._timeout)
 
     def _entry(self, parts: Sequence[Part]) -> tuple[int, bytes]:
@@ -285,7 +282,7 @@ class StreamWriter:
                 pass
         except BaseException as error:
             if not self._closing:
-                _LOG.exception("the event log's stream is no longer written")
+                _LOG.exception("the event log's stream is no longer written to")
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
@@ -314,7 +311,7 @@ class StreamWriter:
         return sent.receipt is None or sent.receipt.settled
 
     def _reap(self) -> bool:
-        """Note what was kept; whether something was not."""
+        """Note what was kept; True if something was not."""
         while self._sent and self._settled(self._sent[0]):
             receipt = self._sent[0].receipt
             if receipt is None or receipt.failed or receipt.error is not None:
@@ -325,7 +322,7 @@ class StreamWriter:
         return False
 
     def _gathered(self) -> list[Part]:
-        """What goes out next. Unless someone waits for it, more may join it first."""
+        """The parts to send next. Unless a caller waits for them, more may join them first."""
         if self._linger and self._taken >= self._hurry and self._size < ENTRY_BYTES:
             self._changed.wait_for(
                 lambda: self._taken < self._hurry or self._size >= ENTRY_BYTES or self._failure is not None,
@@ -359,16 +356,16 @@ class StreamWriter:
             self._changed.notify_all()
 
     def _recover(self) -> None:
-        """Look which of the unconfirmed entries came in, and send the others again, in their order."""
+        """Look up which of the unconfirmed entries arrived, and send the others again, in their order."""
         try:
             with self._changed:
                 waiting = list(self._sent)
-            for sent in waiting:  # the answers to what was sent after the failure tell no more than the stream does
+            for sent in waiting:  # answers to what was sent after the failure say no more than the stream does
                 if sent.receipt is not None:
                     with contextlib.suppress(AmqpError):
                         sent.receipt.wait(self._timeout)
             there = self._look()
-            refused = self._refused(entry for sent in waiting for entry in sent.entries if entry[0] not in there)
+            there |= self._send_large(entry for sent in waiting for entry in sent.entries if entry[0] not in there)
         except (AmqpError, StorageError) as error:
             if self._connection.failure is not None:
                 raise
@@ -379,7 +376,7 @@ class StreamWriter:
         with self._changed:
             self._sent.clear()
         for sent in waiting:
-            missing = [entry for entry in sent.entries if entry[0] not in there and entry[0] not in refused]
+            missing = [entry for entry in sent.entries if entry[0] not in there]
             if missing:
                 self._send(missing, sent.records)
             else:
@@ -388,11 +385,11 @@ class StreamWriter:
                     settled.settle()
                     self._sent.append(_Sent([], sent.records, settled))
 
-    def _refused(self, entries: Iterable[tuple[int, bytes]]) -> set[int]:
-        """The sequences of large entries that the broker does not take at all: sent again, they would be in the way of
-        all that follow for ever. Of the others, those that were large are in the stream now.
+    def _send_large(self, entries: Iterable[tuple[int, bytes]]) -> set[int]:
+        """Send large entries one by one, so that one the broker refuses does not block all that follow for ever.
+        Returns the sequences of all that need not be sent again: they are in the stream now, or refused.
         """
-        refused: set[int] = set()
+        done: set[int] = set()
         for sequence, body in entries:
             if len(body) > _LARGE:
                 try:
@@ -403,11 +400,11 @@ class StreamWriter:
                     _LOG.error("the event log's stream refused an entry of %d bytes: %s", len(body), error)
                     with self._changed:
                         self._lost = f"an entry of {len(body)} bytes is larger than the broker takes ({error.text})"
-                refused.add(sequence)
-        return refused
+                done.add(sequence)
+        return done
 
     def _look(self) -> set[int]:
-        """The sequences of this writer's entries that are in the stream, behind which nothing old can come in."""
+        """The sequences of this writer's entries in the stream, up to a fence behind which no old one can arrive."""
         fence = self._entry([])
         self._publish([fence]).wait(self._timeout)
         last = self._source.last(known=True)

@@ -1,4 +1,4 @@
-"""Archive: the log as lake tables, parted by date, and each queue's rows in files of their own."""
+"""Archive: the log as lake tables, partitioned by date, and each queue's rows in files of their own."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def utc_date(time: str) -> Column:
 
 
 def messages_table(lake: str) -> LakeTable:
-    return LakeTable(lake, MESSAGES, _parted(MESSAGES), ("date",), apart=("queue",))
+    return LakeTable(lake, MESSAGES, _partitioned(MESSAGES), ("date",), apart=("queue",))
 
 
 def events_table(lake: str) -> LakeTable:
-    return LakeTable(lake, EVENTS, _parted(EVENTS), ("date",), apart=("queue",))
+    return LakeTable(lake, EVENTS, _partitioned(EVENTS), ("date",), apart=("queue",))
 
 
 def lifecycle_table(lake: str) -> LakeTable:
-    return LakeTable(lake, LIFECYCLE, _parted(LIFECYCLE), ("date",))
+    return LakeTable(lake, LIFECYCLE, _partitioned(LIFECYCLE), ("date",))
 
 
-def _parted(table: str) -> StructType:
+def _partitioned(table: str) -> StructType:
     columns = [field for field in table_schema(table).fields if field.name != "queue"]
     schema = StructType(columns).add("date", DateType())
     return schema.add("queue", StringType())

@@ -1,4 +1,4 @@
-"""History: what was last said of each object and key, and the rule that repetition is no news (T3), at scale."""
+"""History: the last content of each object and key, and the rule that a repetition is unchanged (T3), at scale."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pyspark.sql import functions as F  # noqa: N812
 def history(messages: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """The last hash of each object and key, how often it changed, and when. As the compacter remembers it.
 
-    It goes on from what it told `before`; messages that were told of then are not counted again.
+    It continues from an earlier history, `before`; messages that were counted there are not counted again.
     """
-    told = messages.where(F.col("digest").isNotNull()).select(
+    counted = messages.where(F.col("digest").isNotNull()).select(
         "object", "key", "digest", F.lit(1).cast("long").alias("version"), F.lit(1).cast("long").alias("messages"),
         "offset", F.col("created").alias("first"), F.col("created").alias("last"),
     )  # fmt: skip
     if before is not None:
-        told = before.select(*told.columns).unionByName(_untold(told, before))
+        counted = before.select(*counted.columns).unionByName(_newer(counted, before))
     return (
-        told.transform(with_repetitions, "digest", "offset")
+        counted.transform(with_repetitions, "digest", "offset")
         .groupBy("object", "key")
         .agg(
             F.max_by("digest", "offset").alias("digest"),
@@ -33,19 +33,19 @@ def history(messages: DataFrame, before: DataFrame | None = None) -> DataFrame:
     )
 
 
-def _untold(told: DataFrame, before: DataFrame) -> DataFrame:
-    """What came after all that is told of its object and key: messages are told of in the order of the log."""
-    same = told["object"].eqNullSafe(before["object"]) & told["key"].eqNullSafe(before["key"])
-    return told.join(before, same & (told["offset"] <= before["offset"]), "left_anti")
+def _newer(rows: DataFrame, before: DataFrame) -> DataFrame:
+    """The rows after those already counted for their object and key: messages are counted in the order of the log."""
+    same = rows["object"].eqNullSafe(before["object"]) & rows["key"].eqNullSafe(before["key"])
+    return rows.join(before, same & (rows["offset"] <= before["offset"]), "left_anti")
 
 
-def with_repetitions(rows: DataFrame, told: str, order: str) -> DataFrame:
-    """Whether each row says the same as the one before it of its object and key; never without both."""
+def with_repetitions(rows: DataFrame, content: str, order: str) -> DataFrame:
+    """Whether each row has the same content as the one before it of its object and key; never without both."""
     known = F.col("object").isNotNull() & F.col("key").isNotNull()
     # Rows without object or key would all be sorted by one task: they are spread instead.
     spread = F.when(~known, F.xxhash64(order))
-    before = F.lag(told).over(Window.partitionBy("object", "key", spread).orderBy(order))
-    return rows.withColumn("repeats", known & F.coalesce(before == F.col(told), F.lit(False)))
+    before = F.lag(content).over(Window.partitionBy("object", "key", spread).orderBy(order))
+    return rows.withColumn("repeats", known & F.coalesce(before == F.col(content), F.lit(False)))
 
 
 def compacts(enabled: bool = True, objects: Mapping[str, bool] | None = None) -> Column:

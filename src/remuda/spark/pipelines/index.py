@@ -28,23 +28,24 @@ _COPY: Final = ("queue", "state", "modified", "attempts", "reason")
 
 def documents(messages: DataFrame, lives: DataFrame) -> DataFrame:
     """What an index is given: a row for each message, with its words and the states of its copies."""
-    told = messages.withColumn("created", F.unix_micros("created")).select(*_MESSAGE).mapInArrow(_with_words, _DOCUMENT)
+    texts = messages.withColumn("created", F.unix_micros("created")).select(*_MESSAGE)
+    texts = texts.mapInArrow(_with_words, _DOCUMENT)
     copies = (
         lives.withColumn("modified", F.unix_micros("modified"))
         .withColumn("queue", F.coalesce("queue", F.lit("")))
         .groupBy("offset")
         .agg(F.sort_array(F.collect_list(F.struct(*_COPY))).alias("copies"))
     )
-    return told.join(copies, "offset")
+    return texts.join(copies, "offset")
 
 
 def build(spark: SparkSession, url: str, place: str | None) -> None:
-    """Build the index of a log anew; the old one answers until the new one is complete."""
+    """Rebuild the index of a log; the old one answers until the new one is complete."""
     where = default_place(directory(url)) if place is None else place
     log = LogSource(DirectoryDisk(directory(url), create=False))
     index = open_index(where)
     try:
-        # Lives may tell of events that came after this point; to be told of them again changes nothing.
+        # Lives may include events after this point; applying those again changes nothing.
         offset, position = log.end()
         index.begin(Reached())
         if offset:

@@ -81,7 +81,7 @@ def completed(rows: DataFrame) -> DataFrame:
 
 
 def _check(rows: DataFrame) -> None:
-    """Refuse rows of which no messages can be made."""
+    """Refuse rows that cannot become messages."""
     kinds = dict(rows.dtypes)
     if "body" not in kinds or not {"name", "topics"} & kinds.keys():
         raise InvalidOption(f"a message needs a body, and a name or topics; the rows have {', '.join(kinds)}")
@@ -109,8 +109,8 @@ def _queue(root: Column, routes: Routes) -> Column:
 
 
 def _after(rows: DataFrame, order: str, last: DataFrame | None) -> DataFrame:
-    """What repeats the row before it, or the last one from before all of them."""
-    # Bodies are compared as they are: to tell of each by a hash costs more than to compare neighbours.
+    """The rows with `repeats`: whether each repeats the row before it, or the last one from before all of them."""
+    # Bodies are compared as they are: to hash each costs more than to compare neighbours.
     if last is None:
         return rows.withColumn("_new", F.lit(True)).transform(with_repetitions, "body", order)
     marked = rows.withColumns({"_new": F.lit(True), "_order": F.struct(F.lit(1), F.col(order))})

@@ -50,13 +50,13 @@ from remuda.spark.tables import EVENTS, LIFECYCLE, MESSAGES
 
 CHECKPOINTS: Final = "_checkpoints"
 FILES: Final = "_files"
-"""Checkpoints of those who follow a directory of files instead of the log."""
+"""Checkpoints of queries that follow a directory of files instead of the log."""
 DEFAULT_WINDOW: Final = "1 minute"
 _HISTORY_PARTS: Final = 32
 _STARTS: Final = 4
 _TOO_BUSY: Final = "Python worker failed to connect back"
 _FOLLOWING: Final = ("maxRows", "failOnDataLoss")
-"""Options of all who follow the log."""
+"""Options of all pipelines that follow the log."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +68,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Follow the log until stopped, instead of reading what is there and ending."""
     options: Mapping[str, str] = {}
     tell: Callable[[str, Mapping[str, int]], None] = lambda deed, counts: None
-    """Told what a single deed did: in a word, and how many of what."""
+    """Called by a job that runs once: what it did, in a word or two, and how many of what."""
 
 
 Take = Callable[[DataFrame, str, int], None]
-"""Takes a micro-batch: its rows, the query they are of, and their number."""
+"""Handles a micro-batch: its rows, the id of its query, and its number."""
 Job = Callable[[SparkSession, Place], list[StreamingQuery]]
-"""Starts a job. One that runs once is done when it returns; of one that goes on, the queries that run are given."""
+"""Starts a job. One that runs once is done when this returns; for one that keeps running, it returns the queries."""
 
 
 def archive(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -104,7 +104,7 @@ def lifecycle(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     def merge(rows: DataFrame, app: str, batch: int) -> None:
         _merge(target, rows.withColumn("date", utc_date("created")), "date", latest, app, batch)
 
-    checkpoint = _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended by another log
+    checkpoint = _check_checkpoint(place, "lifecycle", LIFECYCLE)  # or lives would be mended from another log
     with _sole_use(checkpoint):
         mend(spark, place.url, target, messages_table(place.lake), events_table(place.lake))
     return _finish(place, partial(_follow, spark, place, "lifecycle", LIFECYCLE, merge))
@@ -123,20 +123,20 @@ def run_history(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     target = history_table(place.lake)
 
     def merge(rows: DataFrame, app: str, batch: int) -> None:
-        def retold(old: DataFrame | None, new: DataFrame) -> DataFrame:
+        def continued(old: DataFrame | None, new: DataFrame) -> DataFrame:
             # Every task has rows of every part: brought together, they are one file for each part.
             return _in_parts(history(new, old)).repartition("part")
 
-        _merge(target, _in_parts(rows), "part", retold, app, batch)
+        _merge(target, _in_parts(rows), "part", continued, app, batch)
 
     columns = "offset bigint, created timestamp, object string, key string, digest binary"
     return _finish(place, partial(_follow, spark, place, "history", MESSAGES, merge, columns))
 
 
 def _in_parts(rows: DataFrame) -> DataFrame:
-    """Rows with the part of the history that their object and key are of."""
-    told = rows.where(F.col("digest").isNotNull())
-    return told.withColumn("part", F.pmod(F.xxhash64("object", "key"), F.lit(_HISTORY_PARTS)).cast("int"))
+    """Rows with the part of the history that their object and key belong to."""
+    known = rows.where(F.col("digest").isNotNull())
+    return known.withColumn("part", F.pmod(F.xxhash64("object", "key"), F.lit(_HISTORY_PARTS)).cast("int"))
 
 
 def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -144,8 +144,8 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     window = place.options.get("window", DEFAULT_WINDOW)
     target = metrics_table(place.lake, window)
 
-    def retell(rows: DataFrame, app: str, batch: int) -> None:
-        """What changed changes the windows in which it was published, however long ago that was."""
+    def recount(rows: DataFrame, app: str, batch: int) -> None:
+        """Recompute the windows in which changed messages were published, however long ago that was."""
         changed = rows.select(F.unix_micros(window_start(window)).alias("start")).distinct()
         starts = sorted(row["start"] for row in changed.collect())
         spark = rows.sparkSession
@@ -155,14 +155,14 @@ def run_metrics(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         dates = sorted({datetime.fromtimestamp(start / 1e6, UTC).date().isoformat() for start in starts})
         windows = metrics(reduce(DataFrame.unionByName, lives), window).withColumn("date", utc_date("start"))
         # Spans may reach over days in which nothing changed, and which are not rewritten.
-        told = windows.where(F.col("date").cast("string").isin(dates))
+        counted = windows.where(F.col("date").cast("string").isin(dates))
         target.rewrite(
-            spark, lambda partition: partition["date"] in dates, lambda old: fuller(old, told), app=app, batch=batch
+            spark, lambda partition: partition["date"] in dates, lambda old: fuller(old, counted), app=app, batch=batch
         )
         target.vacuum()
 
     job = target.root.name
-    return _finish(place, partial(_follow, spark, place, job, LIFECYCLE, retell, "created timestamp"))
+    return _finish(place, partial(_follow, spark, place, job, LIFECYCLE, recount, "created timestamp"))
 
 
 def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
@@ -182,10 +182,10 @@ def ingest(spark: SparkSession, place: Place) -> list[StreamingQuery]:
         return []
     for name in ("app", "batch"):
         if name in place.options:
-            raise InvalidOption(f"{name} is for --once: who follows a directory numbers the batches by itself")
+            raise InvalidOption(f"{name} is for --once: with --continuous, Spark numbers the batches")
 
     def publish(rows: DataFrame, app: str, batch: int) -> None:
-        # Kept, since Spark looks at them twice to put them in order: they would be read, and counted, as often.
+        # Persisted: Spark looks at the rows twice to sort them, and would read and count them twice.
         kept = rows.persist()
         try:
             _publish(messages_of(kept, order, drop=drop), place.url, app, batch)
@@ -227,16 +227,16 @@ def retention(spark: SparkSession, place: Place) -> list[StreamingQuery]:
     begun = [checkpoint_of(place.lake, *job) for job in (("archive", MESSAGES), ("lifecycle", LIFECYCLE))]
     if not (lives.manifest().version or messages_table(place.lake).manifest().version or any(map(is_begun, begun))):
         raise _no_archive(place, "removed")
-    told = lives.read(spark)
+    known_lives = lives.read(spark)
     old = before(min(success, dead))
     removed = {}
     for table in (messages_table(place.lake), lives):
         known = table.row_count(old)
         if known:
-            table.rewrite(spark, old, lambda rows: retained(rows, told, now, success, dead))
+            table.rewrite(spark, old, lambda rows: retained(rows, known_lives, now, success, dead))
         removed[table.root.name] = known - table.row_count(old)
         table.vacuum()
-    # Events tell of many messages at once: they go by whole days, when the longest retention is over.
+    # One event concerns many messages: events are removed by whole days, when the longest retention is over.
     events = events_table(place.lake)
     over = before(max(success, dead) + DAY)
     removed[events.root.name] = events.row_count(over)
@@ -352,7 +352,7 @@ def _check_checkpoint(place: Place, job: str, table: str) -> Path:
 
 def _start(stream: DataFrame, name: str, checkpoint: Path, take: Take, *, continuous: bool) -> StreamingQuery:
     def each(rows: DataFrame, batch: int) -> None:
-        # Spark counts batches from 0 again in a new checkpoint: its id tells them from those of an older one.
+        # Spark counts batches from 0 again in a new checkpoint: its id distinguishes them from those of an older one.
         take(rows, query_id(place), batch)
 
     place = str(checkpoint)
@@ -366,11 +366,11 @@ def _start(stream: DataFrame, name: str, checkpoint: Path, take: Take, *, contin
 
 
 def _sole_use(checkpoint: Path) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if is_remote() else sole_use(checkpoint)  # else it is where the server is
+    return contextlib.nullcontext() if is_remote() else sole_use(checkpoint)  # a remote one is the server's to lock
 
 
 def _end_with(query: StreamingQuery, uses: contextlib.ExitStack) -> None:
-    """Let a checkpoint go once its query has ended. How it ended is told to whoever started it."""
+    """Release a checkpoint once its query has ended. How it ended is for the caller that started it to find out."""
     with uses, contextlib.suppress(Exception):
         query.awaitTermination()
 
@@ -383,12 +383,12 @@ def _merge(
     app: str,
     batch: int,
 ) -> None:
-    """Put rows together with those of the table, if it has any, in the partitions that they are of."""
+    """Combine rows with those of the table, if it has any, in the partitions that they belong to."""
     spark = rows.sparkSession
     if not target.manifest().files:
         target.rewrite(spark, lambda _: True, lambda _: change(None, rows), app=app, batch=batch)
         return
-    # Kept, since they are asked for three times, and would be read from the log as often.
+    # Persisted: the rows are used three times, and would be read from the log as often.
     kept = rows.persist()
     try:
         concerned = {str(row[0]) for row in kept.select(partition).distinct().collect()}
@@ -406,7 +406,7 @@ def _merge(
 
 def _published(spark: SparkSession, url: str, since: int, until: int) -> DataFrame:
     """Lives of the messages that were published from one time to before another (microseconds)."""
-    # What is missing was told by the stream that led here.
+    # What is missing was reported by the stream that led here.
     lives = spark.read.format("remuda").option("table", LIFECYCLE).option("failOnDataLoss", False)
     return lives.option("since", since).option("until", until).load(url)
 
@@ -417,8 +417,8 @@ def _shape(files: DataFrameReader, source: str) -> StructType:
         return files.load(source).schema
     except AnalysisException as error:
         raise InvalidOption(
-            f"the columns of the files in {source!r} cannot be told: {error.getMessage()}. Put one there, or name "
-            "them: --set schema='name string, body string'"
+            f"the columns of the files in {source!r} are not known: {error.getMessage()}. Put a file there, or name "
+            "the columns: --set schema='name string, body string'"
         ) from error
 
 
@@ -447,14 +447,14 @@ def _finish(place: Place, *begins: Callable[[], StreamingQuery]) -> list[Streami
                 _await(query, begin)
     except BaseException:
         for query in queries:
-            query.stop()  # or it would go on, and be in the way of the next try
+            query.stop()  # or it would keep running, and be in the way of the next try
         raise
     return queries
 
 
 def _begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Spark gives the Python of a query ten seconds to start, which are too few on a busy machine: it is tried again.
-    Over Spark Connect one of them starts with the query, else it is waited for (below)."""
+    """Start a query. Spark gives its Python ten seconds to start, which is too short on a busy machine: it is tried
+    again. Over Spark Connect that Python starts with the query, otherwise later (see `_await`)."""
     for _ in range(_STARTS - 1):
         try:
             return begin()
@@ -465,7 +465,7 @@ def _begun(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
 
 
 def _await(query: StreamingQuery, begin: Callable[[], StreamingQuery]) -> None:
-    """As above. What a query has done is in its checkpoint, so it is begun again."""
+    """Wait for a query; if its Python did not start in time, begin it again: what it has done is in its checkpoint."""
     for left in reversed(range(_STARTS)):
         try:
             query.awaitTermination()
@@ -490,7 +490,7 @@ def _publish_once(rows: DataFrame, place: Place) -> None:
         place.options.get("app"),
         whole_number(place.options, "batch") or 0,
     )
-    place.tell("laid for the broker", {"messages": counted.get["messages"]})
+    place.tell("spooled for the broker", {"messages": counted.get["messages"]})
 
 
 def _publish(rows: DataFrame, url: str, app: str | None, batch: int | str) -> None:
@@ -513,7 +513,7 @@ def _once_only(place: Place, job: str) -> None:
 
 
 def _choice(place: Place, option: str, *values: str) -> str:
-    """The value of an option that has a few; the first unless told."""
+    """The value of an option that has a few; the first by default."""
     value = place.options.get(option, values[0])
     if value not in values:
         raise InvalidOption(f"{option} must be {' or '.join(values)}, not {value!r}")

@@ -13,16 +13,16 @@ from remuda.spark.source import table_schema
 from remuda.spark.tables import LIFECYCLE
 
 _BLOCK: Final = 1 << 15
-"""Neighbouring messages that are told of together: enough for columns to pay, and few enough to be dealt out evenly."""
+"""Adjacent messages that are folded together: enough for columns to pay, and few enough to be spread evenly."""
 
 
 def lifecycle(messages: DataFrame, events: DataFrame) -> DataFrame:
-    """What the broker would tell of every message, row by row."""
-    # Columns of a block go to Python and back as they are. Half of what it costs in Spark's own terms, where the texts
-    # in a life keep an aggregate out of generated code.
-    told = messages.select(_block("offset").alias("block"), *MESSAGE_COLUMNS)
-    telling = events.select(F.explode(_blocks()).alias("block"), "position", *EVENT_COLUMNS)
-    return told.groupBy("block").cogroup(telling.groupBy("block")).applyInArrow(_folded, table_schema(LIFECYCLE))
+    """What the broker would report of every message, row by row."""
+    # Columns of a block go to Python and back as they are. That costs half of Spark's own aggregates, which the texts
+    # in a life keep out of generated code.
+    own = messages.select(_block("offset").alias("block"), *MESSAGE_COLUMNS)
+    changes = events.select(F.explode(_blocks()).alias("block"), "position", *EVENT_COLUMNS)
+    return own.groupBy("block").cogroup(changes.groupBy("block")).applyInArrow(_folded, table_schema(LIFECYCLE))
 
 
 def _folded(messages: pa.Table, events: pa.Table) -> pa.Table:
@@ -31,7 +31,7 @@ def _folded(messages: pa.Table, events: pa.Table) -> pa.Table:
 
 
 def _blocks() -> Column:
-    """The blocks that an event tells of, nearly always one."""
+    """The blocks of the messages that an event concerns, nearly always one."""
     return F.sequence(_block("first"), _block("first + count - 1"))
 
 

@@ -1,4 +1,4 @@
-"""Mending lives: what one run could not know, since messages were collected before it came, a later one puts right."""
+"""Mending lives: a later run corrects what an earlier one could not know, because messages had been collected."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ COLLECTED: Final = "collected before its end was read"
 
 
 def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, events: LakeTable) -> int:
-    """Tell anew the lives of the lake that still wait there, though the log let them go: they have ended since.
+    """Correct the lives that still wait in the lake although the log has collected their messages: they have ended.
 
-    How they ended the archive may know. Where it does not, their state is unknown (null), not one that is wrong.
+    The archive may know how. Where it does not, their state becomes unknown (null) rather than wrong. Returns how many
+    messages were concerned.
     """
     files = lives.manifest().files
     if not files:
@@ -37,8 +38,8 @@ def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, e
     if not len(lost):
         return 0
     asked = spark.createDataFrame(pa.table({"offset": lost}))
-    # Kept, since it is asked for twice, and would be told from the whole archive as often.
-    known = _told_by_archive(spark, asked, messages, events).persist()
+    # Persisted: it is used twice, and would be computed from the whole archive as often.
+    known = _from_archive(spark, asked, messages, events).persist()
     dates = {str(row[0]) for row in waiting.join(asked, "offset", "left_semi").select("date").distinct().collect()}
 
     def change(old: DataFrame) -> DataFrame:
@@ -57,11 +58,11 @@ def mend(spark: SparkSession, url: str, lives: LakeTable, messages: LakeTable, e
     return len(lost)
 
 
-def _told_by_archive(spark: SparkSession, asked: DataFrame, messages: LakeTable, events: LakeTable) -> DataFrame:
+def _from_archive(spark: SparkSession, asked: DataFrame, messages: LakeTable, events: LakeTable) -> DataFrame:
     """The lives of these messages as far as the archive knows that they ended."""
     found = messages.read(spark).join(asked, "offset", "left_semi").select(*MESSAGE_COLUMNS).distinct()
-    telling = events.read(spark).select("position", *EVENT_COLUMNS)
-    return lifecycle(found, telling).where("archived and queue is not null")
+    changes = events.read(spark).select("position", *EVENT_COLUMNS)
+    return lifecycle(found, changes).where("archived and queue is not null")
 
 
 def _without_end(rows: DataFrame) -> DataFrame:

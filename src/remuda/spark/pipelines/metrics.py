@@ -58,13 +58,13 @@ def spans(starts: Sequence[int], window: str, most: int = 8) -> list[tuple[int, 
 
 
 def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
-    """Windows as they are told now, with what was told before of messages that have been collected since.
+    """Windows as counted now, completed by the earlier count for messages that have been collected since.
 
-    What is gone has ended, and had succeeded unless more is gone than can have: the collector takes that first. Waiting
-    is what waits now. Times are those of the account that knows more ends.
+    What was collected has ended, and counts as succeeded unless that is more than can have: the collector takes those
+    first. Waiting is what waits now. Percentiles are those of the count that knows more ends.
     """
     others = [name for name in new.columns if name not in (*COUNTS, "start", "queue", "date")]
-    told = _paired(old, "old", others).join(_paired(new, "new", others), ["_start", "_queue"], "full")
+    both = _paired(old, "old", others).join(_paired(new, "new", others), ["_start", "_queue"], "full")
     was, now = ({name: F.coalesce(f"{side}.{name}", F.lit(0)) for name in COUNTS} for side in ("old", "new"))
     gone = F.when(F.col("old").isNotNull(), F.greatest(was["published"] - now["published"], F.lit(0))).otherwise(0)
     well = F.least(gone, was["succeeded"] + was["waiting"])
@@ -79,14 +79,14 @@ def fuller(old: DataFrame, new: DataFrame) -> DataFrame:
         "unchanged": now["unchanged"] + held_back,
         "waiting": F.when(F.col("new").isNotNull(), now["waiting"]).otherwise(was["waiting"]),
     }
-    untold = F.col("new").isNull()
-    keep = untold | ((gone > 0) & (was["succeeded"] + was["dead"] > now["succeeded"] + now["dead"]))
-    found = {name: F.when(untold, was[name]).otherwise(value) for name, value in merged.items()}
+    old_only = F.col("new").isNull()
+    keep = old_only | ((gone > 0) & (was["succeeded"] + was["dead"] > now["succeeded"] + now["dead"]))
+    found = {name: F.when(old_only, was[name]).otherwise(value) for name, value in merged.items()}
     found |= {name: F.when(keep, F.col(f"old.{name}")).otherwise(F.col(f"new.{name}")) for name in others}
     found["rate"] = F.when(gone > 0, F.col("old.rate")).otherwise(found["rate"])
     for name in ("start", "queue", *(["date"] if "date" in new.columns else [])):
         found[name] = F.coalesce(f"new.{name}", f"old.{name}")
-    return told.select(*(found[name].alias(name) for name in new.columns))
+    return both.select(*(found[name].alias(name) for name in new.columns))
 
 
 def _paired(windows: DataFrame, side: str, others: Sequence[str]) -> DataFrame:
@@ -97,7 +97,7 @@ def _paired(windows: DataFrame, side: str, others: Sequence[str]) -> DataFrame:
 
 
 def funnel(lives: DataFrame) -> DataFrame:
-    """For each queue and number of attempts: how many messages came so far, and how many of them succeeded there."""
+    """For each queue and number of attempts: how many messages reached it, and how many of them succeeded there."""
     reached = lives.where("attempts > 0").withColumn("attempt", F.explode(F.sequence(F.lit(1), F.col("attempts"))))
     there = F.col("attempt") == F.col("attempts")
     return reached.groupBy("queue", "attempt").agg(

@@ -100,24 +100,24 @@ def ranges(windows: Sequence[Window], window: float, pick: Callable[[Figures], T
 
 
 def stairs(steps: Sequence[Step]) -> Drawing:
-    """The retry funnel: a bar for each attempt, parted into what succeeded, what went on, and what stayed there."""
+    """The retry funnel: a bar for each attempt, divided into what succeeded, what went on, and what stayed there."""
     first = max(steps[0].reached, 1)
     rows = []
     for step, after in list(zip_longest(steps, steps[1:]))[:_STEPS_DRAWN]:
         on = after.reached if after is not None else 0
         stayed = max(step.reached - step.succeeded - on, 0)
         parts = (("succeeded", step.succeeded), ("on", on), ("dead", stayed))
-        told = f"{number(step.reached)} came, {number(step.succeeded)} succeeded"
-        label = f"Attempt {step.attempt}: {told}, {number(on)} went on, {number(stayed)} stayed"
+        words = f"{number(step.reached)} reached it, {number(step.succeeded)} succeeded"
+        label = f"Attempt {step.attempt}: {words}, {number(on)} went on, {number(stayed)} stayed"
         rows += [
             tag("span", f"attempt {step.attempt}"),
             _bar(parts, first, label),
-            tag("span", told, class_="told"),
+            tag("span", words, class_="words"),
         ]
     last = steps[-1]
     summary = (
-        f"{number(steps[0].reached)} came to a first attempt, {number(steps[0].succeeded)} of them succeeded there; "
-        f"{number(last.reached)} came to attempt {last.attempt}."
+        f"{number(steps[0].reached)} were tried, {number(steps[0].succeeded)} of them succeeded at the first attempt; "
+        f"{number(last.reached)} reached attempt {last.attempt}."
     )
     legend = (("succeeded", "succeeded there"), ("on", "went on"), ("dead", "ended or waits there"))
     return Drawing(tag("div", rows, class_="stairs"), summary, legend)
@@ -126,8 +126,8 @@ def stairs(steps: Sequence[Step]) -> Drawing:
 def share_bar(found: Figures) -> Markup:
     """All outcomes as one bar."""
     parts = list(zip(OUTCOMES, outcomes(found), strict=True))
-    told = ", ".join(f"{number(part)} {name}" for name, part in parts if part)
-    return _bar(parts, max(sum(part for _, part in parts), 1), told)
+    label = ", ".join(f"{number(part)} {name}" for name, part in parts if part)
+    return _bar(parts, max(sum(part for _, part in parts), 1), label)
 
 
 def meter(part: int, whole: int) -> Markup:

@@ -26,7 +26,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dead: int = 0
     """Ended without success: dead, invalid or not wanted."""
     moved: int = 0
-    """Sent on to another queue, as by a failover: what became of them is told there."""
+    """Sent on to another queue, as by a failover: their outcome is counted there."""
     waiting: int = 0
     """Not ended yet: queued, in hand, or between two attempts."""
     retried: int = 0
@@ -36,7 +36,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     wait: Times = Times()
     """From publishing to the first fetch."""
     processing: Times = Times()
-    """From the first fetch to the first answer."""
+    """From the fetch that was first answered to that answer."""
 
     @property
     def unchanged_share(self) -> float:
@@ -52,7 +52,7 @@ class Window(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Step(msgspec.Struct, frozen=True, rename="camel"):
-    """A step of the retry funnel: how many came to this attempt, and how many of them succeeded there."""
+    """A step of the retry funnel: how many reached this attempt, and how many of them succeeded there."""
 
     attempt: int
     reached: int
@@ -70,7 +70,7 @@ class Reason(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One queue. Only the busiest ones are told in detail: `windows`, `funnel` and `reasons`."""
+    """One queue. Only the busiest ones have the details: `windows`, `funnel` and `reasons`."""
 
     name: str
     figures: Figures

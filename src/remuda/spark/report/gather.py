@@ -27,7 +27,7 @@ _NEEDED: Final = (
 
 
 def gather(lives: DataFrame, wish: Wish, tell: Tell) -> Report:
-    """The figures of these lives, of the queues that are wished for."""
+    """The figures of these lives, of the queues that were asked for."""
     wanted = lives.where(F.col("queue").isin(*wish.queues) | F.col("queue").isNull()) if wish.queues else lives
     kept = wanted.select(*_NEEDED).persist()
     try:
@@ -46,7 +46,7 @@ def with_fitting_names(lives: DataFrame) -> DataFrame:
 
 
 def with_total(lives: DataFrame, queues: Sequence[str] | None = None) -> DataFrame:
-    """The lives in these queues (all of them unless told), and every life once more under no queue: the total."""
+    """The lives in these queues (all by default), and every life once more under no queue: the total."""
     own = lives.where(F.col("queue").isNotNull() if queues is None else F.col("queue").isin(*queues))
     return own.unionByName(lives.withColumn("queue", F.lit(None).cast("string")))
 
@@ -90,11 +90,11 @@ def _detailed(lives: DataFrame, report: Report, wish: Wish, tell: Tell) -> Repor
         }
     busiest = [name for name in by_queue if name is not None][: wish.detailed]
     watched = with_total(lives, busiest)
-    tell("following them through time")
+    tell("counting windows of time")
     over_time = _over_time(watched, length, windows.starts(length, first, last))
-    tell("following the retries")
+    tell("counting attempts")
     steps = _funnel(watched)
-    tell("asking why messages died")
+    tell("collecting the reasons of dead messages")
     reasons = _reasons(lives) if total.dead else []
     return msgspec.structs.replace(
         report,
@@ -135,8 +135,7 @@ def _over_time(
         found[row["queue"]][windows.moment(row["at"])] = _figures(row)
     nothing = Figures()
     return {
-        queue: tuple(figures.Window(start, told.get(start, nothing)) for start in starts)
-        for queue, told in found.items()
+        queue: tuple(figures.Window(start, own.get(start, nothing)) for start in starts) for queue, own in found.items()
     }
 
 

@@ -20,12 +20,12 @@ Content = str | Iterable["Content"]
 
 def tag(name: str, /, *content: Content, **attributes: str | int | None) -> Markup:
     """An element. `class_` is written `class`, `aria_label` is `aria-label`; attributes that are None are left out."""
-    told = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{told}>" if name in _VOID else f"<{name}{told}>{join(*content)}</{name}>")
+    return Markup(f"<{name}{written}>" if name in _VOID else f"<{name}{written}>{join(*content)}</{name}>")
 
 
 def join(*content: Content) -> Markup:

@@ -1,4 +1,4 @@
-"""How much a report tells at most."""
+"""How much a report shows at most."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ MOST_REASONS: Final = 500
 REASONS_PER_QUEUE: Final = 10
 MOST_ATTEMPTS: Final = 100
 HERE: Final = 2_000_000
-"""So many messages and events are counted in this process; of more, Spark counts faster."""
+"""Up to so many messages, and as many events, are counted in this process; more than that Spark counts faster."""

@@ -1,4 +1,4 @@
-"""Gathering the figures of a small log in this process: those that Spark would tell, without waiting for it."""
+"""Gathering the figures of a small log in this process: the same as Spark's, without waiting for it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Mask = NDArray[np.bool_]
 
 
 def gather_here(log: SparkLog, wish: Wish, tell: Tell) -> Report:
-    """The figures of a log's lives, of the queues that are wished for."""
+    """The figures of a log's lives, of the queues that were asked for."""
     messages, events = log.cut()
     tell("reading the lives of messages")
-    told = lives(log, range(messages), [range(events)], None, Selection(since=wish.since, until=wish.until))
-    table = pa.Table.from_batches((batch.select(_COLUMNS) for batch in told), _SCHEMA).combine_chunks()
+    rows = lives(log, range(messages), [range(events)], None, Selection(since=wish.since, until=wish.until))
+    table = pa.Table.from_batches((batch.select(_COLUMNS) for batch in rows), _SCHEMA).combine_chunks()
     copies = _Copies(_chosen(table, wish.queues))
     report = msgspec.structs.replace(empty(wish), **copies.overview())
     return report if report.first is None else _detailed(copies, report, wish, tell)
@@ -136,7 +136,7 @@ def _detailed(copies: _Copies, report: Report, wish: Wish, tell: Tell) -> Report
     order = sorted(range(len(by_queue)), key=lambda code: (-by_queue[code].published, copies.queues[code]))
     order = order[:MOST_QUEUES]
     busiest = order[: wish.detailed]
-    tell("following them through time")
+    tell("counting windows of time")
     reasons = _reasons(copies) if total.dead else []
 
     def of_queue(code: int) -> QueueReport:
@@ -187,7 +187,7 @@ def _reasons(copies: _Copies) -> list[Reason]:
     ended = ended.set_column(2, "reason", pc.fill_null(ended["reason"], "no reason given"))
     counted = ended.group_by(["queue", "state", "reason"]).aggregate([([], "count_all"), ("failed", "max")])
     by_queue: dict[str | None, list[Reason]] = defaultdict(list)
-    for reason in _told(counted):
+    for reason in _as_reasons(counted):
         by_queue[reason.queue].append(reason)
     chosen: list[Reason] = []
     for found in by_queue.values():
@@ -195,7 +195,7 @@ def _reasons(copies: _Copies) -> list[Reason]:
     return sorted(chosen, key=_frequency)[:MOST_REASONS]
 
 
-def _told(counted: pa.Table) -> Iterator[Reason]:
+def _as_reasons(counted: pa.Table) -> Iterator[Reason]:
     columns = [counted[name].to_pylist() for name in ("queue", "state", "reason", "count_all")]
     times = counted["failed_max"].cast(pa.int64()).to_pylist()
     for queue, state, reason, messages, last in zip(*columns, times, strict=True):
@@ -207,7 +207,7 @@ def _frequency(reason: Reason) -> tuple[int, str, str, str]:
 
 
 def _percentiles(groups: Numbers, values: Numbers, count: int) -> list[Times]:
-    """Of each group the least values within which so many lie; values below 0 were not measured."""
+    """The percentiles of each group; values below 0 were not measured."""
     measured = (groups >= 0) & (values >= 0)
     group, value = groups[measured], values[measured]
     value = value[np.lexsort((value, group))]

@@ -22,7 +22,7 @@ def make_report(
     remote: str | None = None,
     tell: Tell = lambda step: None,
 ) -> Report:
-    """The report that is wished for: counted `here`, in this process, or by `spark`; `auto` leaves small logs here.
+    """The report that was asked for: counted `here`, in this process, or by `spark`; `auto` counts small logs here.
 
     Spark is the running session, the one that is named, or one that suits the size of the log.
     """
@@ -67,7 +67,7 @@ def _is_small(wish: Wish) -> bool:
 
 def _here(wish: Wish, tell: Tell) -> Report:
     if wish.lake is not None or wish.url is None:
-        raise InvalidOption("in this process the log of a directory can be counted; a lake is read by Spark")
+        raise InvalidOption("only a log can be counted in this process; a lake is read by Spark")
     need_numpy()
     from remuda.spark.port import open_log
     from remuda.spark.report.local import gather_here

@@ -47,10 +47,10 @@ def render(report: Report) -> str:
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise if no page can be written there; asked before there is one, so that nobody waits for nothing."""
+    """Raise if no page can be written there; called before the report is made, so that nobody waits in vain."""
     target = _target(path)
     if target.exists() and not target.is_file():
-        raise DirectoryNotWritable(f"{str(path)!r} is no file, so the report cannot be written there; name a file")
+        raise DirectoryNotWritable(f"{str(path)!r} is not a file, so the report cannot be written there; name a file")
     if not target.parent.is_dir():
         raise DirectoryNotWritable(
             f"there is no directory {str(target.parent)!r} for the report; create it, or choose another place"
@@ -142,12 +142,12 @@ def _main(report: Report) -> Markup:
 
 def _left_out(report: Report) -> Markup:
     """What a long list does not show."""
-    told = []
+    lines = []
     if len(report.detailed) < len(report.queues):
-        told.append(f"Charts are drawn for the {len(report.detailed)} busiest.")
+        lines.append(f"Charts are drawn for the {len(report.detailed)} busiest.")
     if (missing := report.queue_count - len(report.queues)) > 0:
-        told.append(f"{counted(missing, 'queue')} with fewer messages left out.")
-    return tag("p", " ".join(told), class_="summary") if told else Markup("")
+        lines.append(f"{counted(missing, 'queue')} with fewer messages left out.")
+    return tag("p", " ".join(lines), class_="summary") if lines else Markup("")
 
 
 def _charts(windows: Sequence[Window], window: float, whole: Figures) -> Markup:
@@ -176,7 +176,7 @@ def _funnel(steps: Sequence[Step]) -> Markup:
     if len(steps) <= 1 and all(step.reached == step.succeeded for step in steps):
         return Markup("")  # nothing was tried twice, and nothing gave up
     rows = ((str(step.attempt), number(step.reached), number(step.succeeded)) for step in steps)
-    return _figure("Attempts", stairs(steps), _table(("attempt", "came so far", "succeeded there"), rows), full=True)
+    return _figure("Attempts", stairs(steps), _table(("attempt", "reached it", "succeeded there"), rows), full=True)
 
 
 def _counts_table(windows: Sequence[Window], window: float) -> Markup:
@@ -246,17 +246,17 @@ def _queue_row(queue: QueueReport, place: int | None, with_moved: bool, with_unc
 
 def _queue_section(place: int, queue: QueueReport, window: float) -> Markup:
     found = queue.figures
-    told = f"{counted(found.published, 'copy')}: {number(found.succeeded)} succeeded, {number(found.dead)} dead, "
-    told += f"{number(found.waiting)} waiting, {number(found.retried)} retried"
+    words = f"{counted(found.published, 'copy')}: {number(found.succeeded)} succeeded, {number(found.dead)} dead, "
+    words += f"{number(found.waiting)} waiting, {number(found.retried)} retried"
     if found.moved:
-        told += f", {number(found.moved)} moved on to other queues"
+        words += f", {number(found.moved)} moved on to other queues"
     if found.unchanged:
-        told += f"; {number(found.unchanged)} more held back as unchanged, "
-        told += share(found.unchanged, found.published + found.unchanged)
+        words += f"; {number(found.unchanged)} more held back as unchanged, "
+        words += share(found.unchanged, found.published + found.unchanged)
     return tag(
         "section",
         tag("h2", _foreign(queue.name), id=f"queue-{place}"),
-        tag("p", told, class_="soft"),
+        tag("p", words, class_="soft"),
         tag("div", _charts(queue.windows, window, found), class_="grid three"),
         tag("div", _funnel(queue.funnel), _dead(queue.reasons, found.dead, with_queue=False), class_="grid"),
     )
@@ -295,14 +295,14 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
 
 
 def _foreign(text: str, limit: int = 60) -> Markup:
-    """A name that others gave: it cannot turn the direction of what stands beside it."""
+    """A text from outside: its writing direction cannot affect what is beside it."""
     return tag("bdi", visible(text, limit))
 
 
 def _footer(report: Report) -> Markup:
     words = (
         "A copy is a message in one queue. Each is counted in the window in which it was published, with what became "
-        "of it by the time of this report. Waiting is the time to the first fetch, processing from there to the first "
-        "answer. Percentiles are approximate."
+        "of it by the time of this report. Waiting is the time to the first fetch, processing from the fetch that was "
+        "first answered to that answer. Percentiles are approximate."
     )
     return tag("footer", tag("p", words), tag("p", f"Written by Remuda at {clock(report.written)} UTC."))

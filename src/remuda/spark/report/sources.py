@@ -1,4 +1,4 @@
-"""Where the lives are that a report tells of, and how large a session they need."""
+"""Where the lives in a report come from, and how large a session they need."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from remuda.spark.selection import Selection
 from remuda.spark.tables import EVENTS, LIFECYCLE, LIFECYCLE_SCHEMA, MESSAGES
 
 FEW: Final = 50_000
-"""So many messages and events are told here before Spark's workers would have begun to."""
+"""The lives of so many messages and events are computed here before Spark's workers would have begun to."""
 MANY: Final = 1_000_000
-"""Above so many messages a session that starts slowly and works fast pays."""
+"""Above so many messages, a session that starts slowly and works fast pays off."""
 MANY_BYTES: Final = 32 << 20
 """What about a million lives take in a lake."""
 
@@ -40,7 +40,7 @@ class Lives(Protocol):
 
 
 class LogLives:
-    """Told from a log."""
+    """Computed from a log."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -64,8 +64,8 @@ class LogLives:
             times = {"since": selection.since, "until": selection.until}
             given = {name: time for name, time in times.items() if time is not None}
             return read(spark, self._url, LIFECYCLE, failOnDataLoss=False, **given)
-        told = lives(self._log, range(self._messages), [range(self._events)], None, selection)
-        return spark.createDataFrame(pa.Table.from_batches(told, LIFECYCLE_SCHEMA).drop_columns(["consumed_by"]))
+        rows = lives(self._log, range(self._messages), [range(self._events)], None, selection)
+        return spark.createDataFrame(pa.Table.from_batches(rows, LIFECYCLE_SCHEMA).drop_columns(["consumed_by"]))
 
 
 class LakeLives:

@@ -24,7 +24,7 @@ _REASON: Final = 200
 
 
 def print_report(report: Report, console: Console, *, short: bool = False) -> None:
-    """Print the totals, the queues and why messages died; unless it shall be short, also how long and how often."""
+    """Print the totals, the queues and why messages died; unless it is to be `short`, also times and attempts."""
     for line in summary(report):
         console.print(Text(line))
     if report.first is None:
@@ -112,7 +112,7 @@ def _times(rows: Iterable[tuple[str, Figures]]) -> Table:
 
 
 def _funnels(queues: Iterable[QueueReport]) -> Table:
-    table = _table("Attempts", ["queue", "attempt", "came so far", "succeeded there"])
+    table = _table("Attempts", ["queue", "attempt", "reached it", "succeeded there"])
     for queue in queues:
         if len(queue.funnel) > 1:
             table.add_section()
@@ -138,7 +138,7 @@ def _dead(report: Report) -> Table:
 
 
 def _table(title: str, columns: Sequence[str], words: Sequence[str] = ("queue",)) -> Table:
-    """A table of numbers. Where it is too wide, what others have named gives way, never a number."""
+    """A table of numbers. Where it is too wide, names and reasons are folded, never a number."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title=title, title_justify="left")
     for column in columns:
         foreign = column in ("queue", "reason")

@@ -40,14 +40,14 @@ def window_length(asked: str, first: datetime, last: datetime) -> int:
 
 
 def parse_window(asked: str) -> int:
-    """Microseconds of a window such as `1 minute`, or `30s` as lengths of time are written elsewhere."""
+    """Microseconds of a window such as `1 minute`, or `30s` as durations are written elsewhere."""
     match = _WORDS.fullmatch(asked)
     try:
         length = round(float(match[1]) * _UNITS[match[2]]) if match else micros(asked)
     except InvalidOption:
         length = 0
     if length < MILLISECOND:
-        raise InvalidOption(f"{asked!r} is no window; write it like '1 minute', '30s', or auto")
+        raise InvalidOption(f"{asked!r} is not a window; write it like '1 minute', '30s', or auto")
     return length
 
 

@@ -13,11 +13,11 @@ from remuda.spark.report.windows import moment
 from remuda.spark.report.words import clock, listed
 
 Tell = Callable[[str], None]
-"""Hears what is being done."""
+"""Called with what is being done."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """A log or a lake, and what of it."""
+    """A log or a lake, and which part of it to report on."""
 
     url: str | None = None
     """The directory of a log."""
@@ -31,7 +31,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """All of them unless some are named."""
     window: str = "auto"
     detailed: int = 12
-    """How many queues are told in detail; the busiest ones."""
+    """How many queues are shown in detail; the busiest ones."""
 
     @property
     def source(self) -> str:
@@ -50,5 +50,5 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def empty(wish: Wish) -> Report:
-    """A report that knows of no message."""
+    """A report without any message."""
     return Report(source=wish.source, selection=wish.selection(), written=datetime.now(UTC))

@@ -39,7 +39,7 @@ def counted(value: int, noun: str) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A part in per cent. What is not nothing, and not all, is never told as such."""
+    """A part in per cent. What is neither nothing nor all is never shown as 0 or 100."""
     if not whole:
         return NOTHING
     value = 100 * part / whole
@@ -64,7 +64,7 @@ def seconds(value: float | None) -> str:
 
 
 def clock(moment: datetime) -> str:
-    """A moment to the second. Reports tell all times in UTC, in which their windows begin."""
+    """A moment to the second. Reports show all times in UTC, in which their windows begin."""
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
