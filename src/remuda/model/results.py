@@ -35,7 +35,7 @@ class Receipt(msgspec.Struct, frozen=True):
     unchanged: tuple[int, ...] = ()
     """Indexes of stored messages that repeat the last body of their object and key."""
     watch: int | None = None
-    """If a queue commits later than on receipt: what to wait for."""
+    """If a queue commits later than on receipt: the number of the confirmation to wait for."""
     differs: dict[str, Differences] = {}
     """For each queue, the options given with the batch that differ from the queue's."""
     unroutable: tuple[int, ...] = ()
