@@ -28,7 +28,7 @@ from remuda.model.errors import Conflict, ConsumersFull, NotFound
 from remuda.model.notices import NoticeKind
 from remuda.model.options import Status
 from remuda.model.records import Event, Events
-from remuda.model.results import Differences
+from remuda.model.results import Differences, differences
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 
@@ -79,7 +79,7 @@ class Consuming:
             )
         )  # fmt: skip
         self._recorder.notice(NoticeKind.CONSUMER_SUBSCRIBED, queue, consumer=command.consumer)
-        differs = registry.differences(named, queue)
+        differs = differences(named, queue.options)
         registry.after(queue)
         return differs
 

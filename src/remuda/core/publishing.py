@@ -22,7 +22,7 @@ from remuda.model.message import CORRELATION
 from remuda.model.messages import Column, Messages, cell, with_id
 from remuda.model.options import CommitWhen, Status
 from remuda.model.records import Appended, Events, SpoolTaken
-from remuda.model.results import Differences, Receipt
+from remuda.model.results import Differences, Receipt, differences
 from remuda.model.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.state import State
 
@@ -290,8 +290,8 @@ class Publishing:
                 registry.initialize(registry.queues[name], named)
         if named is None:
             return {}
-        differing = {name: registry.differences(named, registry.queues[name]) for name in sorted(names)}
-        return {name: differences for name, differences in differing.items() if differences}
+        found = {name: differences(named, registry.queues[name].options) for name in sorted(names)}
+        return {name: differs for name, differs in found.items() if differs}
 
     def _enter(self, record: Appended) -> int | None:
         registry, recorder = self._registry, self._recorder

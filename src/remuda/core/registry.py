@@ -33,7 +33,7 @@ from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.notices import NoticeKind
 from remuda.model.options import AutoDestroy, QueueOptions, Status
 from remuda.model.records import CONFIGURED, CREATED, MOVED, REMOVED, STATUS, Event, QueueChange, arrival_reason
-from remuda.model.results import Declared, Differences, QueueInfo
+from remuda.model.results import Declared, QueueInfo, differences
 from remuda.model.state import PARKED, State
 from remuda.model.texts import no_queue, read_name
 
@@ -82,7 +82,7 @@ class Registry:
             self.initialize(queue, command.options)
             self.after(queue)
             return Declared(True, {})
-        return Declared(False, self.differences(command.options, queue))
+        return Declared(False, differences(command.options, queue.options))
 
     def configure(self, command: ConfigureQueue) -> QueueOptions:
         queue = self.queue(command.queue)
@@ -125,13 +125,6 @@ class Registry:
 
     def options(self, named: NamedOptions) -> QueueOptions:
         return self.default_options if named is None else self.default_options.with_values(named)
-
-    def differences(self, named: NamedOptions, queue: Queue) -> Differences:
-        """The named options that a queue has other values for."""
-        if named is None:
-            return {}
-        actual = queue.options
-        return {name: (value, getattr(actual, name)) for name, value in named.items() if value != getattr(actual, name)}
 
     # How queues are created, changed and removed
 

@@ -10,6 +10,7 @@ from remuda.model.errors import InvalidOption
 from remuda.native import columns
 
 MAX_NAME_BYTES: Final = 255
+BROKER_CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 _SHOWN: Final = 120
 _COMPARED: Final = 1000
 """With more names than this, none is searched for that is near a wrong one: there may be a hundred thousand."""
