@@ -58,13 +58,13 @@ def at_once(count: int, work: Callable[[int], None]) -> None:
 def test_s5_a_caller_reads_its_own_answers(guest: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other thread wakes up for them, but for a look around each second."""
     reading = guest.runtime.guest._reading
-    hear, heard = reading._hear, list[object]()
+    hear, heard = reading._receive, list[object]()
 
     def counted(*how: Any) -> bool:
         heard.append(how)
         return bool(hear(*how))
 
-    monkeypatch.setattr(reading, "_hear", counted)
+    monkeypatch.setattr(reading, "_receive", counted)
     for _ in range(200):
         guest.publish(Message("jobs", b"x"))
     assert len(heard) < 100
