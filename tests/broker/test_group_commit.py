@@ -75,7 +75,7 @@ def test_a_failure_reaches_everyone_and_stays() -> None:
     work.issued = 3
     with pytest.raises(OSError, match="the disk is gone"):
         commit.wait(2)
-    with pytest.raises(StorageError, match=r"the disk is gone\. Whatever was confirmed is kept.*open the broker again"):
+    with pytest.raises(StorageError, match=r"the disk is gone\. Everything confirmed is kept.*open the broker again"):
         commit.wait(3)
     commit.wait(1)
     assert work.rounds == 2

@@ -56,6 +56,8 @@ def test_values_are_taken_as_people_write_them() -> None:
         ({"worker": True}, "worker"),
         ({"default_queue": 5}, "default_queue"),
         ({"default_queue": ""}, "default_queue"),
+        ({"default_queue": "two\nlines"}, "default_queue"),
+        ({"default_queue": "x" * 256}, "default_queue"),
     ],
 )
 def test_an_unknown_or_impossible_option_is_refused(options: dict[str, Any], says: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from remuda.core.effects import Effects
 from remuda.model.commands import Reclaim
 from remuda.model.settlement import Outcome
 from tests.core.kit import PULL, Bench
@@ -26,7 +27,7 @@ def test_s5_q4_a_batch_that_ended_in_one_queue_and_waits_in_another_can_be_asked
     assert [one.reason for one in bench.effects[-1].confirmations] == ["broken"]
     bench.answer(bench.pull(queue="b"), Outcome.ACK)
     assert bench.sizes() == {"a": 0, "b": 0}
-    assert bench.core.recorder.is_clean
+    assert bench.core.drain() == Effects([], [], [], [], [])
 
 
 def test_q3_a_delivery_that_was_lost_with_the_power_does_not_become_anothers_of_the_same_number() -> None:

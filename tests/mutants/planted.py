@@ -225,7 +225,7 @@ MUTANTS: Final = (
     Mutant(
         "a directory that goes away unnoticed",
         "broker/embedded/upkeep.py",
-        "            self._look_for_directory()\n",
+        "            self._check_directory()\n",
         "            pass\n",
         f"{DISPLACED}::test_l7_a_directory_that_goes_away_under_its_broker_stops_it_and_everyone_knows",
     ),
@@ -267,8 +267,8 @@ MUTANTS: Final = (
     Mutant(
         "an interrupted leader that is begun again in vain",
         "broker/embedded/commit.py",
-        "                except KeyboardInterrupt:\n                    # Begun",
-        "                except ZeroDivisionError:\n                    # Begun",
+        "                except KeyboardInterrupt:\n                    # Each step",
+        "                except ZeroDivisionError:\n                    # Each step",
         f"{INTERRUPTS}::test_two_interrupts_at_once_leave_no_leader_behind",
     ),
     Mutant(

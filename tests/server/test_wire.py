@@ -132,7 +132,7 @@ def test_s6_impossible_urls_are_refused(query: str, words: str) -> None:
 
 
 def test_s6_nobody_there() -> None:
-    with pytest.raises(HostNotResponding, match=r"nobody answers at remuda://127\.0\.0\.1:1"):
+    with pytest.raises(HostNotResponding, match=r"no server answers at remuda://127\.0\.0\.1:1"):
         open_broker("remuda://127.0.0.1:1")
 
 

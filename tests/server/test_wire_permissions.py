@@ -212,10 +212,10 @@ def test_s6_no_command_is_forgotten() -> None:
         command = verb(**{name: samples[name] for name in verb.__match_args__ if name in samples})
         with pytest.raises(NotAllowed, match="'nil'"):
             nobody.check_command(command)
-    for question in frames.QUESTIONS:
-        if question not in ("health", "flush", "watch", "notices", "queues", "exchanges", "document"):
+    for query in frames.QUERIES:
+        if query not in ("health", "flush", "watch", "notices", "queues", "exchanges", "document"):
             with pytest.raises(NotAllowed, match="'nil'"):
-                nobody.check_question(question, ("q",))
+                nobody.check_query(query, ("q",))
     alternate = Permissions(Grants("eve", "^eve", "^eve", "^eve"))
     with pytest.raises(NotAllowed, match="write access to router 'post'"):
         alternate.check_command(commands.Bind("eve.r", Binding(queue="eve.q", arguments={ALTERNATE: "post"})))

@@ -204,10 +204,10 @@ def test_messages_published_after_a_crash_are_not_taken_for_those_announced() ->
     others = Appended(5, 0, Messages(bodies=[b"x"], name="n"), ("q",))
     first = Spool()
     first.replay(mark)
-    recanted = first.recant(1)
-    assert recanted == SpoolTaken("app", 1, 0, 1)
+    retracted = first.retract(1)
+    assert retracted == SpoolTaken("app", 1, 0, 1)
     second = Spool()
-    for record in (mark, recanted):
+    for record in (mark, retracted):
         second.replay(record)
     second.replay_messages(others)
     assert second.progress("app", 1) == Progress(1, 0)
@@ -215,4 +215,4 @@ def test_messages_published_after_a_crash_are_not_taken_for_those_announced() ->
     whole.replay(mark)
     whole.replay_messages(others)
     assert whole.progress("app", 1) == Progress(1, 10, True)
-    assert whole.recant(1) is None
+    assert whole.retract(1) is None

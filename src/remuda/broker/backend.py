@@ -1,4 +1,4 @@
-"""What stands behind a face: the engine in this process, or the one in another process that has the directory."""
+"""What executes a broker's commands: the engine in this process, or that of the process which hosts the directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Answers(Protocol):
-    """What questions are put to."""
+    """Answers queries."""
 
     def info(self, name: str) -> QueueInfo: ...
     def queues(self) -> list[QueueInfo]: ...
@@ -38,13 +38,13 @@ class Answers(Protocol):
 
 
 class Backend(Answers, Protocol):
-    """Takes commands and gives what came of them, whoever carries them out."""
+    """Executes commands, here or in another process."""
 
     @property
     def closed(self) -> bool: ...
     @property
     def remote(self) -> bool:
-        """Whether questions go to another process: coroutines then ask them in a thread."""
+        """Whether another process answers queries: coroutines then call it in a thread."""
         ...
 
     @property
@@ -56,34 +56,34 @@ class Backend(Answers, Protocol):
 
     @property
     def submit(self) -> Submit:
-        """Carry out a command. Deliveries of its subscription, or pull, will come to the inbox."""
+        """Execute a command. Deliveries for its subscription, or pull, will come to the inbox."""
         ...
 
     @property
     def begin(self) -> Submit:
-        """The same without waiting for another process: what came of it counts once `Pending.answer` is there."""
+        """The same without waiting for another process: the result is valid once `Pending.answer` is done."""
         ...
 
     @property
     def wait(self) -> Callable[[int], None]:
-        """Return when everything up to this ticket is kept."""
+        """Return when everything up to this ticket is stored."""
         ...
 
     def kept(self, ticket: int) -> Future[None]: ...
     def cancel_pull(self, queue: str, tag: int) -> bool: ...
     def forget_pull(self, tag: int) -> None: ...
     def forget_inbox(self, tag: int) -> None:
-        """A consumer left and keeps what it was handed; what still lies in its inbox goes back."""
+        """A consumer left and keeps its deliveries; those still in its inbox go back to the queue."""
         ...
 
     def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None: ...
     def give_back(self, dispatch: Dispatch) -> None: ...
     def leave(self, queue: str, consumer: str) -> None:
-        """A consumer was told that it could not subscribe."""
+        """Remove a consumer whose subscription failed."""
         ...
 
     def check_stalled(self) -> None:
-        """Whoever found nothing is told when nothing can come."""
+        """Raise if nothing can be delivered at present, as when the disk is full."""
         ...
 
     @property

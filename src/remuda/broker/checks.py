@@ -1,6 +1,6 @@
-"""The door: what callers pass is checked here, once, before anything changes, and becomes a command.
+"""Checks callers' arguments, once, before anything changes, and makes commands of them.
 
-Every error names the argument. Behind it the types are true.
+Every error names the argument. Behind these checks, values have the types they are annotated with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from remuda.model.commands import (
     RemoveQueue,
     Reprocess,
     SetStatus,
-    Settle,
     Subscribe,
     Unbind,
 )
@@ -87,8 +86,8 @@ def as_batch(messages: Publishable) -> Messages:
 
 
 def _with_tuple(message: Message) -> Message:
-    """A list of topics is as good as a tuple; in a batch it would be taken for a column."""
-    if type(message.id) is not str and message.id is not None and not isinstance(message.id, str):
+    """Make a list of topics a tuple, and refuse other lists: in a batch they would be taken for columns."""
+    if message.id is not None and not isinstance(message.id, str):
         raise InvalidMessage(f"id must be a string, not {shown(message.id)}; nothing was stored")
     if isinstance(message.topics, list):
         message = msgspec.structs.replace(message, topics=tuple(message.topics))
@@ -111,7 +110,7 @@ def publish(
     options: Options,
     timeout: Duration | None = None,
 ) -> Publish:
-    """`timeout` is checked here and waited for by the caller."""
+    """The command to publish. `timeout` is only checked here; the caller waits."""
     command = plain_publish(messages, queue, unbound, exchange, options, timeout)
     if command is not None:
         return command
@@ -148,17 +147,17 @@ def _plain_publish(
 
 
 plain_publish: Callable[..., Publish | None] = _plain_publish if columns is None else columns.plain_publish
-"""The command that publishes one message of which nothing needs to be checked; None for others."""
+"""The command to publish one message that needs no further checks; None if it does."""
 
 
 def _check_unit(name: str, column: Column[int | None]) -> None:
-    """Times before 2001 are seconds or milliseconds that somebody took for microseconds. A deadline that has just
-    passed is no mistake: a message may have been on its way for long."""
+    """Refuse times before 2001: they are seconds or milliseconds instead of microseconds. A deadline that has just
+    passed is accepted: the message may have been on its way for long."""
     for row, value in enumerate(column if isinstance(column, list) else [column]):
         if value is not None and value < _IN_2001:
             where = f"row {row}: " if isinstance(column, list) else ""
             raise InvalidMessage(
-                f"{where}{name}={value} lies long in the past; times are microseconds since 1970, "
+                f"{where}{name}={value} is long past; times are microseconds since 1970, "
                 f"such as time.time_ns() // 1000, not seconds or milliseconds. Nothing was stored"
             )
 
@@ -192,7 +191,7 @@ def consumer_name(given: str | None) -> str:
 
 
 def puller_name(given: str | None) -> str:
-    """The name given, or one for this thread: a pull needs no name of its own, only one to be known by."""
+    """The name given, or that of this thread: pulls may share a name."""
     if given is not None:
         return consumer_name(given)
     try:
@@ -203,7 +202,7 @@ def puller_name(given: str | None) -> str:
 
 
 def _forget_own_names() -> None:
-    """In a fork, names are made anew."""
+    """In a fork: its threads need names with the new process id."""
     global _own
     _own = threading.local()
 
@@ -284,11 +283,7 @@ def _is_plain_pull(queue: str, count: int, newest: bool, clear_after: str, timeo
 
 
 is_plain_pull = _is_plain_pull if columns is None else columns.is_plain_pull
-"""Whether a request for messages asks for nothing special, and does not wait."""
-
-
-def settle(queue: str, lease: int, settlement: Settlement, runs: list[tuple[int, int]] | None) -> Settle:
-    return Settle(queue, lease, settlement, runs)
+"""Whether a pull has no special options and does not wait."""
 
 
 def settlement(
@@ -302,7 +297,7 @@ def settlement(
     front: bool | None = None,
     counted: bool | None = None,
 ) -> Settlement:
-    """An answer as a value."""
+    """A consumer's answer as a value."""
     return Settlement(
         outcome,
         read_optional_text("reason", reason),
@@ -323,7 +318,7 @@ def checked_settlement(given: Settlement, consumer: str) -> Settlement:
         raise InvalidOption(f"an answer must be a Settlement, not {shown(given)}")
     outcome = read_enum("outcome", given.outcome, Outcome)
     if given.to is not None and outcome is not Outcome.DEAD:
-        raise InvalidOption(f"only a message given up can go to another queue, not one answered {outcome.value}")
+        raise InvalidOption(f"to needs the outcome {Outcome.DEAD.value}, not {outcome.value}")
     delay = None if given.delay is None else read_duration("delay", given.delay, MICROSECOND)
     made = settlement(
         outcome, consumer, reason=given.reason, detail=given.detail, to=given.to, front=given.front,
@@ -333,7 +328,7 @@ def checked_settlement(given: Settlement, consumer: str) -> Settlement:
 
 
 def _is_plain(given: Settlement) -> bool:
-    """Whether an answer says no more than why, and when again, and all of it by values of exactly the right types."""
+    """Whether an answer has no more than a reason and a delay, and every value has exactly the right type."""
     reason, detail, delay = given.reason, given.detail, given.delay
     return (
         type(given.outcome) is Outcome
@@ -352,7 +347,7 @@ def _is_plain(given: Settlement) -> bool:
 
 
 def queue_options(options: Options, more: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Options as they may be given to create a queue: an object, a mapping, or names."""
+    """Options to create a queue with, given as an object, a mapping, keyword arguments, or both."""
     named = read_options(options)
     return {**(named or {}), **(read_options(more) or {})} if more else named
 
@@ -382,7 +377,7 @@ def clear(
 
 
 def reprocess(name: str, chosen: MessageFilter | None, who: str | None) -> Reprocess:
-    """Without a filter, all that failed: what is parked, and what waits for a retry."""
+    """Without a filter, all failed messages: those parked, and those that wait for a retry."""
     wanted = MessageFilter(states=_FAILED) if chosen is None else message_filter(chosen)
     return Reprocess(read_name("queue", name), wanted, read_optional_text("who", who))
 
@@ -474,7 +469,8 @@ def _argument(name: str, value: Any) -> Any:
     if isinstance(value, float) and isfinite(value):
         return float(value)
     raise InvalidOption(
-        f"a binding's arguments must be strings, bytes, booleans or 64-bit integers: {shown(name)} is {shown(value)}"
+        "a binding's arguments must be strings, bytes, booleans, finite floats or 64-bit integers: "
+        f"{shown(name)} is {shown(value)}"
     )
 
 
@@ -497,7 +493,7 @@ def wait_seconds(timeout: Duration | None) -> float | None:
 
 
 def read_runs(offsets: Any) -> tuple[Run, ...]:
-    """Runs of offsets in order: one that is named twice is meant once."""
+    """Runs of offsets, in order and without overlaps."""
     try:
         return tuple(
             merged((read_count("offsets", first), read_count("offsets", count, 1)) for first, count in offsets)
@@ -513,6 +509,6 @@ def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def check_delivery(given: Any) -> None:
-    """Something that has a lease; whose it is, the queue knows."""
+    """Refuse what is not a delivery. Whether it is still held, the queue decides."""
     if not isinstance(getattr(given, "queue", None), str) or not hasattr(given, "lease"):
         raise InvalidOption(f"delivery must be one that was received or pulled, not {shown(given)}")

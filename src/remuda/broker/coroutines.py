@@ -1,4 +1,4 @@
-"""A broker for coroutines: the same commands, awaited. A thread commits, so no event loop waits for a disk."""
+"""A broker for coroutines: the same commands, awaited. A thread commits, so that no event loop waits for the disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AsyncEmbeddedBroker(AsyncVerbs):
 
     @property
     def runtime(self) -> Any:
-        """What carries out the commands, with the parts of its own that it has."""
+        """What executes the commands."""
         return self._backend
 
     # Publishing
@@ -128,7 +128,7 @@ class AsyncEmbeddedBroker(AsyncVerbs):
                     backend.check_stalled()
             return None if found is None else await self._deliver(found)
         except BaseException as error:
-            # Cancelled, or its loop is gone: nobody is left to take what was, or will be, sent.
+            # Cancelled, or its loop is gone: put back what was, or will be, sent to the caller.
             if is_refusal(error):
                 raise
             if found is not None and pending.result is None:
@@ -153,17 +153,17 @@ class AsyncEmbeddedBroker(AsyncVerbs):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # Inside
+    # Executing commands
 
     async def _do(self, command: Command) -> Any:
         return await self._finish(self._backend.begin(command))
 
-    async def _call(self, question: Callable[..., T], *args: Any) -> T:
-        """Ask the broker; in a thread, where the answer comes from another process."""
-        return await asyncio.to_thread(question, *args) if self._backend.remote else question(*args)
+    async def _call(self, query: Callable[..., T], *args: Any) -> T:
+        """Query the broker; in a thread, if another process answers."""
+        return await asyncio.to_thread(query, *args) if self._backend.remote else query(*args)
 
     async def _finish(self, pending: Pending, timeout: Duration | None = None) -> Any:
-        # A cancelled caller stops waiting; what it asked for is kept all the same.
+        # A cancelled caller stops waiting; its command is carried out all the same.
         if pending.answer is not None:
             await asyncio.shield(asyncio.wrap_future(pending.answer))
         if pending.ticket:
@@ -239,7 +239,7 @@ class AsyncEmbeddedSubscription:
             yield delivery
 
     async def close(self, *, keep: bool = False) -> None:
-        """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
+        """Stop receiving. Unanswered messages go back to the queue or, with `keep`, can still be answered."""
         read_flag("keep", keep)
         backend = self._broker._backend
         if not backend.closed:

@@ -21,13 +21,13 @@ R = TypeVar("R")
 _ACK: Final = Outcome.ACK
 Runs = list[tuple[int, int]]
 Track = Callable[[int, int], Callable[[int], None]]
-"""From a lease and the number of its runs to what is told of each offset that is begun."""
+"""From a lease and the number of its runs to a function that is called with each offset that is begun."""
 Settle = Callable[["BaseDelivery[R]", Settlement, Runs | None, bool], R]
 
 
 @lru_cache
 def _acknowledgement(consumer: str) -> Settlement:
-    """Most answers of a consumer are the same one."""
+    """A consumer's acknowledgement; cached, since it is always the same."""
     return Settlement(_ACK, None, None, consumer)
 
 
@@ -87,7 +87,7 @@ class BaseDelivery(Handed, Generic[R]):
 
     @property
     def remaining(self) -> tuple[int, int]:
-        """For a pull that asked: how many messages were still waiting, with a priority above 0 and without."""
+        """How many messages were still waiting, with a priority above 0 and without."""
         return self._dispatch.remaining
 
     @property
@@ -146,8 +146,8 @@ class BaseDelivery(Handed, Generic[R]):
             begin(first + row if row < count else self._known_offsets()[row])
 
     def marks(self) -> tuple[Callable[[int], None], Sequence[int]] | None:
-        """For a consumer that begins with one row after the other: what is to be told of each, and what stands there
-        for a row. None where nobody needs to know."""
+        """As `begin`, for a consumer that goes through the rows one by one: a function that marks an offset as begun,
+        and the offset of each row. None if no marks are needed."""
         begin = self._beginning()
         if begin is None:
             return None
@@ -273,7 +273,7 @@ class BaseDelivery(Handed, Generic[R]):
 
 
 def _cut(runs: Runs, start: int, stop: int) -> Runs:
-    """The runs of neighbouring rows, in order of their offsets and without a gap where there is none."""
+    """The runs of the rows from `start` to `stop`, in the order of their offsets."""
     cut: Runs = []
     at = 0
     for first, count in runs:
@@ -304,9 +304,9 @@ def _deliver(kind: type[D], dispatch: Dispatch, messages: Messages, settle: Sett
 
 
 deliver = _deliver if TYPE_CHECKING or deliveries is None else deliveries.deliver
-"""Make a delivery, of one of the two kinds."""
+"""Make a delivery of the given class."""
 
 
 def in_hand(runs: Runs, attempts: list[int]) -> Dispatch:
-    """Messages whose lease somebody else holds."""
+    """A delivery without a lease: another process holds it."""
     return Dispatch("", "", 0, None, runs, attempts, 0)

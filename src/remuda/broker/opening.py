@@ -21,14 +21,14 @@ from remuda.log.directory import DirectoryDisk
 from remuda.log.disk import MemoryDisk
 from remuda.model.errors import InvalidOption, Unsupported
 from remuda.model.texts import shown
-from remuda.model.urls import AMQP, AMQPS, MEMORY, REMUDA, Url, parse_url
+from remuda.model.urls import AMQP, AMQPS, MEMORY, Url, parse_url
 
 if TYPE_CHECKING:
     from remuda.broker.coroutines import AsyncEmbeddedBroker
     from remuda.broker.rabbitmq.threads import RabbitBroker
 
 _PARTS: Final = frozenset({"extensions", "clock", "records"})
-"""What is given to a broker beside its options."""
+"""Arguments of `open_broker` that are not options."""
 
 
 def open_broker(
@@ -51,7 +51,7 @@ def open_broker(
         broker.place = str(parse_url(url))
         return broker
     except BaseException:
-        _let_go(made)
+        _close_later(made)
         raise
 
 
@@ -77,7 +77,7 @@ async def open_async_broker(
         broker.place = str(parse_url(url))
         return broker
     except BaseException:
-        _let_go(made)
+        _close_later(made)
         raise
 
 
@@ -114,7 +114,7 @@ def _rabbit(
     _check_clock(clock)
     keep_freed_memory()
     if extensions is not None and extensions != Extensions():
-        raise Unsupported("extensions are parts of the embedded broker; RabbitMQ has its own", "extensions")
+        raise Unsupported("extensions are parts of the embedded broker; RabbitMQ does not take them", "extensions")
     return open_rabbit_broker(os.fspath(url), clock=clock, **options)
 
 
@@ -125,15 +125,15 @@ def _make(
     extensions: Extensions | None,
     clock: Clock | None,
 ) -> None:
-    """Add what stands behind a broker to `made`: in one call into C, so that no interrupt lands between the two, after
-    which nobody would have it to close it."""
+    """Open a broker's backend and add it to `made`: both in one call into C, so that no interrupt can come between the
+    two and leave a backend open that nobody can close."""
     _check_clock(clock)
     keep_freed_memory()
     place = parse_url(url)
     if place.scheme == MEMORY:
         for name in ("lake", "collect_after_archive"):
             if getattr(options, name):
-                raise InvalidOption(f"{name} needs a directory: what is in memory is never sealed, and leaves no files")
+                raise InvalidOption(f"{name} needs a directory: a broker in memory writes no files")
         runtime = partial(Runtime, options=options, extensions=extensions, clock=clock, volatile=True)
         made.extend(map(runtime, (MemoryDisk(),)))
         return
@@ -148,24 +148,18 @@ def _make(
         runtime = partial(Runtime, options=options, extensions=extensions, clock=clock)
         made.extend(map(runtime, (DirectoryDisk(place.path, group=options.group),)))
         return
-    if place.scheme == REMUDA:
-        made.append(_remote(place, options, extensions))
-        return
-    raise InvalidOption(
-        f"no broker speaks {place.scheme}://; give a directory, file:///path, memory://, remuda://host:port or "
-        "amqp://host/vhost"
-    )
+    made.append(_remote(place, extensions))
 
 
-def _let_go(made: list[Backend]) -> None:
-    """Nobody will have these to close them. On threads of their own, which no interrupt reaches."""
+def _close_later(made: list[Backend]) -> None:
+    """Close what the caller will not get. On threads of their own, which no interrupt reaches."""
     for backend in made:
         threading.Thread(target=backend.close, name="remuda-closing").start()
 
 
-def _remote(place: Url, options: BrokerOptions, extensions: Extensions | None) -> Backend:
+def _remote(place: Url, extensions: Extensions | None) -> Backend:
     from remuda.broker.shared.remote import RemoteServer
 
     if extensions is not None and extensions != Extensions():
-        raise Unsupported(f"the broker's parts run at {place}: extensions cannot be given here", "extensions")
+        raise Unsupported(f"extensions run in the broker's own process: they cannot be set for {place}", "extensions")
     return RemoteServer(place)

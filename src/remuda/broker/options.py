@@ -14,7 +14,7 @@ from remuda.model.durations import DAY, HOUR, SECOND, Duration
 from remuda.model.errors import InvalidOption
 from remuda.model.ids import WORKERS
 from remuda.model.options import QueueOptions, read_duration, read_enum
-from remuda.model.texts import read_count, shown
+from remuda.model.texts import read_count, read_flag, read_name, shown
 
 
 class Sync(StrEnum):
@@ -118,8 +118,8 @@ def _read(name: str, value: Any) -> Any:
         return read_enum(name, value, Sync)
     if name in _DURATIONS:
         return read_duration(name, value)
-    if name in _FLAGS and not isinstance(value, bool):
-        raise InvalidOption(f"{name} must be true or false, not {shown(value)}")
+    if name in _FLAGS:
+        return read_flag(name, value)
     if name in _NUMBERS:
         return read_count(name, value, 1)
     if name == "queue_defaults" and not isinstance(value, QueueOptions):
@@ -142,6 +142,6 @@ def _read(name: str, value: Any) -> Any:
         raise InvalidOption(
             f"worker must be a number from 0 to {WORKERS - 1}, or None to claim one, not {shown(value)}"
         )
-    if name == "default_queue" and value is not None and not (isinstance(value, str) and value):
-        raise InvalidOption(f"default_queue must be the name of a queue, or None, not {shown(value)}")
+    if name == "default_queue" and value is not None:
+        return read_name(name, value)
     return value

@@ -40,7 +40,7 @@ class EmbeddedBroker(Verbs):
 
     @property
     def runtime(self) -> Any:
-        """What carries out the commands, with the parts of its own that it has."""
+        """What executes the commands."""
         return self._backend
 
     @property
@@ -152,8 +152,8 @@ class EmbeddedBroker(Verbs):
                     backend.check_stalled()
             return None if found is None else self._deliver(found)
         except BaseException as error:
-            # Interrupted, by Ctrl-C or whatever a signal's handler raises: nobody is left to take what was, or will be,
-            # sent.
+            # Interrupted, by Ctrl-C or whatever a signal's handler raises: put back what was, or will be, sent to the
+            # caller.
             if is_refusal(error):
                 raise
             if found is not None and pending.result is None:
@@ -172,11 +172,11 @@ class EmbeddedBroker(Verbs):
     # The log
 
     def checkpoint(self) -> None:
-        """Make the next start begin here. The broker does this by itself as its log grows."""
+        """Make the next start begin at this point of the log. The broker does this by itself as the log grows."""
         self._backend.checkpoint()
 
     def collect(self) -> Removed:
-        """Let go what has outlived its retention. The broker does this by itself every `collect_interval`."""
+        """Remove what is past its retention. The broker does this by itself every `collect_interval`."""
         return self._backend.collect()
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class EmbeddedBroker(Verbs):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # Inside
+    # Executing commands
 
     def _do(self, command: Command) -> Any:
         return self._finish(self._backend.submit(command))
@@ -258,7 +258,7 @@ class EmbeddedSubscription:
             yield delivery
 
     def close(self, *, keep: bool = False) -> None:
-        """Take no more. What was not answered goes back or, with `keep`, stays in hand until it is."""
+        """Stop receiving. Unanswered messages go back to the queue or, with `keep`, can still be answered."""
         read_flag("keep", keep)
         backend = self._broker._backend
         if not backend.closed:

@@ -1,5 +1,5 @@
-"""The verbs of administrators, operators and spectators, which are the same on every broker: what is passed is checked,
-becomes a command or a question, and whoever stands behind the face answers it."""
+"""The methods for administrators, operators and spectators, which are the same on every broker: arguments are checked
+and become a command or a query for the backend."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Verbs(ABC):
 
     @abstractmethod
     def _do(self, command: Command) -> Any:
-        """Carry out a command, and wait until what came of it is kept."""
+        """Execute a command, and wait until its effects are stored."""
 
     # Administering
 
@@ -118,7 +118,7 @@ class Verbs(ABC):
         return Spectator(self._backend.reader(), self._backend.flush)
 
     def health(self) -> Health:
-        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        """Whether the broker is live and ready, and what does not work."""
         return self._backend.health()
 
     def on_notice(self, handler: Callable[[Notice], None]) -> None:
@@ -140,11 +140,11 @@ class AsyncVerbs(ABC):
 
     @abstractmethod
     async def _do(self, command: Command) -> Any:
-        """Carry out a command, and wait until what came of it is kept."""
+        """Execute a command, and wait until its effects are stored."""
 
     @abstractmethod
-    async def _call(self, question: Callable[..., T], *args: Any) -> T:
-        """Put a question."""
+    async def _call(self, query: Callable[..., T], *args: Any) -> T:
+        """Query the backend."""
 
     # Administering
 
@@ -233,7 +233,7 @@ class AsyncVerbs(ABC):
         return Spectator(await asyncio.to_thread(self._backend.reader), self._backend.flush)
 
     async def health(self) -> Health:
-        """Whether the broker goes on, whether it takes what it is given, and what does not work."""
+        """Whether the broker is live and ready, and what does not work."""
         health: Health = await self._call(self._backend.health)
         return health
 

@@ -1,4 +1,5 @@
-"""Messages come in: each is taken by all its queues or refused by all, and a refusal changes nothing (Q6, Q7, Q12)."""
+"""Which messages queues admit: all queues of a message take it or none does, and a refusal changes nothing (Q6, Q7,
+Q12)."""
 
 from __future__ import annotations
 
@@ -19,23 +20,22 @@ from remuda.model.state import State
 _ANY: Final = 1 << 62
 
 Stretch = tuple[int, int, tuple[str, ...]]
-"""Neighbouring rows of a batch: start, stop, and the queues of them all."""
+"""Neighbouring rows of a batch: start, stop, and the queues that all of them go to."""
 
 Refusals = dict[int, Refused]
 """Rows of a batch that were refused, with the reason."""
 
 
 def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mapping[str, Queue]) -> Refusals:
-    """The rows that some queue will not take. `routes` has one entry per row, or one for all."""
+    """The rows that some queue refuses. `routes` has one entry per row, or one for all."""
     shared = routes[0] if len(routes) == 1 else None
     names = set(shared) if shared is not None else {name for route in routes for name in route}
-    watchful = {name for name in names if _has_rules(queues[name])}
-    if not watchful:
+    tallies = {name: _Tally(queues[name]) for name in names if _has_rules(queues[name])}
+    if not tallies:
         return {}
     refusals: Refusals = {}
-    tallies = {name: _Tally(queues[name]) for name in watchful}
     for row in range(len(messages)):
-        targets = [tallies[name] for name in (shared if shared is not None else routes[row]) if name in watchful]
+        targets = [tallies[name] for name in (shared if shared is not None else routes[row]) if name in tallies]
         refused: Refused | None = None
         for tally in targets:
             refused = tally.objection(messages, row)
@@ -51,7 +51,7 @@ def screen(messages: Messages, routes: Sequence[tuple[str, ...]], queues: Mappin
 
 
 def enter(record: Appended, stretches: Sequence[Stretch], queues: Mapping[str, Queue]) -> None:
-    """Play a record of messages: each enters its queues. For live publishing and for recovery alike."""
+    """Apply a record of messages: each enters its queues. For live publishing and for recovery alike."""
     messages = record.messages
     priority, expires, due = messages.priority, messages.expires, messages.due
     alike = not isinstance(priority, list) and not isinstance(expires, list) and not isinstance(due, list)
@@ -90,8 +90,8 @@ def stretches(record: Appended) -> list[Stretch]:
 
 
 def surplus(queue: Queue, before: int = _ANY) -> tuple[int, int, State, int] | None:
-    """The run to end so that a full queue keeps its limit: first offset, count, state, priority. Those from offset
-    `before` on come last of all."""
+    """The run to evict so that a full queue keeps its limit: first offset, count, state, priority. Messages from offset
+    `before` on are evicted last."""
     options = queue.options
     if options.limit_exceeded is not LimitExceeded.DELETE_OLDEST:
         return None
@@ -109,7 +109,7 @@ def surplus(queue: Queue, before: int = _ANY) -> tuple[int, int, State, int] | N
 
 
 def _covering(queue: Queue, first: int, count: int, size: int) -> int:
-    """How many messages from `first` on take up as many bytes; all, if they do not."""
+    """How many messages from `first` on hold `size` bytes together; all of them, if they hold less."""
     for taken in range(count):
         size -= queue.sizes.get(first + taken, 0)
         if size <= 0:
@@ -131,7 +131,8 @@ def room(queue: Queue) -> int:
 
 
 def taken(queue: Queue, first: int, count: int, facts_of: FactsOf) -> list[tuple[int, int, bool]]:
-    """Which of these messages a queue takes from another one, by all of its limits: runs in order."""
+    """Which of these messages a queue takes from another one, by all of its limits: runs in order, each with whether it
+    is taken."""
     left, options = room(queue), queue.options
     if not (left and (options.message_size_limit or options.unique_ids)):
         fit = min(left, count)
@@ -204,14 +205,14 @@ class _Tally:
         if options.message_limit and self.size >= options.message_limit:
             evicts = options.limit_exceeded is LimitExceeded.DELETE_OLDEST
             if not evicts or self.fixed >= options.message_limit:
-                mend = (
-                    "All of them are in consumers' hands, so none can be deleted for it: wait, or raise the limit"
+                remedy = (
+                    "All of them are in flight, so none can be deleted: wait for answers, or raise the limit"
                     if evicts
                     else "Consume, raise the limit, or set limit_exceeded to delete-oldest"
                 )
                 return QueueFull(
                     f"queue {queue.name!r} holds {min(self.size, options.message_limit)} messages, its message_limit; "
-                    f"the message was not stored. {mend}"
+                    f"the message was not stored. {remedy}"
                 )
         overfull = options.byte_limit and self.bytes + size > options.byte_limit
         if overfull and options.limit_exceeded is LimitExceeded.REJECT_NEW:
@@ -236,7 +237,7 @@ def _has_rules(queue: Queue) -> bool:
 
 
 def _oldest(queue: Queue, before: int) -> tuple[int, int, State, int] | None:
-    """Regular messages end before those of high priority, then delayed ones."""
+    """The run to evict first: regular messages before those of high priority, and delayed ones last."""
     run = queue.ready.oldest(before)
     if run is not None:
         return run.first, run.count, State.QUEUED, run.priority

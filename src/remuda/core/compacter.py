@@ -36,38 +36,37 @@ class Compacter:
         if messages.object is None or messages.key is None:
             return None
         return [
-            None if place is None else body_digest(body)
-            for place, body in zip(_places(messages), messages.bodies, strict=True)
+            None if entry_key is None else body_digest(body)
+            for entry_key, body in zip(_history_keys(messages), messages.bodies, strict=True)
         ]
 
     def unchanged(self, messages: Messages, digest: Column[bytes | None]) -> list[bool] | None:
-        """Which of the messages repeat the one before, those of the same batch included; None where none can."""
+        """For each message, whether it repeats the one before it, which may be of the same batch; None if none can."""
         if digest is None:
             return None
         fresh: dict[bytes, bytes] = {}
         verdicts: list[bool] = []
-        for row, (place, hashed) in enumerate(_hashed(messages, digest)):
-            if place is None:
+        for row, (entry_key, hashed) in enumerate(_hashed(messages, digest)):
+            if entry_key is None:
                 verdicts.append(False)
                 continue
-            last = fresh.get(place) or self.history.get(place)
+            last = fresh.get(entry_key) or self.history.get(entry_key)
             verdicts.append(last == hashed and self._compacts(messages, row))
-            fresh[place] = hashed
+            fresh[entry_key] = hashed
         return verdicts
 
     def remember(self, messages: Messages, digest: Column[bytes | None]) -> None:
-        """These messages were taken in."""
-        if digest is None:
-            return
-        self.history.update((place, hashed) for place, hashed in _hashed(messages, digest) if place is not None)
+        """Note the bodies of messages that were stored."""
+        if digest is not None:
+            self.history.update((entry_key, hashed) for entry_key, hashed in _hashed(messages, digest) if entry_key)
 
     def _compacts(self, messages: Messages, row: int) -> bool:
         name: str | None = cell(messages.object, row)
         return self._objects.get(name or "", self._enabled)
 
 
-def _places(messages: Messages) -> Iterator[bytes | None]:
-    """Where each message stands in the history; None without object or key."""
+def _history_keys(messages: Messages) -> Iterator[bytes | None]:
+    """The key of each message in the history; None without object or key."""
     for row in range(len(messages)):
         name: str | None = cell(messages.object, row)
         key: str | None = cell(messages.key, row)
@@ -75,6 +74,6 @@ def _places(messages: Messages) -> Iterator[bytes | None]:
 
 
 def _hashed(messages: Messages, digest: Column[bytes | None]) -> Iterator[tuple[bytes | None, bytes]]:
-    for row, place in enumerate(_places(messages)):
+    for row, entry_key in enumerate(_history_keys(messages)):
         hashed: bytes | None = cell(digest, row)
-        yield (place, hashed) if hashed is not None else (None, b"")
+        yield (entry_key, hashed) if hashed is not None else (None, b"")

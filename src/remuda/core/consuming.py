@@ -1,4 +1,4 @@
-"""Consumers come, ask, answer and go."""
+"""What consumers do: subscribe, pull, answer, leave."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from remuda.model.errors import Conflict, ConsumersFull, NotFound
 from remuda.model.notices import NoticeKind
 from remuda.model.options import Status
 from remuda.model.records import Event, Events
-from remuda.model.results import Differences
+from remuda.model.results import Differences, differences
 from remuda.model.settlement import Outcome, Settlement
 from remuda.model.state import State
 
-# By names of their own, since they are asked for with every message, and an Enum is slow to give its members.
+# Bound to names of the module: they are needed for every message, and looking up a member of an Enum is slow.
 _FETCHED: Final = State.FETCHED
 _SUCCESS: Final = State.SUCCESS
 _COMPLETED: Final = State.COMPLETED
 _RETRY: Final = State.RETRY
 _ACK: Final = Outcome.ACK
-_ASKED_AGAIN: Final = Outcome.RETRY
+_RETRY_OUTCOME: Final = Outcome.RETRY
 _NONE_LEFT: Final = (0, 0)
 
 Runs = list[tuple[int, int]]
 
 
 class Consuming:
-    """Consumers' verbs."""
+    """Carries out the commands of consumers."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -62,7 +62,7 @@ class Consuming:
         elif command.consumer in queue.consumers:
             raise Conflict(f"queue {queue.name!r} already has a consumer named {command.consumer!r}")
         elif queue.status is Status.NOT_INITIALIZED and (queue.size or (named is not None and "type" in named)):
-            # One that holds messages was found after damage: they come out, whoever asks.
+            # One that holds messages was recreated after damage to the log: any subscriber gets them.
             registry.initialize(queue, named)
         limit = queue.options.client_limit
         if limit and len(queue.consumers) >= limit:
@@ -79,7 +79,7 @@ class Consuming:
             )
         )  # fmt: skip
         self._recorder.notice(NoticeKind.CONSUMER_SUBSCRIBED, queue, consumer=command.consumer)
-        differs = registry.differences(named, queue)
+        differs = differences(named, queue.options)
         registry.after(queue)
         return differs
 
@@ -119,7 +119,7 @@ class Consuming:
         self._registry.after(queue)
 
     def pull(self, command: Pull) -> Dispatch | None:
-        """What is there at once. None if there is nothing; then the request waits, if it shall."""
+        """The messages that can be had at once. None if there are none; then the request waits, if it is to wait."""
         registry, recorder = self._registry, self._recorder
         queue = registry.queues.get(command.queue)
         if queue is None:
@@ -194,8 +194,8 @@ class Consuming:
             delivering.abandon(self._registry, queue, command.lease, command.consumer, command.begun)
             self._registry.after(queue)
 
-    # The same for the usual case: one run of messages, and nothing special asked of the queue or its consumers. Each
-    # gives the record, which its caller keeps, or None, and then nothing was done.
+    # Fast paths for the usual case: one run of messages, and no special option of the queue or its consumers. Each
+    # returns the record for its caller to keep; or None, and then nothing has changed and the general path is taken.
 
     def pull_plainly(
         self, queue: Queue, consumer: str, now: int, count: int, tag: int
@@ -226,7 +226,7 @@ class Consuming:
     def send_plainly(
         self, queue: Queue, consumer: str, now: int, tag: int, run: tuple[int, int, int, int]
     ) -> tuple[Dispatch, Events]:
-        """Hand a run that left the line to whoever asked."""
+        """Deliver a run, which was taken out of its lane, to the consumer that pulls."""
         recorder, ready, counts = self._recorder, queue.ready, queue.counts
         token = recorder.next_position
         recorder.next_position = token + 1
@@ -241,7 +241,7 @@ class Consuming:
     def settle_plainly(
         self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
     ) -> Events | None:
-        """The answer to one run of messages, if it is one of the two that most are."""
+        """Settle one run of messages that is acknowledged or to be retried, as most are."""
         recorder, outcome = self._recorder, settlement.outcome
         if now < recorder.now:
             now = recorder.now
@@ -255,7 +255,7 @@ class Consuming:
             return None
         if outcome is _ACK:
             return self._complete_plainly(queue, token, settlement.consumer, runs, now)
-        if outcome is _ASKED_AGAIN:
+        if outcome is _RETRY_OUTCOME:
             return self._retry_plainly(queue, token, settlement, runs, now)
         return None
 
@@ -289,7 +289,7 @@ class Consuming:
     def _retry_plainly(
         self, queue: Queue, token: int, settlement: Settlement, runs: Runs | None, now: int
     ) -> Events | None:
-        """They failed, and are to come again after a while."""
+        """Delay messages that failed until their next attempt."""
         delay = settlement.delay
         if not delay or settlement.counted is False or queue.options.delivery_limit:
             return None

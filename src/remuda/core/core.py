@@ -110,7 +110,7 @@ class Core:
         return self.registry.next_wake()
 
     def drain(self) -> Effects:
-        """What has come of the commands since the last drain."""
+        """The effects of all commands since the last drain."""
         return self.recorder.drain()
 
     # Questions
@@ -131,35 +131,35 @@ class Core:
 
     @property
     def found(self) -> dict[str, int]:
-        """Queues whose creation the log has lost, made again for the messages found in them."""
+        """Queues whose creation the log has lost, recreated for their messages, and how many of these were found."""
         return self._replaying.found
 
     def replay(self, record: Record) -> None:
-        """Play one record of the log."""
+        """Apply one record of the log."""
         self._replaying.replay(record)
 
     def learn_ids(self) -> None:
-        """After the last record: ids that must be unique, of messages that came from other queues, are looked up."""
+        """After the last record: look up the ids of messages that moved to a queue with unique ids."""
         self._replaying.learn_ids()
 
     def resume(self, now: int, begun: Begun = lambda event, first, count: None, *, keep: bool = False) -> None:
-        """After the last record: nobody holds a delivery any more, and memory queues have lost their messages.
+        """After the last record: put back all deliveries, and end the messages that memory queues have lost.
 
-        With `keep` there are holders that outlived the restart: what is in flight stays so until they have reclaimed
-        theirs, and `release_unclaimed` puts back the rest.
+        With `keep`, consumers may have survived the restart: deliveries stay in flight until they are reclaimed, and
+        `release_unclaimed` puts back the rest.
         """
         self.recorder.at(now)
         self.learn_ids()
-        recanted = self.spool.recant(self.recorder.now)
-        if recanted is not None:
-            self.recorder.change(recanted)
+        retracted = self.spool.retract(self.recorder.now)
+        if retracted is not None:
+            self.recorder.change(retracted)
         for name in self.found:
-            # Noted now, so that the next start finds the queue as this one leaves it.
+            # Recorded, so that the next start finds the queue as this one leaves it.
             queue = self.queues[name]
             self.recorder.change(QueueChange(CREATED, name, self.recorder.now, queue.options, queue.status))
         self.operating.resume(begun, keep=keep)
 
     def release_unclaimed(self, now: int, begun: Begun) -> None:
-        """Whoever outlived the restart has had the time to say so: the other deliveries' holders are gone."""
+        """Put back the deliveries that no consumer reclaimed in the time it had for that."""
         self.recorder.at(now)
         self.operating.release_unclaimed(begun)

@@ -1,4 +1,4 @@
-"""Who takes messages, and how many of them at a time (Q2): credit is counted in messages and given back one by one."""
+"""Consumers and their credit (Q2): how many messages they may hold unanswered, counted in messages, not deliveries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 WINDOW: Final = 1000
-"""How many messages may be under way to a consumer whose answers are not waited for."""
+"""How many messages may be under way to a consumer whose next delivery does not wait for its answers."""
 
 
 class Credit:
@@ -19,7 +19,7 @@ class Credit:
         self.limit = limit
         self.used = 0
         self.members: list[tuple[str, Consumer]] = []
-        """Queues and consumers that share it."""
+        """The consumers that share it, each with the name of its queue."""
 
     @property
     def left(self) -> int:
@@ -27,13 +27,13 @@ class Credit:
 
 
 class Consumer(msgspec.Struct):
-    """Someone who takes messages from one queue."""
+    """A consumer of one queue."""
 
     name: str
     batch: int
     """Most messages in one delivery."""
     joined: int
-    """Lower for those who came earlier."""
+    """Lower for those that subscribed earlier."""
     tag: int
     credit: Credit
     served: int = 0
@@ -43,10 +43,10 @@ class Consumer(msgspec.Struct):
     unanswered: int = 0
     """Messages of this queue that await its answer."""
     queued: bool = False
-    """Whether it stands among those that may be ready."""
+    """Whether it is in the heap of consumers that may be ready."""
     group: str | None = None
     priority: int = 0
-    """Those of a higher one are served first, as long as they can take messages."""
+    """Consumers of a higher priority are served first while they have credit."""
 
 
 def room(consumer: Consumer, waits: bool) -> int:

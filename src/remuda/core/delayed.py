@@ -1,8 +1,8 @@
-"""Messages that wait for a time (D2, Q9): numbers in columns, some 50 bytes a message and no object for any.
+"""Delayed messages (D2, Q9): numbers in columns, some 50 bytes a message and no object for any.
 
-A message whose delay is over belongs in the line from that time on, but it is taken there when somebody looks, or a
-few at a time: a million that come due together hold up nobody. The order they stand in follows from the times alone,
-so it is the same whoever takes them there, and after a restart.
+A message whose delay is over belongs in its lane from that time on, but it is moved there when the lane is read, or
+a few at a time: a million that come due together hold up nothing. Their order follows from the times alone, so it
+depends neither on when they are moved nor on a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from remuda.core.ready import NEVER
 from remuda.model.state import State
 
 BEHIND: Final = 1 << 62
-"""Orders from here on stand behind every message whose delay ends at the same time."""
+"""Orders from here on come after every message whose delay ends at the same time."""
 _FRESH: Final = 2048
 _QUEUED: Final = State.QUEUED
 _NUMBERS: Final = ("firsts", "counts", "dues", "fates", "deadlines", "times", "orders")
@@ -31,7 +31,7 @@ _decode = msgspec.msgpack.Decoder(
 ).decode
 
 Level = tuple[int, bool]
-"""A line of waiting messages: its priority, and whether it is that of messages put back to the front."""
+"""A lane of waiting messages: its priority, and whether it is that of messages put back to the front."""
 Entry = tuple[int, int, int]
 """When, in which order among those of the same time, and the first offset of the range that waits for it."""
 
@@ -119,7 +119,7 @@ class Columns(MutableSequence[MessageRange]):
         raise TypeError("a range is taken out and put in, never replaced")
 
     def encoded(self) -> bytes:
-        """The columns as they are kept."""
+        """The columns as a snapshot stores them."""
         columns = (self.firsts, self.counts, self.dues, self.fates, self.deadlines, self.times, self.orders)
         return _encode((*(None if column is None else column.tobytes() for column in columns), self.reasons))
 
@@ -151,7 +151,7 @@ def _inserted(column: array[int] | None, at: int, value: int, usual: int, size: 
 
 
 class ColumnMap(RangeMap):
-    """As its base, in columns."""
+    """A `RangeMap` whose blocks are columns."""
 
     __slots__ = ()
 
@@ -195,7 +195,7 @@ class _Sorted:
         self.times = array("q", [entry[0] for entry in entries])
         self.firsts = array("q", [entry[2] for entry in entries])
         self.orders: array[int] | None = None
-        """None where it is the first offset."""
+        """None where each order is the first offset."""
         if any(entry[1] != entry[2] for entry in entries):
             self.orders = array("q", [entry[1] for entry in entries])
         self.head = 0
@@ -220,8 +220,8 @@ class Timeline:
         self.soonest = NEVER
         """The first time of all."""
         self.arrived = 0
-        """When the newest message came that stands behind others here: everything up to then is due, even if a clock
-        that was set back says otherwise."""
+        """When the newest message came that must wait for due ones here: everything up to then counts as due, even if
+        the clock was set back since."""
 
     def push(self, entry: Entry) -> None:
         heapq.heappush(self._fresh, entry)
@@ -253,7 +253,7 @@ class Timeline:
         return first
 
     def sweep(self, stands: Callable[[Entry], bool]) -> None:
-        """Let go of entries that no longer stand for anything, in the sorted stretches whose turn it is."""
+        """Drop stale entries, those for which `stands` is false, from the two sorted stretches whose turn it is."""
         numbers = list(islice(self._sorted, 2))
         if not numbers:
             return
@@ -284,22 +284,22 @@ class Timeline:
 
 
 class DelayedMessages(ColumnMap):
-    """All messages of one queue that wait for a time: by offset, by line, and those that time must act upon."""
+    """All delayed messages of one queue: by offset, by lane, and by alarm where something must be done at a time."""
 
     __slots__ = ("_alarms", "_levels", "_lines", "_orders", "_sweeps", "soonest")
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: dict[Level, Timeline] = {}
-        """Of messages that stand in line as soon as their delay is over, which no event tells."""
+        """Messages that belong in a lane as soon as their delay is over, which no event records."""
         self._levels: list[Level] = []
-        """The lines in the order of delivery."""
+        """The keys of `_lines` in the order of delivery."""
         self._alarms = Timeline()
-        """Of messages to be retried, and of those that expire before their delay is over: an event tells of them."""
+        """Messages to be retried, and those that expire before their delay is over, which an event records."""
         self._orders = 0
         self._sweeps = _FRESH
         self.soonest = NEVER
-        """Nothing here is due before this; 0 while messages stand behind others whose delay is over."""
+        """Nothing here is due before this; 0 while messages wait behind others whose delay is over."""
 
     def add(self, piece: MessageRange) -> None:
         self.size += piece.count
@@ -307,13 +307,13 @@ class DelayedMessages(ColumnMap):
         self._plan(piece)
 
     def next_order(self) -> int:
-        """For a message that comes while others, whose delay is over, are still to be taken to the line before it."""
+        """The order of a message that comes while others, whose delay is over, must still join the lane before it."""
         self._orders += 1
         return BEHIND + self._orders
 
     def behind(self, level: Level, time: int) -> int:
-        """The time to give to such a message: not before that of those it stands behind, also where a clock was set
-        back since they came."""
+        """The time for such a message: no earlier than that of the messages before it, even if the clock was set back
+        since they came."""
         line = self._lines.get(level)
         return time if line is None else max(time, line.arrived)
 
@@ -349,15 +349,15 @@ class DelayedMessages(ColumnMap):
     # What is due
 
     def has_due(self, time: int, level: Level | None = None) -> bool:
-        """Whether messages of some line, or of this one, are due that are not taken to it yet."""
+        """Whether due messages of any lane, or of this one, have yet to join it."""
         if level is None:
             return any(line.is_due(time) for line in self._lines.values())
         line = self._lines.get(level)
         return line is not None and line.is_due(time)
 
     def due(self, time: int, most: int, level: Level | None = None) -> Iterator[MessageRange]:
-        """Take out at most so many ranges whose delay is over, in the order of their line; of all lines in the order of
-        delivery, or of one. Those that go to the front stand in the order of their offsets there, so all of them do."""
+        """Take out at most `most` ranges whose delay is over: of one lane, or of all in the order of delivery. A lane
+        of put-backs, which is kept in the order of offsets, gets all of its due ranges."""
         for one in [level] if level is not None else list(self._levels):
             line = self._lines.get(one)
             while line is not None and (most > 0 or one[1]) and line.is_due(time):
@@ -371,7 +371,7 @@ class DelayedMessages(ColumnMap):
             self._forget_times()
 
     def alarms(self, time: int, most: int) -> Iterator[MessageRange]:
-        """At most so many ranges that are to be retried or have expired; whoever asks takes them out."""
+        """At most `most` ranges that are to be retried or have expired; the caller takes them out."""
         while most > 0 and self._alarms.soonest <= time:
             _, _, first = self._alarms.pop()
             piece = self.holding(first)
@@ -390,7 +390,7 @@ class DelayedMessages(ColumnMap):
         return line
 
     def _standing(self, at: int, order: int, first: int) -> MessageRange | None:
-        """The range that an entry of a line stands for, unless it is gone or waits for another time."""
+        """The range that an entry stands for, unless it is gone or waits for another time."""
         piece = self.holding(first)
         if piece is None or piece.first != first or piece.due != at or (piece.order or first) != order:
             return None
@@ -411,7 +411,7 @@ class DelayedMessages(ColumnMap):
         return piece
 
     def _forget_times(self) -> None:
-        """There is nothing left to wait for."""
+        """Drop all entries: nothing is delayed any more."""
         self._lines.clear()
         self._levels.clear()
         self._alarms = Timeline()
@@ -427,15 +427,15 @@ class DelayedMessages(ColumnMap):
         self.soonest = soonest
 
     def _sweep(self) -> None:
-        """Where most entries stand for messages that are gone, let go of some: no more work than came since."""
+        """If most entries are stale, drop some: no more work than the entries added since the last sweep."""
         self._sweeps = _FRESH
         lines = [*self._lines.values(), self._alarms]
         if sum(line.size for line in lines) > 2 * self.range_count() + len(lines) * _FRESH:
             for line in self._lines.values():
                 line.sweep(lambda entry: self._standing(*entry) is not None)
-            self._alarms.sweep(self._rings)
+            self._alarms.sweep(self._is_alarm)
             self._note_soonest()
 
-    def _rings(self, entry: Entry) -> bool:
+    def _is_alarm(self, entry: Entry) -> bool:
         piece = self.holding(entry[2])
         return piece is not None and piece.first == entry[2] and min(piece.due, piece.deadline) == entry[0]

@@ -1,5 +1,5 @@
-"""Messages go out under a lease, and deliveries come to their end: to whom the strategy says, or to who asked; by an
-answer, a missing one, or a consumer that is gone (Q1-Q3, Q9, M8)."""
+"""Deliveries under a lease (Q1-Q3, Q9, M8): to the consumers that the strategy chooses or to a pull, until an answer, a
+timeout or the loss of the consumer ends them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class _Portion(msgspec.Struct, frozen=True, gc=False):
-    """Part of a delivery whose messages have the same past."""
+    """Part of a delivery whose messages were delivered equally often before."""
 
     run: ReadyRun
     attempt: int
     redelivered: bool
 
 
-# Out
+# Sending
 
 
 def dispatch(registry: Registry, queue: Queue) -> None:
-    """Send whatever can be sent now."""
+    """Send all messages that can be sent now."""
     recorder = registry.recorder
     if queue.next_send <= recorder.now:
         queue.next_send = 0
@@ -62,15 +62,15 @@ def dispatch(registry: Registry, queue: Queue) -> None:
 
 
 def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
-    """Answer a pull request; False when nothing can be had now."""
+    """Serve a pull request; False if there is nothing for it now."""
     recorder = registry.recorder
-    # A pull queue gives what it is asked for; the others keep their pace for whoever asks (Q8).
+    # A pull queue serves every request at once; the others keep their pace for pulls, too (Q8).
     pace = 0 if queue.options.type is QueueType.PULL else queue.options.delay_between_messages
     if queue.status not in CONSUMING or (pace and queue.next_send > recorder.now):
         return False
     count = 1 if pace else waiter.count
     if waiter.newest:
-        queue.release_due(recorder.now)  # who stands last is known when all stand in line
+        queue.release_due(recorder.now)  # the newest is known only when all due messages are in their lanes
     expire(registry, queue, count)
     sent = False
     while not sent and queue.has_next(recorder.now):
@@ -84,9 +84,9 @@ def serve(registry: Registry, queue: Queue, waiter: Waiter) -> bool:
 def send(
     registry: Registry, queue: Queue, consumers: tuple[str, ...], runs: list[ReadyRun], waiter: Waiter | None = None
 ) -> bool:
-    """Hand these messages, which left the line, to the consumers, each of whom gets all. False if none could go."""
+    """Deliver messages that were taken out of their lanes to all of these consumers. False if none may be sent."""
     recorder = registry.recorder
-    portions = _willing(registry, queue, consumers, _portions(queue, runs))
+    portions = _sendable(registry, queue, consumers, _portions(queue, runs))
     if not portions:
         return False
     token = recorder.next_position
@@ -100,7 +100,7 @@ def send(
     chosen = [(portion.run.first, portion.run.count) for portion in portions]
     total = sum(count for _, count in chosen)
     deadline = recorder.now + queue.options.acknowledge_timeout
-    # Whoever pulls has them in hand at once; what is sent ahead to a subscriber is the queue's until it takes it.
+    # A pull takes its messages at once; what is sent ahead to a subscriber belongs to the queue until it takes it.
     ahead = waiter is None and not queue.waits
     if asks or ahead:
         needed = _needed(queue, chosen[0][0]) if asks and waiter is None else 1
@@ -146,10 +146,10 @@ def _arrivals(queue: Queue, runs: list[tuple[int, int]]) -> dict[int, str]:
 
 
 def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> list[tuple[int, int]]:
-    """A delivery reaches a consumer. Gives the runs that still may; what expired before anybody had it ends here."""
+    """A delivery reaches a consumer. Returns the runs it may process; those that expired before that end here."""
     recorder = registry.recorder
     if lease.ahead and lease.taken:
-        # Somebody has it, and may have answered for it by now; the others get what was sent to them all the same.
+        # Another consumer has it, and may have answered by now; this one gets what was sent to it all the same.
         queue.handed_over(lease, consumer)
         registry.after(queue)
         return lease.runs
@@ -179,15 +179,15 @@ def hand_over(registry: Registry, queue: Queue, lease: Lease, consumer: str) -> 
 
 
 def take(registry: Registry, queue: Queue, count: int) -> list[ReadyRun]:
-    """Take the next messages out of the line."""
+    """Take the next messages out of their lanes."""
     if queue.delayed.soonest <= registry.recorder.now:
         expire(registry, queue, count)
     return queue.ready.take(count)
 
 
 def expire(registry: Registry, queue: Queue, count: int = 1) -> None:
-    """Have the next `count` messages stand in line. Those whose deadline has come end here, or go on to the queue named
-    for them."""
+    """Bring the next `count` due messages into their lanes. Those that have expired end here, or go on to the queue for
+    expired messages."""
     now = registry.recorder.now
     while True:
         whole = queue.advance(now, count)
@@ -203,21 +203,21 @@ def end_expired(
     registry: Registry, queue: Queue, source: State, first: int, count: int, priority: int,
     lifted: list[ReadyRun] | None = None,
 ) -> None:  # fmt: skip
-    """The deadline of these messages, which wait or are delayed, has come."""
+    """End messages whose deadline has come."""
     registry.recorder.notice(NoticeKind.TIMED_OUT, queue, first=first, count=count)
     to = queue.options.expired_queue or queue.options.dead_letter_queue
     registry.end(queue, source, first, count, "expired", priority=priority, to=to, lifted=lifted)
 
 
-# Back
+# Answers, timeouts and lost consumers
 
 
 def settle(
     registry: Registry, queue: Queue, token: int, settlement: Settlement, runs: Sequence[tuple[int, int]] | None
 ) -> int:
-    """Answer for some or all messages of a delivery; how many it settled.
+    """Answer for some or all messages of a delivery. Returns how many were settled.
 
-    An answer that comes too late, or for the second time, changes nothing and is counted.
+    An answer that comes too late, or for the second time, changes nothing and is counted as late.
     """
     recorder = registry.recorder
     lease = queue.leases.get(token)
@@ -298,7 +298,7 @@ def lose(registry: Registry, queue: Queue, consumer: str, begun: Mapping[int, Se
 
 
 def recount(queue: Queue, tokens: Iterable[int]) -> None:
-    """Messages of these deliveries ended without their consumer's answer: one with none left is over."""
+    """Update deliveries of which messages ended without the consumer's answer: one with none left is over."""
     for lease in [queue.leases[token] for token in tokens if token in queue.leases]:
         left = sum(piece.count for piece in _held(queue, lease, lease.runs))
         if left < lease.open:
@@ -312,8 +312,8 @@ def put_back_lost(
     registry: Registry, queue: Queue, piece: MessageRange, reason: str = "consumer lost", *, attempted: bool = True,
     seen: bool = True,
 ) -> None:  # fmt: skip
-    """Messages in flight to a consumer that is gone. Those it had not begun with do not count as attempted, and those
-    it had not even seen are as new as they were."""
+    """Put back messages of a consumer that is gone. Those it had not begun do not count as attempted, and those it had
+    not seen do not count as delivered."""
     options = queue.options
     if attempted and (options.put_back is PutBack.NO or _is_last(queue, piece)):
         why = reason if options.put_back is PutBack.NO else f"{reason}; delivery limit reached"
@@ -334,7 +334,7 @@ def put_back_lost(
 def put_back_begun(
     registry: Registry, queue: Queue, piece: MessageRange, begun: Sequence[tuple[int, int]] | None
 ) -> None:
-    """Messages in flight whose holder died: those it had begun with count as attempted; None, and all of them do."""
+    """Put back messages whose consumer died: those in `begun` count as attempted; with None, all of them do."""
     at = piece.first
     for first, count in [(at, piece.count)] if begun is None else begun:
         if at < first:
@@ -348,12 +348,12 @@ def put_back_begun(
 def abandon(
     registry: Registry, queue: Queue, token: int, consumer: str, begun: Sequence[tuple[int, int]] | None
 ) -> None:
-    """The holder of a delivery is gone."""
+    """Put back a delivery whose consumer is gone."""
     lease = queue.leases.get(token)
     if lease is None or consumer not in lease.consumers:
         return
     if len(lease.consumers) > 1 or lease.awaits_hand_over or lease.confirmed:
-        return  # others have the same, or nobody has it yet: that is settled when the consumer leaves
+        return  # others have it too, or nobody has it yet: `lose` puts it back when the consumer leaves
     pieces = _held(queue, lease, lease.runs)
     queue.revoke(lease, over=False)
     for piece in pieces:
@@ -369,15 +369,15 @@ def _clipped(runs: Sequence[tuple[int, int]], piece: MessageRange) -> list[tuple
 def reclaim(
     registry: Registry, queue: Queue, token: int, consumer: str, runs: Sequence[tuple[int, int]], pulled: bool
 ) -> int:
-    """A holder that outlived a restart still has these messages: they are its own again, under the lease it knows."""
+    """A consumer that survived a restart still has these messages: they are in flight to it again, under its lease."""
     lease = queue.leases.get(token)
     if lease is not None:
         if not _held(queue, lease, runs):
-            return 0  # a power loss took the holder's own delivery, and its number was given again
+            return 0  # a power loss took the consumer's delivery, and its number was given to another
         if consumer not in lease.consumers:
             lease.consumers = (*lease.consumers, consumer)
         return lease.open
-    # The events of one delivery stand side by side, and each of its runs was played under its own.
+    # The events of a delivery have adjacent positions, and replay gave each run the position of its event as lease.
     own = range(token, token + len(runs))
     found: list[tuple[int, int]] = []
     for first, count in runs:
@@ -476,21 +476,21 @@ def _portions(queue: Queue, runs: list[ReadyRun]) -> list[_Portion]:
     return portions
 
 
-def _willing(registry: Registry, queue: Queue, consumers: tuple[str, ...], portions: list[_Portion]) -> list[_Portion]:
+def _sendable(registry: Registry, queue: Queue, consumers: tuple[str, ...], portions: list[_Portion]) -> list[_Portion]:
     """The portions without the messages that the queue's delivery handler withholds; those end with its reason."""
     if queue.handler is None:
         return portions
-    willing: list[_Portion] = []
+    sendable: list[_Portion] = []
     for portion in portions:
         run = portion.run
         for offset in range(run.first, run.first + run.count):
             alone = ReadyRun(offset, 1, run.deadline, run.priority)
             reason = queue.handler.sending(queue.name, offset, consumers)
             if reason is None:
-                willing.append(_Portion(alone, portion.attempt, portion.redelivered))
+                sendable.append(_Portion(alone, portion.attempt, portion.redelivered))
             else:
                 registry.end(queue, State.QUEUED, offset, 1, reason, priority=run.priority, lifted=[alone])
-    return willing
+    return sendable
 
 
 def _needed(queue: Queue, offset: int) -> int:
@@ -536,17 +536,17 @@ def _count_confirmation(
         recorder.event(queue, State.SUCCESS, Event(queue.name, State.COMPLETED, piece.first, piece.count))
         queue.revoke(lease)
     else:
-        _end_if_all_spoke(registry, queue, lease, settlement)
+        _end_if_all_answered(registry, queue, lease, settlement)
 
 
 def _decline(registry: Registry, queue: Queue, lease: Lease, consumer: str, settlement: Settlement) -> None:
     if consumer not in lease.confirmed and consumer not in lease.declined:
         queue.give_back(lease, (consumer,), lease.open)
         lease.declined |= {consumer}
-        _end_if_all_spoke(registry, queue, lease, settlement)
+        _end_if_all_answered(registry, queue, lease, settlement)
 
 
-def _end_if_all_spoke(registry: Registry, queue: Queue, lease: Lease, settlement: Settlement) -> None:
+def _end_if_all_answered(registry: Registry, queue: Queue, lease: Lease, settlement: Settlement) -> None:
     if len(lease.confirmed) + len(lease.declined) < len(lease.consumers):
         return
     pieces = _held(queue, lease, lease.runs)

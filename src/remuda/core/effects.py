@@ -1,4 +1,4 @@
-"""What the core wants done: records to keep, deliveries to make, producers to answer, handlers to tell."""
+"""What follows from commands: records to keep, deliveries to make, producers to answer, handlers to notify."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
     queue: str
     consumer: str
     tag: int
-    """Of the subscription, or of the pull request that this answers."""
+    """The tag of the subscription, or of the pull request that this answers."""
     lease: int | None
     runs: list[tuple[int, int]]
     attempts: list[int]
     """The attempt of each run: 1 for the first delivery."""
     deadline: int
     remaining: tuple[int, int] = (0, 0)
-    """Messages that still wait, with a priority above 0 and without, for a pull that asked."""
+    """How many messages still wait, with a priority above 0 and without."""
     redelivered: tuple[bool, ...] = ()
-    """Of each run, whether it was delivered before; empty where none was."""
+    """For each run, whether it was delivered before; empty if none was."""
     hand_over: bool = False
-    """Whether the queue wants to know when it reaches its consumer: until then it is still the queue's."""
+    """Whether the consumer must say when it takes this: until then the messages belong to the queue."""
     shared: bool = False
     """Whether others get the same messages: then an answer of theirs does not make this one stale."""
-
     arrivals: dict[int, str] = {}
     """By offset, why messages came here from another queue, and from which."""
 
@@ -39,7 +38,7 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
         return sum(count for _, count in self.runs)
 
     def only(self, found: Sequence[tuple[int, int]]) -> Dispatch:
-        """The delivery of those messages alone that were found."""
+        """The same delivery with only the messages of these runs."""
         past = {
             offset: (attempt, bool(self.redelivered) and self.redelivered[at])
             for at, (attempt, (first, count)) in enumerate(zip(self.attempts, self.runs, strict=True))
@@ -55,7 +54,7 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """The fate of one published batch that its producer waits for; `reason` where it failed."""
+    """The outcome of a published batch that its producer waits for; `reason` if it failed."""
 
     watch: int
     reason: str | None = None
@@ -75,5 +74,5 @@ class Effects(msgspec.Struct):
 
     @property
     def concerns_others(self) -> bool:
-        """Whether somebody beside the one who caused it is to hear of it."""
+        """Whether anyone but the caller must learn of it."""
         return bool(self.dispatches or self.confirmations or self.notices or self.closed)

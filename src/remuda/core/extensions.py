@@ -1,4 +1,4 @@
-"""The core's replaceable parts (Q20), each a small protocol: how messages find consumers, and who may object."""
+"""The core's replaceable parts (Q20), each a small protocol: delivery strategies and delivery handlers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QueueView(Protocol):
         ...
 
     def next_ready(self) -> Consumer | None:
-        """Of the consumers that can take a message, the one served longest ago, then who came first."""
+        """Of the consumers that can take a message, the one served longest ago, then the one that came first."""
         ...
 
 
@@ -47,13 +47,13 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Strategy(Protocol):
-    """Chooses who gets the next messages; None while nobody can take any."""
+    """Chooses the consumers of the next messages; None while none can take any."""
 
     def next(self, queue: QueueView) -> Assignment | None: ...
 
 
 class DeliveryHandler(Protocol):
-    """Asked at each turn of a message's way through a queue. Offsets name messages already taken in."""
+    """Called at each step of a message's way through a queue. Offsets name messages that are already stored."""
 
     def received(self, queue: str, message: Message) -> str | None:
         """None to take the message, or the reason to refuse it."""
@@ -79,26 +79,26 @@ HandlerFor = Callable[[str, QueueOptions], DeliveryHandler | None]
 
 
 class MessageFacts(NamedTuple):
-    """What limits must know of a message that the core holds by its offset alone."""
+    """What limits need to know of a message of which the core holds only the offset."""
 
     id: str
     size: int
 
 
 FactsOf = Callable[[int], MessageFacts | None]
-"""Asked with an offset; None where nothing is known, and then the message passes."""
+"""Called with an offset; None if nothing is known of the message, which then passes all limits."""
 
 
 def unknown(offset: int) -> None:
-    """The default: messages from other queues pass unseen."""
+    """The default: nothing is known of any message."""
 
 
 def no_handler(queue: str, options: QueueOptions) -> None:
-    """The default: nobody objects, and nothing is asked."""
+    """The default: queues have no delivery handler."""
 
 
 class ContainedHandler:
-    """A delivery handler whose mistakes cost its message an honest refusal, never the broker."""
+    """Wraps a delivery handler, so that its errors cost one message and never the broker."""
 
     def __init__(self, handler: DeliveryHandler) -> None:
         self._handler = handler
@@ -123,7 +123,7 @@ class ContainedHandler:
         given, failure = self._ask(point, queue, ask, *args)
         if failure is not None or given is None:
             return failure
-        return given if isinstance(given, str) and given else f"the delivery handler's {point} answered {given!r}"
+        return given if isinstance(given, str) and given else f"the delivery handler's {point} returned {given!r}"
 
     def _outcome(
         self, point: str, queue: str, usual: Outcome, ask: Callable[..., Any], *args: Any
@@ -131,7 +131,7 @@ class ContainedHandler:
         given, failure = self._ask(point, queue, ask, *args)
         if failure is None and isinstance(given, Outcome):
             return given, None
-        return usual, failure or f"the delivery handler's {point} answered {given!r}"
+        return usual, failure or f"the delivery handler's {point} returned {given!r}"
 
     def _ask(self, point: str, queue: str, ask: Callable[..., Any], *args: Any) -> tuple[Any, str | None]:
         try:

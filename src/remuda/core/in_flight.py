@@ -1,5 +1,4 @@
-"""A run of messages is put into flight, and lands: what is done for every delivery that was asked for. In C where that
-could be built."""
+"""Messages go into flight and land: what is done for every pull and its answer. In C where that could be built."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from remuda.model.state import State
 from remuda.native import in_flight
 
 STALE: Final = 1000
-"""How many ends of deliveries that are over may be kept beside twice those that are not."""
+"""How many deadlines of deliveries that are over a heap may hold, beyond twice the number of open ones."""
 _FETCHED: Final = State.FETCHED
 _SUCCESS: Final = State.SUCCESS
 _COMPLETED: Final = State.COMPLETED
@@ -41,21 +40,21 @@ class Lease(msgspec.Struct, gc=False):
     answered: bool = False
     """Whether some consumer has answered for some of it."""
     pulled: bool = False
-    """Whether it was asked for: then it takes up nobody's credit, and no other delivery waits for its answer."""
+    """Whether it was pulled: then it uses no credit, and no other delivery waits for its answer."""
     sent: int = 0
     """Messages of it that were sent ahead."""
     awaited: frozenset[str] = frozenset()
-    """Consumers to whom it was sent ahead and who have not taken it yet: until then it is still the queue's."""
+    """Consumers to which it was sent ahead and which have not taken it yet: until then it belongs to the queue."""
     taken: frozenset[str] = frozenset()
-    """Consumers who have it in their hands."""
+    """Consumers that have taken it."""
     kicks: bool = False
-    """Whether taking it is the end of it: no answer will come."""
+    """Whether it ends when it is taken: no answer will come."""
     uncounted: bool = False
-    """Whether it was reclaimed by a consumer that has yet to subscribe again, and then takes up its credit."""
+    """Whether it was reclaimed by a consumer that has yet to subscribe again, and uses its credit from then on."""
 
     @property
     def ahead(self) -> bool:
-        """Whether it was sent ahead: a window holds it back, not its consumers' credit."""
+        """Whether it was sent ahead, limited by a window instead of its consumers' credit."""
         return self.sent > 0
 
     @property
@@ -65,7 +64,7 @@ class Lease(msgspec.Struct, gc=False):
 
     @property
     def silent(self) -> list[str]:
-        """Consumers who have not answered."""
+        """Consumers that have not answered."""
         if not self.confirmed and not self.declined:
             return list(self.consumers)
         return [name for name in self.consumers if name not in self.confirmed and name not in self.declined]
@@ -83,8 +82,8 @@ class PlainInFlight:
         self, name: str, run: Run, token: int, consumer: str, tag: int, now: int, deadline: int,
         remaining: tuple[int, int],
     ) -> tuple[Dispatch, Events]:  # fmt: skip
-        """Put a run that left the line into flight, to whoever asked, for the first time; gives the delivery, and what
-        is to be kept of it."""
+        """Put a run, which was taken out of its lane, into flight to a consumer that pulls, as its first attempt.
+        Returns the delivery and the record to keep of it."""
         first, count, expires, priority = run
         # By position, since these are made for every delivery.
         self.flights.add(MessageRange(first, count, _FETCHED, expires, priority, 1, token, 0, False, None, now))
@@ -99,7 +98,7 @@ class PlainInFlight:
     def complete(
         self, name: str, token: int, consumer: str | None, runs: Runs | None, at: int, now: int
     ) -> Events | None:
-        """As `land`, for messages that are done; gives what is to be kept of that, from position `at` on."""
+        """As `land`, for messages that are acknowledged. Returns the record to keep of that, from position `at` on."""
         piece = self.land(token, consumer, runs)
         if piece is None:
             return None
@@ -108,8 +107,8 @@ class PlainInFlight:
         return Events(at, now, rows)
 
     def land(self, token: int, consumer: str | None, runs: Runs | None) -> MessageRange | None:
-        """Take one run of a delivery, which may be all of it, out of flight. None, and nothing is done, if its first
-        consumer is another, or it is not one run."""
+        """Take one run of a delivery, which may be all of it, out of flight. Returns None and changes nothing if its
+        first consumer is another, or it is not one run."""
         lease = self.leases.get(token)
         if lease is None or consumer is None:
             return None
@@ -133,7 +132,7 @@ class PlainInFlight:
         raise NotImplementedError
 
     def _drop_stale_ends(self) -> None:
-        """One long lease at the top would keep the ends of all that were answered since."""
+        """Drop deadlines of leases that are over: they would pile up behind one long lease at the top of the heap."""
         raise NotImplementedError
 
 

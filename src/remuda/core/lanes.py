@@ -1,8 +1,7 @@
-"""What is done for every single message that waits: it comes to the end of its line, and leaves from the front. In C
-where that could be built.
+"""Lanes of waiting messages: each message is added at the end and taken from the front. In C where that could be built.
 
-Messages mostly come one behind the other, so the last run of a line is three numbers at hand. Where it is the only one,
-it is the first as well, and nothing else needs to be looked at.
+Messages mostly come one after another, so the last run of a lane is kept in three fields. If it is the only run, it is
+the first as well, and nothing else needs to be read.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Run = tuple[int, int, int]
 
 
 class PlainLane:
-    """A line of messages, whose last run may be at hand; all others are kept by the class that is built on this."""
+    """A lane whose last run may be kept in fields; the subclass keeps all others."""
 
     __slots__ = ("_count", "_deadline", "_first", "size", "soonest")
 
@@ -28,7 +27,7 @@ class PlainLane:
         """No message expires before this; it may be earlier than the first that does."""
         self._first = 0
         self._count = 0
-        """Of the run at hand; none is where this is 0."""
+        """Of the last run; 0 if it is kept with the others."""
         self._deadline = NEVER
 
     def append(self, first: int, count: int, deadline: int = NEVER) -> None:
@@ -45,7 +44,7 @@ class PlainLane:
             self.soonest = deadline
 
     def take_first(self, count: int) -> Run:
-        """Take out the first `count` messages as far as they stand in one run. There must be one."""
+        """Take out the first `count` messages, or as many of them as are one run. There must be one."""
         there = self._count
         if count < 1 or not there or self.size != there:
             return self._take_first(count)
@@ -56,35 +55,35 @@ class PlainLane:
         return first, count, self._deadline
 
     def _fold(self) -> None:
-        """Keep the run at hand with the others."""
+        """Move the last run to the others."""
         raise NotImplementedError
 
     def _extend(self, first: int, count: int, deadline: int) -> None:
-        """Keep a run behind all others, without counting it."""
+        """Add a run behind all others, without counting it."""
         raise NotImplementedError
 
     def _take_first(self, count: int) -> Run:
-        """As `take_first`, where the first run is not the one at hand."""
+        """As `take_first`, if the first run is not the one kept in fields."""
         raise NotImplementedError
 
 
 class PlainLanes:
-    """The lines of a queue."""
+    """The lanes of a queue."""
 
     __slots__ = ("_order", "size", "soonest")
 
     def __init__(self) -> None:
         self._order: list[tuple[int, bool, Lane]] = []
-        """Every line that was ever needed, in the order of delivery: its priority, and whether it is of those put back
-        to the front."""
+        """Every lane that was ever needed, in the order of delivery: its priority, and whether it is for messages put
+        back to the front."""
         self.size = 0
         self.soonest = NEVER
 
     def add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
         if not front:
-            for own, back, line in self._order:
+            for own, back, lane in self._order:
                 if own == priority and not back:
-                    line.append(first, count, deadline)
+                    lane.append(first, count, deadline)
                     self.size += count
                     if deadline < self.soonest:
                         self.soonest = deadline
@@ -92,22 +91,22 @@ class PlainLanes:
         self._add(priority, front, first, count, deadline)
 
     def take_run(self, count: int, now: int) -> tuple[int, int, int, int] | None:
-        """Take out the next `count` messages if they stand in one run, or that run if there are no others: its first
-        offset, count, deadline and priority. None, and nothing is done, if it is not so, or one may have expired."""
+        """Take out the next `count` messages if they are one run, or that run if there are no others: its first offset,
+        count, deadline and priority. Returns None and changes nothing if they are not, or if one may have expired."""
         if not self.size or self.soonest <= now or count < 1:
             return None
-        for priority, _, line in self._order:
-            if line.size:
-                run = self._take_run(line, count)
+        for priority, _, lane in self._order:
+            if lane.size:
+                run = self._take_run(lane, count)
                 return None if run is None else (*run, priority)
         raise LookupError("no message waits")
 
-    def _take_run(self, line: Lane, count: int) -> Run | None:
-        """As `take_run`, from the first line in which messages wait."""
+    def _take_run(self, lane: Lane, count: int) -> Run | None:
+        """As `take_run`, from the first lane in which messages wait."""
         raise NotImplementedError
 
     def _add(self, priority: int, front: bool, first: int, count: int, deadline: int = NEVER) -> None:
-        """As `add`, where there is no such line yet, or they go to the front."""
+        """As `add`, if there is no such lane yet, or if they go to the front."""
         raise NotImplementedError
 
 

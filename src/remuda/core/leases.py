@@ -1,4 +1,4 @@
-"""Who takes the messages of one queue: its consumers, the deliveries they hold, and the pull requests that wait."""
+"""The consumers of one queue, the deliveries they hold, and the pull requests that wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Waiter(msgspec.Struct, frozen=True):
 
 
 class Leases(InFlight):
-    """Consumers and waiting pulls of one queue, and what is in their hands until it is answered or its time is up."""
+    """Consumers and waiting pulls of one queue, and the deliveries they hold until an answer or a timeout."""
 
     waits: bool
     """Whether the next delivery to a consumer waits for the answer to the last."""
@@ -36,9 +36,9 @@ class Leases(InFlight):
         self.flights = RangeMap()
         self.leases = {}
         self.settled_ahead: dict[int, Lease] = {}
-        """Deliveries sent ahead to several that are over for those who took them, and still go to the others."""
+        """Deliveries sent ahead to several consumers that are settled, but that some of these have yet to take."""
         self.freed: list[Credit] = []
-        """Shared credit that was given back here: others may have waited for it."""
+        """Shared credit that was given back here, for which consumers of other queues may be waiting."""
         self.unanswered = 0
         """Deliveries that no consumer has answered yet."""
         self.consumers: dict[str, Consumer] = {}
@@ -53,8 +53,8 @@ class Leases(InFlight):
     # Consumers
 
     def next_ready(self) -> Consumer | None:
-        """Of the consumers that can take a message, one of the highest priority: who was served longest ago, then who
-        came first."""
+        """Of the consumers that can take a message, one of the highest priority: the one served longest ago, then the
+        one that came first."""
         heap = self._ready_consumers
         while heap:
             _, served, joined, name = heap[0]
@@ -93,7 +93,7 @@ class Leases(InFlight):
         return consumer
 
     def offer(self, consumer: Consumer) -> None:
-        """A consumer may be able to take a message."""
+        """Note a consumer as ready if it can take a message."""
         if not consumer.queued and room(consumer, self.waits) > 0:
             consumer.queued = True
             place = (-consumer.priority, consumer.served, consumer.joined, consumer.name)
@@ -110,10 +110,10 @@ class Leases(InFlight):
         consumer.queued = False
         self.offer(consumer)
 
-    # Pull requests and deliveries come to their end
+    # When pull requests and deliveries end
 
     def next_end(self) -> int:
-        """When the next of them does, if nothing else happens."""
+        """When the next of them ends, if nothing else happens."""
         ends = self._lease_ends
         while ends and ends[0][1] not in self.leases and ends[0][1] not in self.settled_ahead:
             heapq.heappop(ends)
@@ -124,7 +124,7 @@ class Leases(InFlight):
         return pulls[0][0] if pulls and pulls[0][0] < soonest else soonest
 
     def ended_waiters(self, now: int) -> Iterator[int]:
-        """Pull requests whose time is up wait no longer; gives their tags."""
+        """Stop pull requests whose time is up, and yield their tags."""
         while self._waiter_ends and self._waiter_ends[0][0] <= now:
             tag = heapq.heappop(self._waiter_ends)[1]
             if self.waiters.pop(tag, None) is not None:
@@ -143,7 +143,7 @@ class Leases(InFlight):
             lease = self.leases.get(token)
             if lease is None and (over := self.settled_ahead.pop(token, None)) is not None:
                 self._arrived(over, over.awaited)
-            # A lease that was renewed stands here once more, at its later end.
+            # A lease that was renewed is in the heap once more, with its later deadline.
             if lease is not None and lease.deadline <= now:
                 yield lease
 
@@ -178,7 +178,7 @@ class Leases(InFlight):
         heapq.heapify(self._lease_ends)
 
     def handed_over(self, lease: Lease, name: str) -> None:
-        """The messages of a delivery are in a consumer's hands."""
+        """A consumer has taken a delivery."""
         lease.taken |= {name}
         if name in lease.awaited:
             self._arrived(lease, [name])
@@ -187,7 +187,7 @@ class Leases(InFlight):
                 self.settled_ahead.pop(lease.token, None)
 
     def _arrived(self, lease: Lease, names: Iterable[str]) -> None:
-        """A delivery is under way to these consumers no longer."""
+        """A delivery is no longer under way to these consumers."""
         for name in names:
             consumer = self.consumers.get(name)
             if consumer is not None:
@@ -200,7 +200,7 @@ class Leases(InFlight):
             self.unanswered -= not lease.pulled
 
     def give_back(self, lease: Lease, names: Sequence[str], count: int) -> None:
-        """These consumers have `count` messages of a delivery less to answer for."""
+        """Give these consumers back their credit for `count` messages of a delivery."""
         if lease.pulled or lease.ahead:
             return
         for name in names:
@@ -213,7 +213,8 @@ class Leases(InFlight):
                     self.freed.append(consumer.credit)
 
     def revoke(self, lease: Lease, *, over: bool = True) -> None:
-        """A delivery is over; also for those to whom it is still under way, if it failed and will be made anew."""
+        """End a delivery. If it failed (not `over`) and its messages go out again, consumers that have yet to take it
+        will not get it."""
         if self.leases.pop(lease.token, None) is None:
             return
         self.answered(lease)
@@ -228,7 +229,7 @@ class Leases(InFlight):
                 lease.awaited = frozenset()
 
     def keep(self, name: str) -> None:
-        """A consumer leaves and keeps what it holds: from now on as if it had asked for it."""
+        """A consumer leaves and keeps its deliveries: from now on they count as pulled."""
         for lease in self.leases.values():
             if name in lease.consumers and not lease.pulled:
                 if not lease.answered:

@@ -1,4 +1,4 @@
-"""What people and circumstances do to queues: reprocess, clear, move, forget, end, and resume after a restart."""
+"""What operators do to queues (reprocess, clear, move, forget), and what a restart or a damaged log does to them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _FEW: Final = 8
 """Where less than one in so many is asked for, they are looked up; else it is quicker to look at all."""
 
 Begun = Callable[[int, int, int], list[tuple[int, int]] | None]
-"""Of messages that were in flight when the process died, by the event that fetched them, their first offset and their
-count: the runs that were begun. None if nobody knows."""
+"""Called with messages that were in flight when the process died: the position of the event that fetched them, their
+first offset and count. Returns the runs that a consumer had begun; None if that is unknown."""
 
 
 class Operating:
-    """Operators' verbs."""
+    """Carries out the commands of operators."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -73,8 +73,8 @@ class Operating:
         return count
 
     def move(self, command: Move) -> int:
-        """Waiting messages go on elsewhere, as far as there is room; parked ones too, where the filter names their
-        states. What finds no room stays as it is."""
+        """Move waiting messages, and parked ones if the filter names their states, as far as the other queue has room.
+        The rest stays as it is."""
         registry = self._registry
         queue = registry.queue(command.queue)
         if command.to == queue.name:
@@ -101,7 +101,10 @@ class Operating:
     def end_unreadable(self, command: EndUnreadable) -> None:
         queue = self._registry.queue(command.queue)
         held = {piece.lease for first, count in command.runs for piece in queue.flights.find(first, count)}
-        end(self._registry, queue, command.runs, "unreadable in the log")
+        for first, count in command.runs:
+            for source, start, size, priority in whereabouts(queue, first, count):
+                if source is not State.SUCCESS:
+                    self._registry.end(queue, source, start, size, "unreadable in the log", priority=priority)
         delivering.recount(queue, held)
         self._registry.after(queue)
 
@@ -120,9 +123,9 @@ class Operating:
         ]
 
     def resume(self, begun: Begun, *, keep: bool = False) -> None:
-        """After a restart: nobody holds a delivery any more, and memory queues have lost their messages (Q17)."""
+        """After a restart: put back all deliveries, and end the messages that memory queues have lost (Q17)."""
         for queue in self._registry.queues.values():
-            queue.had_consumers = False  # those of before are gone with their process, not gone for good
+            queue.had_consumers = False  # they are gone with their process, and may come back
         for queue in list(self._registry.queues.values()):
             _resume(self._registry, queue)
             if not keep:
@@ -133,14 +136,6 @@ class Operating:
         for queue in list(self._registry.queues.values()):
             _release_unclaimed(self._registry, queue, begun)
             self._registry.after(queue)
-
-
-def end(registry: Registry, queue: Queue, runs: Iterable[tuple[int, int]], reason: str, who: str | None = None) -> None:
-    """These messages end, wherever in the queue they are."""
-    for first, count in runs:
-        for source, start, size, priority in whereabouts(queue, first, count):
-            if source is not State.SUCCESS:
-                registry.end(queue, source, start, size, reason, priority=priority, who=who)
 
 
 def _chosen(queue: Queue, wanted: MessageFilter) -> Iterator[MessageRange]:
@@ -174,7 +169,7 @@ def _is_plain(wanted: MessageFilter) -> bool:
 
 
 def _without_taken(queue: Queue, pieces: list[MessageRange]) -> Iterator[MessageRange]:
-    """Of a queue with unique ids, the messages whose id no live message has, nor another of these before it."""
+    """In a queue with unique ids: the messages whose id no live message has, and none of these before it."""
     seen: set[str] = set()
     for piece in pieces:
         if piece.state not in PARKED:

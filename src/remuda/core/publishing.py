@@ -1,9 +1,9 @@
-"""Messages come in: which queues they go to, which of them are news, and what their producer is told."""
+"""Publishing: which queues messages go to, which of them are unchanged, and the receipt for their producer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -11,6 +11,7 @@ from remuda.core import admission
 from remuda.core.compacter import Compacter
 from remuda.core.consuming import Consuming
 from remuda.core.effects import Dispatch
+from remuda.core.leases import Waiter
 from remuda.core.recorder import BLOCK_BITS
 from remuda.core.registry import Registry, whereabouts
 from remuda.core.spool import Spool
@@ -21,20 +22,20 @@ from remuda.model.message import CORRELATION
 from remuda.model.messages import Column, Messages, cell, with_id
 from remuda.model.options import CommitWhen, Status
 from remuda.model.records import Appended, Events, SpoolTaken
-from remuda.model.results import Differences, Receipt
+from remuda.model.results import Differences, Receipt, differences
 from remuda.model.routing import ROUTERS, Binding, ExchangeKind
 from remuda.model.state import State
 
 Served = Sequence[tuple[Dispatch, Events]]
 UNCONFIRMED: Final = 128
-"""How many batches a producer may have sent without an answer and still send again."""
+"""How many of its newest batches a producer can send again without their being stored twice."""
 _PRODUCERS: Final = 4096
 _NOTHING: Final[dict[int, tuple[int, int]]] = {}
 _QUEUED: Final = State.QUEUED
 
 
 class Publishing:
-    """The way in."""
+    """Carries out the commands of producers."""
 
     def __init__(
         self, registry: Registry, consuming: Consuming, compacter: Compacter, snowflakes: Snowflakes, spool: Spool
@@ -47,10 +48,10 @@ class Publishing:
         self._snowflakes = snowflakes
         self._spool = spool
         self.producers: dict[str, dict[int, tuple[int, int]]] = {}
-        """The newest batches of producers that may have to send them again: by sequence, first offset and count."""
+        """The newest batches of producers, which may send them again: by sequence, the first offset and the count."""
 
     def publish(self, command: Publish) -> Receipt:
-        """Take in a batch that has passed its checks. A batch from the spool is noted as taken in together with it."""
+        """Store a batch that has passed its checks. If it is from the spool, that is recorded together with it."""
         messages, recorder = command.messages, self._recorder
         count = len(messages.bodies)
         if not count:
@@ -90,7 +91,7 @@ class Publishing:
             rows = [row for row in range(count) if row not in refusals]
             kept = messages.take(rows)
             routes = routes if len(routes) == 1 else [routes[row] for row in rows]
-        # A message that is put into one queue by name is no news of its object: it is neither compared nor remembered.
+        # A message for one queue by name is no news of its object: it is neither compared nor remembered.
         digest = self._compacter.digests(kept) if queue is None else None
         unchanged = self._compacter.unchanged(kept, digest)
         first, watch = recorder.next_offset, None
@@ -102,19 +103,19 @@ class Publishing:
             self._compacter.remember(kept, digest)
             self.note_producer(record)
             watch = self._enter(record)
-        registry.settle_down()  # also where nothing came in: a queue that runs from now on may have held messages
+        registry.settle_down()  # even if nothing was stored: a queue that was just initialized may hold messages
         assert messages.ids is not None
         repeats = tuple(row for row, same in enumerate(unchanged) if same) if unchanged else ()
-        nowhere: tuple[int, ...] = ()
+        unroutable: tuple[int, ...] = ()
         if not all(routes):
-            nowhere = tuple(row for row in range(len(kept)) if not (routes[0] if len(routes) == 1 else routes[row]))
-        return Receipt(first, messages.ids, refusals, repeats, watch, differs, nowhere)
+            unroutable = tuple(row for row in range(len(kept)) if not (routes[0] if len(routes) == 1 else routes[row]))
+        return Receipt(first, messages.ids, refusals, repeats, watch, differs, unroutable)
 
     def publish_plainly(self, command: Publish, now: int) -> tuple[Appended, bool, Served] | None:
-        """As `publish`, for one message of which nothing special is asked, to queues that ask nothing special either.
+        """As `publish`, for one message without special options, to queues without special options.
 
-        Gives the record, which its caller is to keep, whether it concerns a persistent queue, and the deliveries to
-        those who waited for it; None, and nothing is done, if it is not so.
+        Returns the record for the caller to keep, whether it must be durable, and the deliveries to pulls that waited;
+        or None, and then nothing has changed.
         """
         recorder, messages, queue = self._recorder, command.messages, command.queue
         if now < recorder.now:
@@ -141,7 +142,7 @@ class Publishing:
                 or target.ready.size
                 or target.attempts.size
                 or target.watched
-                or _asks(target.waiters)
+                or _is_special(target.waiters)
             ):
                 return None
         if recorder.rows:
@@ -180,7 +181,7 @@ class Publishing:
         self._spool.note(command.spooled)
 
     def note_producer(self, record: Appended) -> None:
-        """What its producer may send again, if it does not hear of it, is remembered for a while."""
+        """Remember a batch that its producer may send again because the answer to it was lost."""
         producer = record.producer
         if producer is None:
             return
@@ -195,7 +196,7 @@ class Publishing:
             del batches[next(iter(batches))]
 
     def _mark_last(self, producer: str, sequence: int) -> None:
-        """Of several records that one batch became, the last says whose it was: with it they are all there."""
+        """A batch that became several records is noted on the last of them: if that one is stored, all are."""
         records = self._recorder.unkept
         for at in range(len(records) - 1, -1, -1):
             record = records[at]
@@ -205,12 +206,12 @@ class Publishing:
                 return
 
     def _again(self, command: Publish, first: int, count: int) -> Receipt:
-        """The receipt of a batch that was stored before. Its ids, and what was refused of it, tells the log."""
+        """The receipt of a batch that was stored before. Its ids and refusals are in the log only."""
         unknown = [""] * len(command.messages.bodies)
         return Receipt(first, unknown, {}, watch=self.watch_again(first, count), repeated=count)
 
     def watch_again(self, first: int, count: int) -> int | None:
-        """Watch the fate of messages that were taken in before, where their queues commit later than on receipt."""
+        """Watch messages that were stored before, in queues that commit later than on receipt."""
         recorder, watch, failed = self._recorder, None, None
         for queue in self._registry.queues.values():
             commits = queue.options.commit_when
@@ -227,7 +228,7 @@ class Publishing:
             recorder.fail_watch(watch, failed)
         return watch
 
-    # Inside
+    # Ids, routes and queues of a batch
 
     def _identified(self, messages: Messages) -> Messages:
         if messages.ids is None:
@@ -240,7 +241,7 @@ class Publishing:
         return replace(messages, ids=ids, created=self._recorder.now)
 
     def _routes(self, messages: Messages, command: Publish) -> list[tuple[str, ...]]:
-        """The queues of each row, or of all rows when they share what decides it."""
+        """The queues of each row, or one entry for all rows if they share name and topics."""
         if command.exchange is not None:
             return self._exchange_routes(messages, command.exchange)
         route, unbound, queues = self._routing.route, command.unbound, self._registry.queues
@@ -274,7 +275,7 @@ class Publishing:
     def _ready(self, routes: Sequence[tuple[str, ...]], named: NamedOptions) -> dict[str, Differences]:
         """Make sure that every queue on these routes exists and is initialized; all are checked before any is made.
 
-        Gives the queues that stand with other options than those asked for.
+        Returns the queues that have other options than those requested, with the differences.
         """
         registry = self._registry
         names = {name for route in routes for name in route}
@@ -289,8 +290,8 @@ class Publishing:
                 registry.initialize(registry.queues[name], named)
         if named is None:
             return {}
-        differing = {name: registry.differences(named, registry.queues[name]) for name in sorted(names)}
-        return {name: differences for name, differences in differing.items() if differences}
+        found = {name: differences(named, registry.queues[name].options) for name in sorted(names)}
+        return {name: differs for name, differs in found.items() if differs}
 
     def _enter(self, record: Appended) -> int | None:
         registry, recorder = self._registry, self._recorder
@@ -324,7 +325,7 @@ class Publishing:
     # Routers, which ask each binding in turn (Q18)
 
     def _through_router(self, command: Publish, kind: ExchangeKind) -> Receipt:
-        """Copies go to a router's bindings, with the original's id as correlation."""
+        """Publish copies to a router's bindings, with the original's id as correlation."""
         exchange = self._routing.exchanges[command.exchange or ""]
         bindings = exchange.bindings
         if not bindings:
@@ -353,7 +354,7 @@ class Publishing:
     ) -> tuple[dict[int, Refused], dict[int, Refused]]:
         """Every binding gets a copy. One record, and one stored body, serves all queues that take a message.
 
-        Gives the rows that nobody took, and those that some refused.
+        Returns the refusals of rows that no binding took, and of those that only some refused.
         """
         refusals: dict[int, Refused] = {}
         queues = [binding.queue for binding in bindings if binding.queue is not None]
@@ -383,11 +384,11 @@ class Publishing:
                 accepted |= {row for row in range(len(originals)) if row not in refused}
                 refusals = {**refused, **refusals}
         self._registry.settle_down()
-        nobody = {row: error for row, error in refusals.items() if row not in accepted}
-        return nobody, {row: error for row, error in refusals.items() if row in accepted}
+        by_all = {row: error for row, error in refusals.items() if row not in accepted}
+        return by_all, {row: error for row, error in refusals.items() if row in accepted}
 
     def _copy_to(self, binding: Binding, originals: Messages) -> dict[int, Refused]:
-        """Publish copies to one binding; what it refused."""
+        """Publish copies to one binding. Returns the rows it refused."""
         copies = originals
         if binding.topic is not None:
             copies = replace(originals, name=binding.topic, topics=(), ids=None)
@@ -400,10 +401,10 @@ class Publishing:
             return {row: Refused(str(error)) for row in range(len(originals))}
 
 
-def _asks(waiters: Mapping[int, Any]) -> bool:
-    """Whether the first who waits asks for something special."""
+def _is_special(waiters: Mapping[int, Waiter]) -> bool:
+    """Whether the first pull that waits has special options."""
     waiter = next(iter(waiters.values()))
-    return bool(waiter.newest) or waiter.clear_after != "none"
+    return waiter.newest or waiter.clear_after != "none"
 
 
 def _headers(messages: Messages, row: int) -> Mapping[str, str]:

@@ -1,7 +1,8 @@
 """One queue's state, and how each record changes it.
 
-`evolve` and `admit` are the only ways in which messages move, for live commands and for recovery alike: whoever
-decides writes an event, and the event is played. So a queue rebuilt from the log is the queue that wrote it.
+`evolve` and `admit` are the only ways in which messages move, for live commands and for recovery alike: every decision
+becomes a record, and applying the record changes the queue. So a queue rebuilt from the log equals the one that wrote
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from remuda.model.records import Event
 from remuda.model.state import LIVE, State
 
 SLICE: Final = 500
-"""How much that time demands is done at once."""
+"""How many due messages and deliveries are handled at once."""
 _AT_ONCE: Final = frozenset({CommitWhen.NONE, CommitWhen.RECEIVED})
 CONSUMING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
 ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH})
@@ -50,7 +51,7 @@ class Queue(Leases):
         self.handler = handler
         self.status = status
         self.named: frozenset[str] = frozenset()
-        """Options that the first subscriber of a queue not yet initialized asked for by name (Q13)."""
+        """Options set by the first subscriber of a queue that is not initialized yet (Q13)."""
         self.ready = ReadyMessages()
         self.delayed = DelayedMessages()
         self.parked = ParkedMessages()
@@ -66,20 +67,20 @@ class Queue(Leases):
         """Bytes of the bodies, where they count towards a limit."""
         self.bytes = 0
         self.counts_confirmations = options.confirmations != 1
-        """Also after the option was changed: deliveries from before still await theirs."""
+        """Stays true when the option is changed back: earlier deliveries still await their confirmations."""
         self.watched: dict[int, int] = {}
-        """Offsets whose fate a producer waits for, with the watch's number."""
+        """Offsets of messages whose outcome a producer waits for, with the number of its watch."""
         self.counts: dict[State, int] = {}
         """How many messages ever entered each state here."""
         self.late_answers = 0
         self.had_messages = False
         self.next_send = 0
         self.wake = NEVER
-        """When the queue next needs attention, as far as its owner knows."""
+        """When the registry plans to look at the queue next."""
         self.note_rules()
 
     def note_rules(self) -> None:
-        """The options, the status or the handler have changed: which short cuts are still right."""
+        """After a change of the options, the status or the handler: note which fast paths apply."""
         options = self.options
         usual = (
             self.status is Status.RUNNING
@@ -111,7 +112,7 @@ class Queue(Leases):
     def members(self) -> Sequence[Consumer]:
         return list(self.consumers.values())
 
-    # What others ask
+    # Contents
 
     @property
     def size(self) -> int:
@@ -130,7 +131,7 @@ class Queue(Leases):
     # Time
 
     def next_wake(self) -> int:
-        """When time alone will change something here."""
+        """When something here becomes due, if nothing else happens."""
         soonest = self.ready.soonest
         if self.delayed.soonest < soonest:
             soonest = self.delayed.soonest
@@ -141,7 +142,7 @@ class Queue(Leases):
             soonest = self.next_send
         return soonest
 
-    # How records change it
+    # How records change the queue
 
     def admit(self, first: int, count: int, created: int, priority: int, expires: int | None, due: int | None) -> None:
         """Messages enter the queue."""
@@ -152,7 +153,7 @@ class Queue(Leases):
         if due is not None and due > created:
             self.delayed.add(MessageRange(first, count, State.QUEUED, deadline, priority, due=due))
         elif self.delayed.soonest <= created and self.is_behind(priority, False, created):
-            self._stand_behind(MessageRange(first, count, State.QUEUED, deadline, priority, due=created))
+            self._wait_behind(MessageRange(first, count, State.QUEUED, deadline, priority, due=created))
         else:
             self.ready.add(priority, False, first, count, deadline)
 
@@ -163,7 +164,7 @@ class Queue(Leases):
                     self.offset_of.setdefault(self.id_of[offset], offset)
 
     def has_taken_id(self, offset: int) -> bool:
-        """Whether another message that is live has the id of this one, which is parked."""
+        """Whether a live message has the id of this parked one."""
         identity = self.id_of.get(offset)
         return identity is not None and identity in self.offset_of
 
@@ -176,8 +177,8 @@ class Queue(Leases):
         self.id_of[offset] = identity
 
     def evolve(self, event: Event, time: int, lease: int, lifted: Sequence[ReadyRun] | None = None) -> None:
-        """Play one event. `lease` names the delivery that a fetch belongs to; `lifted` are the waiting messages, if
-        they were taken out of the line already."""
+        """Apply one event. `lease` is the delivery that a fetch belongs to; `lifted` are the waiting messages, if they
+        were already taken out of their lanes."""
         first, count, state = event.first, event.count, event.state
         if event.to is None:  # what moves on has not ended
             self._count(state, count)
@@ -227,11 +228,11 @@ class Queue(Leases):
                 self.parked.add_merged(ended, within=MINUTE)
         self._free(event.first, event.count, parked=event.to is None)
 
-    # Delayed messages whose time has come join the line. They were queued all along, so no event tells of it; where
-    # many do at once, they join it a slice at a time, and whatever comes meanwhile stands behind them.
+    # Delayed messages join their lane when they are due. They are in state QUEUED all along, so no event records it.
+    # Where many are due at once, they join a slice at a time, and messages that come meanwhile wait behind them.
 
     def advance(self, time: int, count: int = 1) -> bool:
-        """Have the next `count` messages stand in line; False if there are more that are due."""
+        """Bring the next `count` due messages into their lanes; False if more are due."""
         delayed = self.delayed
         if delayed.soonest > time:
             return True
@@ -240,19 +241,19 @@ class Queue(Leases):
         return not delayed.has_due(time)
 
     def has_next(self, time: int) -> bool:
-        """Whether a message stands in line."""
+        """Whether a message can be delivered now."""
         while not self.ready.size:
             if self.advance(time):
                 break
         return self.ready.size > 0
 
     def release_due(self, time: int) -> None:
-        """Have all that is due stand in line."""
+        """Bring all due messages into their lanes."""
         for piece in self.delayed.due(time, NEVER):
             self._join(piece)
 
     def is_behind(self, priority: int, front: bool, time: int) -> bool:
-        """Whether others belong in a line before who comes to it now."""
+        """Whether due messages must still join a lane before one that comes now."""
         level = (priority, front)
         if not self.delayed.has_due(time, level):
             return False
@@ -260,7 +261,7 @@ class Queue(Leases):
             self._join(piece)
         return self.delayed.has_due(time, level)
 
-    def _stand_behind(self, piece: MessageRange) -> None:
+    def _wait_behind(self, piece: MessageRange) -> None:
         delayed = self.delayed
         due = delayed.behind((piece.priority, piece.front), piece.due)
         delayed.add(msgspec.structs.replace(piece, due=due, order=delayed.next_order()))
@@ -272,7 +273,7 @@ class Queue(Leases):
         self.ready.add(piece.priority, piece.front, piece.first, piece.count, piece.deadline)
 
     def _lift(self, first: int, count: int) -> list[ReadyRun]:
-        """Take messages out of the line, also those whose delay is over and who were not taken to it yet."""
+        """Take messages out of their lanes, and those that are due but have not joined theirs yet."""
         lifted = self.ready.remove(first, count)
         if self.delayed.size and sum(run.count for run in lifted) < count:
             for piece in self.delayed.remove(first, count):
@@ -282,22 +283,20 @@ class Queue(Leases):
                 lifted.append(ReadyRun(piece.first, piece.count, piece.deadline, piece.priority))
         return lifted
 
-    def forget(self, first: int, count: int) -> int:
-        """Parked messages go for good."""
-        gone = self.parked.remove(first, count)
-        for piece in gone:
+    def forget(self, first: int, count: int) -> None:
+        """Delete parked messages for good."""
+        for piece in self.parked.remove(first, count):
             self._free(piece.first, piece.count)
-        return sum(piece.count for piece in gone)
 
     def abandon(self, lease: Lease) -> None:
-        """What was confirmed too seldom leaves the queue as it is."""
+        """Drop messages that got some of their confirmations but not all: they stay in state SUCCESS."""
         for first, count in lease.runs:
             for piece in self.flights.find(first, count):
                 if piece.lease == lease.token and piece.state is State.SUCCESS:
                     self.let_go(piece)
 
     def let_go(self, piece: MessageRange) -> None:
-        """Messages in flight that nobody will answer for any more."""
+        """Drop messages in flight that no consumer will answer any more."""
         self.flights.remove(piece.first, piece.count)
         self._free(piece.first, piece.count)
 
@@ -326,7 +325,7 @@ class Queue(Leases):
             if back.due > time:
                 self.delayed.add(back)
             elif self.delayed.soonest <= time and self.is_behind(back.priority, back.front, time):
-                self._stand_behind(back)
+                self._wait_behind(back)
             else:
                 self._join(back)
 
@@ -350,7 +349,8 @@ class Queue(Leases):
             self.attempts.pop(offset, None)
 
     def _free(self, first: int, count: int, *, parked: bool = False) -> None:
-        """Others may have the ids of these messages. A parked message remembers its own, for when it comes back."""
+        """Forget what is kept about these messages. A parked one keeps its id, which others may use meanwhile, for when
+        it comes back."""
         if self.topic_counts and not parked:
             for offset in range(first, first + count):
                 self.topic_counts.pop(offset, None)

@@ -1,4 +1,4 @@
-"""Messages in flight, delayed or parked, found by offset. Neighbours of one fate share one range."""
+"""Messages in flight, delayed or parked, by offset. Neighbours in the same condition share one range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remuda.native import ranges
 
 
 class MessageRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`count` neighbouring messages from offset `first` that share one fate."""
+    """`count` neighbouring messages from offset `first` in the same condition."""
 
     first: int
     count: int
@@ -31,7 +31,7 @@ class MessageRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     redelivered: bool = False
     """Whether the message was delivered before, also where that did not count as an attempt."""
     order: int = 0
-    """Of messages that came while others stood before them whose delay is over: in which order they came."""
+    """The order of arrival among messages that came while others, whose delay is over, had yet to join the lane."""
 
     @property
     def end(self) -> int:
@@ -51,7 +51,8 @@ Block = MutableSequence[MessageRange]
 
 
 class PlainRanges:
-    """What is done for every delivery: a range comes last, and leaves as it came. In C where that could be built."""
+    """What is done for every delivery: a range is added at the end and taken out whole. In C where that could be
+    built."""
 
     __slots__ = ("_blocks", "_firsts", "_listed", "_shared", "size")
 
@@ -82,11 +83,11 @@ class PlainRanges:
         return piece
 
     def _put(self, piece: MessageRange) -> None:
-        """As `add`, wherever it belongs, and without counting it."""
+        """As `add`, anywhere in the order, and without counting it."""
         raise NotImplementedError
 
     def _take_whole(self, first: int, count: int, lease: int) -> MessageRange | None:
-        """As `take_whole`, also where the range has more, or there are others."""
+        """As `take_whole`, also if the range has more offsets, or there are other ranges."""
         raise NotImplementedError
 
 
@@ -98,9 +99,9 @@ else:
 
 
 class RangeMap(Ranges):
-    """Disjoint ranges in the order of their offsets, in blocks, so that a million of them cost no more than a few.
+    """Disjoint ranges in the order of their offsets, in blocks, so that a change costs the same among a million ranges.
 
-    Its blocks can be frozen at once, however many there are: one is copied when it is next changed.
+    All blocks can be frozen at once, at no cost: each is copied when it is next changed.
     """
 
     __slots__ = ()
@@ -116,7 +117,7 @@ class RangeMap(Ranges):
         self.size = 0
 
     def freeze(self) -> list[Block]:
-        """The blocks as they are now. Nobody may change them, and they stay so until `thaw`."""
+        """The blocks as they are now, which do not change until `thaw`; the caller must not change them."""
         frozen = list(self._blocks)
         self._shared = frozenset(map(id, frozen))
         return frozen
@@ -161,9 +162,9 @@ class RangeMap(Ranges):
             del block[LOAD:]
 
     def add_merged(self, piece: MessageRange, within: int) -> None:
-        """Add a range, as one with its left neighbour when both ended alike less than `within` apart."""
+        """Add a range, merged with its left neighbour if both ended alike less than `within` apart."""
         left = self.holding(piece.first - 1)
-        if left is not None and _fate(left) == _fate(piece) and abs(piece.time - left.time) < within:
+        if left is not None and _ending(left) == _ending(piece) and abs(piece.time - left.time) < within:
             self.remove(left.first, left.count)
             piece = msgspec.structs.replace(left, count=left.count + piece.count, time=max(left.time, piece.time))
         self.add(piece)
@@ -280,5 +281,5 @@ class RangeMap(Ranges):
         return bisect_left(block, first, key=_FIRST)
 
 
-def _fate(piece: MessageRange) -> tuple[State, str | None, int, int]:
+def _ending(piece: MessageRange) -> tuple[State, str | None, int, int]:
     return piece.state, piece.reason, piece.priority, piece.attempt

@@ -37,7 +37,7 @@ class Chunk:
         self.lowest = NEVER
         self.highest = -1
         self.ascending = True
-        """Whether the runs stand in the order of their offsets; put-backs may come in any."""
+        """Whether the runs are in the order of their offsets; put-backs may come in any order."""
 
     def copy(self) -> Chunk:
         copy = Chunk()
@@ -47,7 +47,7 @@ class Chunk:
         return copy
 
     def columns(self) -> bytes:
-        """The runs as they are kept: three 64-bit integers each."""
+        """The runs as a snapshot stores them: three 64-bit integers each."""
         data, head = self.data, self.head
         if all(data[head + 1 :: _WIDTH]):
             return data[head:].tobytes()
@@ -71,7 +71,7 @@ class Chunk:
             self.highest = first + count
 
     def may_hold(self, first: int, stop: int) -> bool:
-        """Whether some of these offsets may be here; exact while the runs stand in order."""
+        """Whether some of these offsets may be here; exact while the runs are in order."""
         if self.lowest >= stop or self.highest <= first:
             return False
         if not self.ascending:
@@ -119,7 +119,7 @@ class Chunk:
         return gone
 
     def _exactly(self, first: int) -> int | None:
-        """Where the run that begins at `first` stands."""
+        """The index of the run that begins at `first`."""
         data, at = self.data, self.head
         while True:
             try:
@@ -142,21 +142,21 @@ class Chunk:
 
 
 class ReadyList(Lane):
-    """First in, first out; also from the end, by deadline, and out of the middle."""
+    """A lane: first in, first out; messages also leave from the end, from the middle, and by deadline."""
 
     __slots__ = ("_chunks", "_shared", "_spare")
 
     def __init__(self) -> None:
         super().__init__()
         self._chunks: deque[Chunk] = deque()
-        """All runs but the one at hand."""
+        """All runs but the one kept in fields."""
         self._shared: frozenset[int] = frozenset()
         """Chunks that are frozen, by identity."""
         self._spare: Chunk | None = None
         """A chunk that ran empty, to be used again."""
 
     def freeze(self) -> list[Chunk]:
-        """The runs as they are now, in chunks. Nobody may change them, and they stay so until `thaw`."""
+        """The runs as they are now, in chunks that do not change until `thaw`; the caller must not change them."""
         self._fold()
         frozen = list(self._chunks)
         self._shared = frozenset(map(id, frozen))
@@ -205,15 +205,15 @@ class ReadyList(Lane):
         self._chunks.append(chunk)
 
     def load(self, columns: bytes) -> None:
-        """Put in runs as `Chunk.columns` keeps them, behind all others."""
+        """Append runs from `Chunk.columns`."""
         data = array("q")
         data.frombytes(columns)
         for at in range(0, len(data), _WIDTH):
             self.append(data[at], data[at + 1], data[at + 2])
 
     def insert(self, first: int, count: int, deadline: int = NEVER) -> None:
-        """Where it belongs by its offset, in a list that is filled in no other way: what is put back stands in its old
-        order again."""
+        """Add a run in the order of offsets, so that put-backs have their old order again. For a list that is filled in
+        no other way."""
         self._fold()
         chunks = self._chunks
         if not chunks or chunks[-1].data[-_WIDTH] <= first:
@@ -230,7 +230,7 @@ class ReadyList(Lane):
             chunks.insert(at, _chunk_of(runs[:half]))
 
     def front(self) -> Run:
-        """The run that stands first. There must be one."""
+        """The first run. There must be one."""
         if not self._chunks:
             return self._first, self._count, self._deadline
         head = self._chunks[0]
@@ -285,7 +285,7 @@ class ReadyList(Lane):
         return found
 
     def remove(self, first: int, count: int) -> list[Run]:
-        """Take out whatever of these offsets is here; what comes back says what was."""
+        """Take out those of these offsets that are here, and return them."""
         if not self.size:
             return []
         start, size, _ = self.front()
@@ -321,7 +321,7 @@ class ReadyList(Lane):
         return gone
 
     def overlap(self, first: int, count: int) -> list[Run]:
-        """Whatever of these offsets is here."""
+        """Those of these offsets that are here."""
         self._fold()
         stop = first + count
         return [
@@ -381,7 +381,7 @@ class ReadyMessages(Lanes):
             self.soonest = deadline
 
     def load(self, priority: int, front: bool, columns: bytes) -> None:
-        """Put in runs as they are kept, behind all others of their line."""
+        """Append runs from `Chunk.columns` to a lane."""
         level = self.level(priority, front)
         before = level.size
         level.load(columns)
@@ -389,18 +389,18 @@ class ReadyMessages(Lanes):
         self.soonest = min(self.soonest, level.soonest)
 
     def freeze(self) -> list[tuple[int, bool, list[Chunk]]]:
-        """Each line as it is now. Nobody may change its chunks, and they stay so until `thaw`."""
+        """Each lane as it is now, in chunks that do not change until `thaw`; the caller must not change them."""
         return [(priority, front, level.freeze()) for priority, front, level in self._order if level.size]
 
     def thaw(self) -> None:
         for _, _, level in self._order:
             level.thaw()
 
-    def _take_run(self, line: ReadyList, count: int) -> Run | None:  # type: ignore[override]
-        there = line.front()[1]
+    def _take_run(self, lane: ReadyList, count: int) -> Run | None:  # type: ignore[override]
+        there = lane.front()[1]
         if there < count and there != self.size:
             return None
-        run = line.take_first(count)
+        run = lane.take_first(count)
         self.size -= run[1]
         return run
 
@@ -431,13 +431,13 @@ class ReadyMessages(Lanes):
         return taken
 
     def remove(self, first: int, count: int) -> list[ReadyRun]:
-        """Take out whatever of these offsets waits."""
+        """Take out those of these offsets that wait."""
         if not self.size:
             return []
         found: list[ReadyRun] = []
         left = count
         for priority, _, level in self._order:
-            # Played back, messages leave from the front nearly always.
+            # In recovery, messages nearly always leave from the front.
             if level.size:
                 start, size, _ = level.front()
                 if start == first and size >= count:
@@ -471,13 +471,13 @@ class ReadyMessages(Lanes):
         return gone
 
     def overlap(self, first: int, count: int) -> list[ReadyRun]:
-        """Whatever of these offsets waits; it stays."""
+        """Those of these offsets that wait; they stay."""
         if not self.size:
             return []
         return [ReadyRun(*run, priority) for priority, _, level in self._order for run in level.overlap(first, count)]
 
     def oldest(self, before: int) -> ReadyRun | None:
-        """The run to end first where room must be made: of the lowest priority, regular ones before put-backs."""
+        """The run to evict first: of the lowest priority, regular messages before put-backs."""
         for priority, _, level in reversed(self._order):
             if level.size:
                 first, count, deadline = level.front()

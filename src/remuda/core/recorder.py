@@ -1,4 +1,4 @@
-"""Where decisions become effects: numbers every record, checks every move, plays it, and keeps it for the log."""
+"""Turns decisions into effects: numbers every record, checks every move, applies it, and keeps it for the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Watch:
 
 
 class Recorder:
-    """The core's one pen. `now` never goes back while the process lives, whatever the clock does."""
+    """Writes all of the core's records. `now` never goes back while the process lives, whatever the clock does."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -40,7 +40,7 @@ class Recorder:
         """When a message of each block of offsets last came in or came to its end, for retention."""
         self._effects = Effects([], [], [], [], [])
         self.rows: list[Event] = []
-        """Events of now that are not a record yet."""
+        """Events of the time `now` that are not a record yet."""
         self._watches: dict[int, _Watch] = {}
         self._next_watch = 1
 
@@ -51,7 +51,7 @@ class Recorder:
             self.now = now
 
     def drain(self) -> Effects:
-        """What has come of the commands since the last drain."""
+        """The effects of all commands since the last drain."""
         if self.rows:
             self._close_rows()
         effects, self._effects = self._effects, Effects([], [], [], [], [])
@@ -61,12 +61,6 @@ class Recorder:
     def unkept(self) -> list[Record]:
         """Records since the last drain."""
         return self._effects.records
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing waits to be drained."""
-        effects = self._effects
-        return not (self.rows or effects.records or effects.concerns_others)
 
     def fresh(self, offset: int) -> tuple[Messages, int] | None:
         """A message that was appended since the last drain, as a row of its batch."""
@@ -94,7 +88,7 @@ class Recorder:
         return record
 
     def keep(self, record: Appended | Events, durable: bool) -> None:
-        """A record that was numbered and played by whoever made it."""
+        """Keep a record that its maker has numbered and applied."""
         if self.rows:
             self._close_rows(len(record.rows) if type(record) is Events else 0)
         self._effects.records.append(record)
@@ -127,14 +121,14 @@ class Recorder:
             self._settle_watches(queue, event)
 
     def confirm_again(self, queue: Queue, event: Event) -> None:
-        """A further confirmation of messages that have one already: noted, without a move."""
+        """Record a further confirmation of messages that have one already: their state stays."""
         queue.evolve(event, self.now, self.next_position)
         self.next_position += 1
         self.rows.append(event)
         self.touch(queue)
 
     def touch(self, queue: Queue) -> None:
-        """What happens to a persistent queue is to be kept before it is told. A fetch need not be: it may repeat."""
+        """A change of a persistent queue must be stored before anyone learns of it. Not a fetch, which may repeat."""
         if queue.persistent:
             self._effects.durable = True
 
@@ -142,7 +136,7 @@ class Recorder:
         self._effects.dispatches.append(dispatch)
 
     def claim(self, tag: int) -> Dispatch | None:
-        """Take over the answer to a pull request that was served at once."""
+        """Take out the delivery for a pull request that was served at once."""
         dispatches = self._effects.dispatches
         for at, dispatch in enumerate(dispatches):
             if dispatch.tag == tag:
@@ -180,7 +174,7 @@ class Recorder:
     # Producers that wait
 
     def watch(self) -> int:
-        """A new watch, which counts for nothing until something is watched."""
+        """The number of a new watch, which is empty until `watch_messages` adds to it."""
         number = self._next_watch
         self._next_watch += 1
         self._watches[number] = _Watch(0)
@@ -192,7 +186,7 @@ class Recorder:
             queue.watched[offset] = number
 
     def fail_watch(self, number: int, reason: str) -> None:
-        """Something that is watched had ended without success before it was."""
+        """Fail a watch: one of its messages had ended without success before it was watched."""
         if self._watches.pop(number, None) is not None:
             self._effects.confirmations.append(Confirmation(number, reason))
 
@@ -218,7 +212,7 @@ class Recorder:
                 self._effects.confirmations.append(Confirmation(number, watch.reason))
 
     def _close_rows(self, after: int = 0) -> None:
-        """Rows so far become a record; `after` are those numbered since."""
+        """Make a record of the rows so far; `after` events have been numbered since."""
         if self.rows:
             first = self.next_position - after - len(self.rows)
             self._effects.records.append(Events(first, self.now, self.rows))

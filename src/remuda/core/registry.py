@@ -1,4 +1,4 @@
-"""The queues of one broker: how they come, change and go, and when time next has something to do for each."""
+"""The queues of one broker: how they are created, changed and removed, and when something is next due in each."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from remuda.model.errors import Conflict, InvalidOption, NotFound
 from remuda.model.notices import NoticeKind
 from remuda.model.options import AutoDestroy, QueueOptions, Status
 from remuda.model.records import CONFIGURED, CREATED, MOVED, REMOVED, STATUS, Event, QueueChange, arrival_reason
-from remuda.model.results import Declared, Differences, QueueInfo
+from remuda.model.results import Declared, QueueInfo, differences
 from remuda.model.state import PARKED, State
 from remuda.model.texts import no_queue, read_name
 
 
 class Registry:
-    """Holds the queues, the pen that writes about them, and the next time to look at each."""
+    """Holds the queues, the recorder of their changes, and the next time to look at each."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Registry:
         self.default_options = default_options or QueueOptions()
         self.queues: dict[str, Queue] = {}
         self.credits: dict[str, Credit] = {}
-        """Of consumers that share one, by group."""
+        """Credit that consumers share, by group."""
         self.slice_size = SLICE
         self._strategy_for = strategy_for
         self._handler_for = handler_for
         self._facts_of = facts_of
         self.closing = False
-        """Whether consumers leave because the broker closes: then queues do not end with them."""
+        """Whether consumers leave because the broker closes: then `auto_destroy` does not remove their queues."""
         self.wakes: list[tuple[int, str]] = []
         """When to look at which queue, a heap. The first is no later than `next_wake`."""
         self._touched: dict[str, None] = {}
@@ -82,7 +82,7 @@ class Registry:
             self.initialize(queue, command.options)
             self.after(queue)
             return Declared(True, {})
-        return Declared(False, self.differences(command.options, queue))
+        return Declared(False, differences(command.options, queue.options))
 
     def configure(self, command: ConfigureQueue) -> QueueOptions:
         queue = self.queue(command.queue)
@@ -126,16 +126,7 @@ class Registry:
     def options(self, named: NamedOptions) -> QueueOptions:
         return self.default_options if named is None else self.default_options.with_values(named)
 
-    def differences(self, named: NamedOptions, queue: Queue) -> Differences:
-        """Where a queue's options are not those that were named."""
-        if named is None:
-            return {}
-        standing = queue.options
-        return {
-            name: (value, getattr(standing, name)) for name, value in named.items() if value != getattr(standing, name)
-        }
-
-    # How queues come, change and go
+    # How queues are created, changed and removed
 
     def check_creation(self, name: str) -> None:
         if not self.auto_queue_creation:
@@ -154,7 +145,7 @@ class Registry:
         return queue
 
     def open(self, name: str, options: QueueOptions, status: Status) -> Queue:
-        """A queue that is already on record."""
+        """Open a queue whose creation is already recorded."""
         queue = Queue(name, options, contained(self._strategy_for(name, options), name, options), None, status)
         queue.handler = self._handler(name, options)
         queue.note_rules()
@@ -177,7 +168,7 @@ class Registry:
             self.routing.open_channel(queue.name, options.topics, options.patterns)
 
     def initialize(self, queue: Queue, named: NamedOptions) -> None:
-        """A queue that was only subscribed to so far gets its type: what its subscriber named stands (Q13)."""
+        """Give a queue that was only subscribed to so far its type; options its subscriber set stay (Q13)."""
         options = queue.options
         if named is not None:
             values = {name: value for name, value in named.items() if name not in queue.named}
@@ -232,7 +223,7 @@ class Registry:
         priority: int = 0, to: str | None = None, consumer: str | None = None, attempt: int = 0, who: str | None = None,
         detail: str | None = None, lifted: Any = None,
     ) -> None:  # fmt: skip
-        """Messages end here: they are parked, or move on to another queue as far as it takes them."""
+        """End messages in this queue: they are parked, or move to the queue `to` as far as it takes them."""
         if to is None or to == queue.name:
             self._end_part(
                 queue, source, first, count, reason, state, priority, None, consumer, attempt, who, detail, lifted
@@ -259,8 +250,8 @@ class Registry:
             self.enter(self.queues[to], arrived)
 
     def taken_by(self, name: str, first: int, count: int) -> list[tuple[int, int, bool]]:
-        """Which of these messages another queue will take: runs in order. It is created where it must be, before
-        anything moves."""
+        """Which of these messages another queue will take: runs in order, each with whether it is taken. The queue is
+        created if necessary, before anything moves."""
         target = self.queues.get(name)
         if target is None:
             if not self.auto_queue_creation:
@@ -271,8 +262,8 @@ class Registry:
         return admission.taken(target, first, count, self._facts)
 
     def enter(self, queue: Queue, event: Event) -> None:
-        """Messages come from another queue. Those that are live here already, having come by two ways, stay as they
-        are, and so do those parked here whose id another one has by now."""
+        """Messages come from another queue. Those that are live here already, because they came by two ways, stay as
+        they are, and so do those parked here whose id another message has by now."""
         at, end = event.first, event.first + event.count
         parked = queue.parked.find(event.first, event.count)
         if queue.id_of:
@@ -295,7 +286,7 @@ class Registry:
         self.recorder.event(queue, source, msgspec.structs.replace(event, first=first, count=count))
 
     def learn_ids(self, queue: Queue, first: int, count: int) -> None:
-        """Messages that came from another queue have their ids to themselves here too, where ids are unique."""
+        """In a queue with unique ids: note the ids of messages that came from another queue."""
         if not queue.options.unique_ids:
             return
         for offset in range(first, first + count):
@@ -313,7 +304,7 @@ class Registry:
         return MessageFacts(messages.id(row), len(messages.bodies[row]))
 
     def evict(self, queue: Queue, before: int = 1 << 62) -> None:
-        """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last of all."""
+        """Make a full queue keep its limit by ending its oldest messages, those from offset `before` on last."""
         to = queue.options.dead_letter_queue
         if to in self._evicting:
             to = None  # two full queues would send each other their messages without end
@@ -334,7 +325,7 @@ class Registry:
         offsets: Sequence[tuple[int, int]] | None = None,
         reason: str = "cleared",
     ) -> int:
-        """End messages that wait: those with a priority, the regular ones, or all, delayed ones included."""
+        """End waiting messages: those with a priority, the regular ones, or all, delayed ones included."""
         cleared = 0
         for source, first, count, priority in self._waiting(queue, lanes, offsets):
             self.end(queue, source, first, count, reason, priority=priority, who=who)
@@ -342,7 +333,7 @@ class Registry:
         return cleared
 
     def move_waiting(self, queue: Queue, to: str, *, who: str | None, offsets: Sequence[tuple[int, int]] | None) -> int:
-        """Send messages that wait on to another queue, delayed ones included, as many as it has room for."""
+        """Move waiting messages to another queue, delayed ones included, as many as it has room for."""
         moved = 0
         for source, first, count, priority in self._waiting(queue, "all", offsets):
             for start, size, taken in self.taken_by(to, first, count):
@@ -368,7 +359,7 @@ class Registry:
     # Time
 
     def tick(self) -> None:
-        """Do what has become due, or a slice of it where it is much: then `next_wake` says that there is more."""
+        """Do what is due, or a slice of it if it is much: then `next_wake` says that there is more."""
         now, left = self.recorder.now, self.slice_size
         while left > 0 and self.wakes and self.wakes[0][0] <= now:
             at, name = heapq.heappop(self.wakes)
@@ -390,7 +381,7 @@ class Registry:
         return NEVER
 
     def _attend(self, queue: Queue, most: int) -> int:
-        """Do at most so much of what is due in a queue; gives how much it was."""
+        """Handle what is due in a queue, about `most` items. Returns how many it was."""
         now, done = self.recorder.now, 0
         for lease in islice(queue.overdue_leases(now), most):
             delivering.time_out(self, queue, lease)
@@ -415,16 +406,17 @@ class Registry:
             self.recorder.event(queue, State.RETRY, again)
 
     def touch(self, name: str) -> None:
-        """A queue is to be looked at before the command is done, after those that were touched before."""
+        """Mark a queue to be looked at before the command is done, after those that are marked already."""
         self._touched.pop(name, None)
         self._touched[name] = None
 
     def after(self, queue: Queue) -> None:
-        """What may follow any change of a queue, and of those it touched: deliveries, its end, the next look."""
+        """Do what may follow from a change of a queue, and of those it touched."""
         self._touched[queue.name] = None
         self.settle_down()
 
     def settle_down(self) -> None:
+        """For each touched queue: deliver, remove the queue if it is over, and plan the next look at it."""
         while self._touched:
             queue = self.queues.get(next(iter(self._touched)))
             self._touched.pop(next(iter(self._touched)))
@@ -438,7 +430,7 @@ class Registry:
             self.plan(queue)
 
     def _spread_credit(self, queue: Queue) -> None:
-        """Credit given back in this queue may have been waited for by others, here and in other queues."""
+        """Offer credit that was given back in this queue to the consumers that share it, here and in other queues."""
         freed, queue.freed = queue.freed, []
         for credit in freed:
             for name, member in credit.members:
@@ -471,8 +463,8 @@ class Registry:
 
 
 def _is_held(queue: Queue, offset: int | None) -> bool:
-    """Whether an id is still that of a message that has it. One that was confirmed, and whose id another got, is gone
-    since: that too few confirmed it is told by no event."""
+    """Whether the message at this offset still has its id. One in state SUCCESS, whose id another message got, was
+    dropped since: that it got too few confirmations is recorded by no event."""
     return offset is not None and all(piece.state is not State.SUCCESS for piece in queue.flights.find(offset, 1))
 
 
@@ -502,7 +494,7 @@ def _within(
 
 
 def _between(lifted: Sequence[ReadyRun], first: int, count: int) -> list[ReadyRun]:
-    """Of runs that were taken out of the line, the parts that lie in another run."""
+    """Of runs that were taken out of their lanes, the parts that lie in another run."""
     parts = []
     for run in lifted:
         low, high = max(run.first, first), min(run.first + run.count, first + count)

@@ -1,4 +1,4 @@
-"""Records of the log are played back, and the queues are again what they were."""
+"""Recovery: applies the records of the log, and the queues are again what they were."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Replaying:
         self._spool = spool
         self.found: dict[str, int] = {}
         self._arrived: list[tuple[str, int, int]] = []
-        """Messages that came from other queues to one with unique ids, which their events do not tell."""
+        """Messages that moved to a queue with unique ids. Their ids are not in the events and must be looked up."""
 
     def replay(self, record: Record) -> None:
         match record:
@@ -77,7 +77,7 @@ class Replaying:
         stretches = admission.stretches(record)
         for start, stop, names in stretches:
             for name in names:
-                self._find(name, stop - start)
+                self._ensure_queue(name, stop - start)
         admission.enter(record, stretches, registry.queues)
         self._compacter.remember(record.messages, record.digest)
         self._publishing.note_producer(record)
@@ -90,7 +90,7 @@ class Replaying:
         recorder = self._recorder
         for position, event in enumerate(record.rows, record.first):
             if event.state is State.QUEUED:
-                self._find(event.queue, event.count)
+                self._ensure_queue(event.queue, event.count)
             queue = self._registry.queues.get(event.queue)
             if queue is not None:
                 queue.evolve(event, record.time, position)
@@ -99,8 +99,8 @@ class Replaying:
             recorder.note_end(event, record.time)
         recorder.next_position = max(recorder.next_position, record.first + len(record))
 
-    def _find(self, name: str, count: int) -> None:
-        """A message's queue exists when the message comes. Where the log has lost its creation, it is made again."""
+    def _ensure_queue(self, name: str, count: int) -> None:
+        """Recreate the queue that messages come to if the log has lost its creation."""
         if name not in self._registry.queues:
             self._registry.open(name, self._registry.default_options, Status.NOT_INITIALIZED)
             self.found[name] = 0
@@ -112,7 +112,7 @@ class Replaying:
         queue = registry.queues.get(change.queue)
         if change.action == CREATED and change.options is not None:
             if queue is not None and change.queue in self.found:
-                # What an earlier start made again, and noted then, behind the messages found in it.
+                # An earlier start recreated the queue and recorded it then, behind the messages found in it.
                 registry.apply_options(queue, change.options)
                 queue.status = change.status or Status.RUNNING
                 queue.note_rules()
@@ -121,7 +121,7 @@ class Replaying:
                 opened = registry.open(change.queue, change.options, change.status or Status.RUNNING)
                 opened.named = frozenset(change.named)
         elif change.action == CONFIGURED and change.options is not None:
-            self._find(change.queue, 0)
+            self._ensure_queue(change.queue, 0)
             registry.apply_options(registry.queues[change.queue], change.options)
             if change.queue in self.found:
                 registry.queues[change.queue].status = Status.RUNNING
@@ -138,8 +138,8 @@ class Replaying:
             self.found.pop(change.queue, None)
 
     def _resume_ids(self, record: Appended) -> None:
-        """Ids on record are not given again, even if the clock is behind them. Those of callers that look like ours
-        are passed over too, unless they lie so far ahead that they cannot be."""
+        """Do not give recorded ids again, even if the clock is behind them. Callers' own ids that look like snowflakes
+        are skipped too, unless they are too far in the future to be one."""
         ids = record.messages.ids
         if isinstance(ids, range):
             numbers = [ids[-1]] if ids else []

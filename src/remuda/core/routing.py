@@ -1,5 +1,5 @@
 """Which queues a message goes to (T1, T2, B10, Q18): by its topics' roots, by channels' prefixes and patterns, and
-through exchanges. Finding them costs what the topic's words and the matches cost, not the number of channels."""
+through exchanges. The cost grows with the topic's words and the matches, not with the number of channels."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class PatternTrie:
 
 
 def _enter(states: dict[int, tuple[_Node, bool]], node: _Node, repeats: bool) -> None:
-    """A place in the trie is reached; behind a `#` it may stay there for any number of words."""
+    """Reach a node of the trie; behind a `#` it stays reached for any number of words."""
     known = states.get(id(node))
     if known is not None and (known[1] or not repeats):
         return
@@ -96,15 +96,14 @@ class Exchange:
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        """Of routers the highest priority first; of equal priority, the one named first."""
+        """A router's by priority, highest first; those of equal priority in the order they were bound."""
         found = tuple(self._bindings.values())
         return tuple(sorted(found, key=lambda one: -one.priority)) if self.kind in ROUTERS else found
 
-    def bind(self, binding: Binding) -> bool:
-        """Whether this is new."""
+    def bind(self, binding: Binding) -> None:
         identity = _identity(binding)
         if self._bindings.get(identity) == binding:
-            return False
+            return
         self._bindings[identity] = binding
         self._by_key.setdefault(binding.key, {})[identity] = binding
         if binding.queue is not None:
@@ -113,12 +112,11 @@ class Exchange:
             self.alternate = str(binding.arguments[ALTERNATE])
         if self.kind is ExchangeKind.TOPIC:
             self._patterns.add(binding.key, identity)
-        return True
 
-    def unbind(self, binding: Binding) -> bool:
+    def unbind(self, binding: Binding) -> None:
         identity = _identity(binding)
         if self._bindings.pop(identity, None) is None:
-            return False
+            return
         _discard(self._by_key, binding.key, identity)
         if binding.queue is not None:
             _discard(self._by_queue, binding.queue, identity)
@@ -126,10 +124,9 @@ class Exchange:
             self.alternate = None
         if self.kind is ExchangeKind.TOPIC:
             self._patterns.discard(binding.key, identity)
-        return True
 
     def forget_queue(self, queue: str) -> None:
-        """A queue is gone, and with it what binds it. Routers keep their bindings: they make the queue anew."""
+        """Drop the bindings of a removed queue. Routers keep theirs: they create the queue again."""
         if self.kind not in ROUTERS:
             for binding in list(self._by_queue.get(queue, {}).values()):
                 self.unbind(binding)
@@ -175,7 +172,7 @@ def _fits(arguments: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
 
 
 class Routing:
-    """Answers where a message goes."""
+    """Finds the queues of a message."""
 
     def __init__(self, default_queue: str | None = None) -> None:
         self.default_queue = default_queue
@@ -186,16 +183,16 @@ class Routing:
         self._opened = 0
         self._patterns = PatternTrie()
         self._prefixes: dict[str, dict[str, None]] = {}
-        """Channels by prefix, which is taken to the letter."""
+        """Channels by prefix, in which `*` and `#` have no meaning."""
         self._known: dict[tuple[tuple[str, ...], str | None], tuple[str, ...]] = {}
-        """Routes of topics, until a queue comes, changes or goes."""
+        """A cache of routes by topics, valid until a queue is created, changed or removed."""
 
     def forget_queue(self, name: str) -> None:
         for exchange in self.exchanges.values():
             exchange.forget_queue(name)
 
     def changed(self) -> None:
-        """A queue came, changed or went."""
+        """A queue was created, changed or removed."""
         if self._known:
             self._known.clear()
 
@@ -221,11 +218,11 @@ class Routing:
             self.changed()
 
     def known(self, topics: tuple[str, ...], unbound: str | None) -> tuple[str, ...] | None:
-        """The route of these topics, if it was asked for lately."""
+        """The route of these topics, if it is cached."""
         return self._known.get((topics, unbound))
 
     def route(self, topics: tuple[str, ...], unbound: str | None, queues: Mapping[str, object]) -> tuple[str, ...]:
-        """The queues of a message with these topics, of which some may have to be created."""
+        """The queues of a message with these topics; some may have to be created."""
         known = self._known.get((topics, unbound))
         if known is None:
             known = self._find(topics, unbound, queues)

@@ -1,7 +1,7 @@
 """The core's whole state as bytes, so that a restart begins where the last checkpoint was taken.
 
-It is frozen in a moment, whatever is live: queues keep their messages in blocks, and a frozen block is copied when it
-is next changed. So it can be encoded block by block while the queues go on.
+Freezing takes a moment, however much is live: queues keep their messages in blocks, and a frozen block is copied when
+it is next changed. So the snapshot can be encoded block by block while the queues go on.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _QueueHead(msgspec.Struct, array_like=True):
 
 
 class _CoreHead(msgspec.Struct, array_like=True):
-    """What is small, and how many parts follow it."""
+    """All that is small, and how many parts follow it."""
 
     next_offset: int
     next_position: int
@@ -92,7 +92,7 @@ _history_of = msgspec.msgpack.Decoder(dict[bytes, bytes]).decode
 
 
 class FrozenCore:
-    """A core's state at one moment. Whoever made it thaws it when it is no longer needed."""
+    """A core's state at one moment. Its maker thaws it when it is no longer needed."""
 
     def __init__(self, core: Core) -> None:
         recorder = core.recorder
@@ -142,7 +142,7 @@ class FrozenCore:
 
 
 def save(core: Core) -> bytes:
-    """A core that nobody changes meanwhile."""
+    """The snapshot of a core that does not change meanwhile."""
     frozen = FrozenCore(core)
     try:
         return b"".join(frozen.encode())
@@ -151,12 +151,11 @@ def save(core: Core) -> bytes:
 
 
 def readable(snapshot: bytes) -> bool:
-    """Whether a core can be brought to this state."""
+    """Whether this snapshot can be loaded."""
     try:
         if snapshot.startswith(_VERSION):
             parts = _parts(snapshot)
             head = _core_head(next(parts))
-            left = head.history
             for _ in range(head.history):
                 next(parts)
             for _ in range(head.queues):

@@ -1,7 +1,8 @@
 """What was taken in from the spool, so that no row of it comes in twice.
 
-Whoever cannot reach the broker lays batches of rows into its spool, numbered per application, and lays one anew when it
-does not know what became of it. A batch is taken in part by part, and a crash may come between any two records.
+An application that cannot reach the broker writes batches of rows into the spool, which it numbers, and writes one
+again if it does not know what became of it. A batch is taken in part by part, and a crash may come between any two
+records.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Spool:
         return known if known.batch == batch else Progress(batch, done=True)
 
     def note(self, record: SpoolTaken) -> None:
-        """This counts."""
+        """Count the rows of this record as taken in."""
         before = self.progress(record.app, record.batch)
         refused = {**before.refused, **record.refused} if record.rows > before.rows else before.refused
         self.taken[record.app] = Progress(record.batch, record.rows, record.done, refused)
@@ -53,8 +54,8 @@ class Spool:
         if announced is not None and announced.first == record.first:
             self.note(announced)
 
-    def recant(self, now: int) -> SpoolTaken | None:
-        """At the end of the log: what to record so that the next messages are not taken for those announced."""
+    def retract(self, now: int) -> SpoolTaken | None:
+        """At the end of the log: what to record so that the next messages are not mistaken for those announced."""
         announced, self._announced = self._announced, None
         if announced is None:
             return None
@@ -62,5 +63,5 @@ class Spool:
         return SpoolTaken(announced.app, announced.batch, stands.rows, now, stands.done)
 
     def forget(self, app: str) -> None:
-        """An application that will not come again."""
+        """Drop the progress of an application that will not return."""
         self.taken.pop(app, None)

@@ -1,4 +1,4 @@
-"""How messages find consumers (Q1, Q2): push to all, or round-robin; a pull queue's subscribers keep asking."""
+"""Delivery strategies (Q1, Q2): push to all consumers, round-robin, or one active consumer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Push:
 
 
 class RoundRobin:
-    """One consumer gets each message: of those who can take one, who was served longest ago, then who came first."""
+    """One consumer gets each message: of those that can take one, the one served longest ago, then the one that came
+    first."""
 
     def next(self, queue: QueueView) -> Assignment | None:
         chosen = queue.next_ready()
@@ -71,7 +72,7 @@ def by_type(queue: str, options: QueueOptions) -> Strategy:
 
 
 class ContainedStrategy:
-    """A strategy from outside, whose mistakes make the queue fall back to its type's own way."""
+    """Wraps a user's strategy. After an error, the queue falls back to the strategy of its type."""
 
     def __init__(self, strategy: Strategy, queue: str, options: QueueOptions) -> None:
         self._strategy = strategy
@@ -90,7 +91,7 @@ class ContainedStrategy:
                 problem = f"{type(error).__name__}: {error}"
             self._failed = True
             _log.error(
-                "queue %s: its delivery strategy failed (%s); from now on it is served as any %s queue",
+                "queue %s: its delivery strategy failed (%s); from now on it is delivered like any other %s queue",
                 self._queue, problem, queue.options.type.value,
             )  # fmt: skip
         return self._usual.next(queue)

@@ -1,4 +1,4 @@
-"""Values by key, in pages: all of them can be frozen at once, and one is copied when it is next changed."""
+"""Values by key, in pages: all pages can be frozen at once, and each is copied when it is next changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PagedTable(MutableMapping[K, V]):
             self.update(values)
 
     def freeze(self) -> list[dict[K, V]]:
-        """The pages as they are now. Nobody may change them, and they stay so until `thaw`."""
+        """The pages as they are now, which do not change until `thaw`; the caller must not change them."""
         frozen = list(self._pages.values())
         self._shared = frozenset(map(id, frozen))
         return frozen
@@ -48,7 +48,7 @@ class PagedTable(MutableMapping[K, V]):
         return default if page is None else page.get(key, default)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """As of a dictionary; without a default, None where there is nothing."""
+        """As a dictionary's, but without a default it returns None for an unknown key."""
         if key not in self:
             return default
         value = self[key]

@@ -1,6 +1,6 @@
-"""Everything a broker can be asked to do, as values: what a face builds, the core carries out, a wire can bring.
+"""A broker's commands, as values: the API builds them, the wire carries them, the core executes them.
 
-They are checked where they are built (`remuda.broker.checks`); whoever carries one out may rely on its types.
+They are checked where they are built (`remuda.broker.checks`); the core relies on their types.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NamedOptions = dict[str, Any] | None
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
-    """Take in messages: to the queues of their topics, to `queue` alone, or through `exchange`.
+    """Store messages in the queues of their topics, in `queue` alone, or in those behind `exchange`.
 
-    With `unbound`, only the channels of their topics get them, and what no channel wants goes to that queue.
+    With `unbound`, they go only to channels subscribed to their topics; those without a channel go to that queue.
     """
 
     messages: Messages
@@ -55,23 +55,23 @@ def _is_plain(command: Publish) -> bool:
 
 
 is_plain = _is_plain
-"""Whether a command publishes one message of which nothing special is asked."""
+"""Whether a command publishes one message without any special option."""
 if columns is not None:
     columns.set_publish(Publish)
     is_plain = columns.is_plain
 
 
 class SkipSpooled(msgspec.Struct, frozen=True):
-    """Rows of the spool that can be no messages are done with, too."""
+    """Count rows of the spool as taken though they are not valid messages, so that they are not read again."""
 
     spooled: SpoolTaken
 
 
 class Subscribe(msgspec.Struct, frozen=True):
-    """A consumer takes messages of a queue as they come, up to `batch` per delivery and `credit` unanswered ones.
+    """Send a consumer a queue's messages as they come: up to `batch` per delivery, and `credit` unanswered ones.
 
     Deliveries to it carry its `tag`. Consumers of one `group` share one credit. Those of a higher `priority` are served
-    first, as long as they can take messages.
+    first while they have credit.
     """
 
     queue: str
@@ -93,10 +93,10 @@ class SetCredit(msgspec.Struct, frozen=True):
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """A consumer leaves or is lost; what it had not answered goes back, and counts as attempted, unless it keeps it to
-    answer later.
+    """Remove a consumer that leaves or is lost. Its unanswered messages go back to the queue and count as attempted;
+    with `keep`, it may still answer them later.
 
-    Of some of its deliveries it may be known with which runs it had `begun`; then only those do.
+    `begun` lists, for deliveries of which that is known, the runs it had begun; only those count as attempted then.
     """
 
     queue: str
@@ -118,14 +118,14 @@ class Pull(msgspec.Struct, frozen=True, gc=False):
 
 
 class CancelPull(msgspec.Struct, frozen=True):
-    """A pull waits no longer. Gives whether it was still waiting."""
+    """Stop a pull's wait. Returns whether it was still waiting."""
 
     queue: str
     tag: int
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """A delivery reaches its consumer's hands. Gives the runs of it that still may."""
+    """Hand a delivery over to its consumer. Returns the runs that it may still process."""
 
     queue: str
     lease: int
@@ -133,7 +133,7 @@ class HandOver(msgspec.Struct, frozen=True):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """Answer for some or all messages of a delivery. Gives how many the answer settled: 0 for a late or second one."""
+    """Answer for some or all messages of a delivery. Returns how many were settled: 0 for a late or second answer."""
 
     queue: str
     lease: int
@@ -142,15 +142,15 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Give a delivery's holder the whole time for an answer once more; False if it holds it no longer."""
+    """Start a delivery's time for an answer again. Returns False if the delivery is over."""
 
     queue: str
     lease: int
 
 
 class Reclaim(msgspec.Struct, frozen=True):
-    """After a restart that a holder outlived: it still has this delivery in its hands. Gives how many messages of it
-    are in flight and its own once more; where none is, how many are back in their queue, below 0."""
+    """After a restart of the broker that a consumer survived: it still holds this delivery. Returns how many of its
+    messages are in flight to it again; if none are, the number that are back in their queue, as a negative number."""
 
     queue: str
     lease: int
@@ -160,8 +160,8 @@ class Reclaim(msgspec.Struct, frozen=True):
 
 
 class Abandon(msgspec.Struct, frozen=True):
-    """The holder of a delivery is gone. Of what it had not answered, the runs it had `begun` with count as attempted;
-    None where nobody knows, and then all of it does."""
+    """Put back a delivery whose consumer is gone. Of its unanswered messages, the runs in `begun` count as attempted;
+    None means that these are unknown, and then all of them count."""
 
     queue: str
     lease: int
@@ -170,7 +170,7 @@ class Abandon(msgspec.Struct, frozen=True):
 
 
 class DeclareQueue(msgspec.Struct, frozen=True):
-    """Create a queue, or say how the one that exists differs from what is asked. The creator's options stand."""
+    """Create a queue. One that exists keeps its options; the result says how they differ from those requested."""
 
     queue: str
     options: NamedOptions = None
@@ -191,14 +191,14 @@ class SetStatus(msgspec.Struct, frozen=True):
 
 
 class RemoveQueue(msgspec.Struct, frozen=True):
-    """Remove a queue; whatever it still holds ends."""
+    """Remove a queue; the messages in it end."""
 
     queue: str
     who: str | None = None
 
 
 class Clear(msgspec.Struct, frozen=True):
-    """End messages that wait: those of "priority", the "regular" ones, or "all", delayed ones included."""
+    """End waiting messages: the "priority" ones, the "regular" ones, or "all", delayed ones included."""
 
     queue: str
     lanes: str = "all"
@@ -208,7 +208,7 @@ class Clear(msgspec.Struct, frozen=True):
 
 
 class Reprocess(msgspec.Struct, frozen=True):
-    """Send messages that failed back to the queue as new, as many as its limit has room for. Gives how many."""
+    """Send failed messages back to the queue as new, as many as its limit has room for. Returns how many."""
 
     queue: str
     filter: MessageFilter
@@ -216,7 +216,7 @@ class Reprocess(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Let parked messages go for good. Gives how many."""
+    """Delete parked messages for good. Returns how many."""
 
     queue: str
     filter: MessageFilter
@@ -224,7 +224,7 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """Send messages on to another queue: those that wait and, by filter, those that failed. Gives how many."""
+    """Move messages to another queue: those that wait and, by filter, those that failed. Returns how many."""
 
     queue: str
     to: str
@@ -233,14 +233,14 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class EndUnreadable(msgspec.Struct, frozen=True):
-    """Messages whose record could not be read back from the log end, and say so."""
+    """End messages whose record cannot be read back from the log, with that as the reason."""
 
     queue: str
     runs: tuple[tuple[int, int], ...]
 
 
 class DeclareExchange(msgspec.Struct, frozen=True):
-    """Set an exchange with its bindings, in place of one of the same name."""
+    """Create an exchange with its bindings, or replace the one of the same name."""
 
     exchange: str
     kind: ExchangeKind

@@ -14,11 +14,11 @@ from remuda.model.state import LIVE, PARKED, State
 _REFUSALS: Final = frozenset({State.RETRY, State.INVALID, State.NOT_INTERESTED, State.DEAD})
 _SUCCEEDED: Final = frozenset({State.SUCCESS, State.KICKED, State.COMPLETED})
 CONSUMER_LOST: Final = "consumer lost"
-"""The reason recorded instead of a consumer's answer."""
+"""The reason recorded when a consumer is lost before it answers."""
 
 
 def is_answer(event: Event) -> bool:
-    """Whether a consumer said this. What ends or returns without one, as for want of an answer, names no consumer."""
+    """Whether this event is a consumer's answer. One without an answer, such as a timeout, names no consumer."""
     if event.state is State.SUCCESS:
         return True
     return event.state in _REFUSALS and bool(event.consumer) and event.reason != CONSUMER_LOST
@@ -53,9 +53,9 @@ class QueueView(msgspec.Struct, frozen=True, rename="camel"):
     reason: str | None = None
     detail: str | None = None
     duration: int | None = None
-    """From the fetch to the first answer: what an earlier fetch without an answer took does not count."""
+    """From the fetch to the first answer; earlier fetches that got no answer do not count."""
     moved_to: str | None = None
-    """The queue in which it goes on: it failed over, was moved, or was sent on as a dead letter."""
+    """The queue it went on to, by failover, by a move, or as a dead letter."""
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -69,8 +69,8 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def state(self) -> State:
-        """The state of the only copy; of several, the one furthest from its end; unchanged where there is none. A copy
-        that moved on to another queue speaks only where none else is left."""
+        """The state over all queues: a live copy's comes before that of one that ended, and it is UNCHANGED without any
+        copy. A copy that moved on to another queue counts only if there is no other."""
         states = [view.state for view in self.queues if view.moved_to is None]
         states = states or [view.state for view in self.queues]
         live = [state for state in states if state in LIVE]
@@ -95,17 +95,17 @@ class _QueueHistory:
         self.detail: str | None = None
         self.moved_to: str | None = None
 
-    def tell(self, event: Event, time: int) -> None:
+    def apply(self, event: Event, time: int) -> None:
         self.state, self.modified, self.moved_to = event.state, time, event.to
-        anew = event.state is State.QUEUED or event.state in _SUCCEEDED
-        self.reason = event.reason or (None if anew else self.reason)
-        self.detail = event.detail or (None if anew else self.detail)
+        clears_failure = event.state is State.QUEUED or event.state in _SUCCEEDED
+        self.reason = event.reason or (None if clears_failure else self.reason)
+        self.detail = event.detail or (None if clears_failure else self.detail)
         if is_answer(event) and "processed" not in self.first:
-            self._once("processed", time)
+            self._note_first("processed", time)
             self.duration = None if self.fetched is None else time - self.fetched
         match event.state:
             case State.FETCHED:
-                self._once("consumed", time)
+                self._note_first("consumed", time)
                 self.fetched = time
                 self.attempts = event.attempt
                 self.consumed += [Consumption(name, time) for name in (event.consumer or "").split(", ")]
@@ -113,11 +113,11 @@ class _QueueHistory:
                 self.confirmed += 1
                 self._confirm(event.consumer or "", time)
             case State.COMPLETED:
-                self._once("completed", time)
+                self._note_first("completed", time)
             case State.KICKED:
                 self.kicked = True
         if event.state in PARKED:
-            self._once("failed", time)
+            self._note_first("failed", time)
         elif event.state is State.QUEUED:
             self.first.pop("failed", None)
 
@@ -144,7 +144,7 @@ class _QueueHistory:
             moved_to=self.moved_to,
         )
 
-    def _once(self, moment: str, time: int) -> None:
+    def _note_first(self, moment: str, time: int) -> None:
         self.first.setdefault(moment, time)
 
     def _confirm(self, consumer: str, time: int) -> None:
@@ -159,7 +159,7 @@ def document(offset: int, message: Message, queues: Iterable[str], events: Itera
     """The document of a message routed to `queues`, from its events in order, each with its time."""
     histories = {queue: _QueueHistory(queue, message.created) for queue in queues}
     for time, event in events:
-        histories.setdefault(event.queue, _QueueHistory(event.queue, time)).tell(event, time)
+        histories.setdefault(event.queue, _QueueHistory(event.queue, time)).apply(event, time)
     return Document(
         offset=offset,
         message=message,

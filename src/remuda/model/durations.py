@@ -41,7 +41,7 @@ def micros(value: Duration, unit: int = SECOND) -> int:
         raise _not_a_duration(value)
     else:
         length = value * unit
-    result = round(max(-1, min(length, _LONGEST + 1)))  # what is beyond all bounds cannot be rounded
+    result = round(max(-1, min(length, _LONGEST + 1)))  # clamped first: infinity cannot be rounded
     if result > _LONGEST:
         raise InvalidOption(f"{shown(value)} is too long; the longest duration is about 100 years")
     if result < 0:

@@ -1,6 +1,6 @@
 """Snowflake ids (M4): 41 bits of milliseconds, 12 of sequence, 10 of worker.
 
-The worker stands in the lowest bits, so that a batch of ids is a `range` with a fixed step: a thousand ids
+The worker's number is in the lowest bits, so that a batch of ids is a `range` with a fixed step: a thousand ids
 cost as much as one, and a full millisecond borrows from the next.
 """
 
@@ -48,7 +48,7 @@ class Snowflakes:
 
     @property
     def last(self) -> int:
-        """The highest id given so far, for whoever must go on after a restart."""
+        """The highest id given so far; after a restart, `resume` goes on from it."""
         return max(self._next - STEP, 0)
 
     def _from_tick(self, tick: int) -> int:

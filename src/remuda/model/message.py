@@ -46,13 +46,13 @@ class Message(msgspec.Struct, frozen=True):
     """Properties and headers exactly as another protocol delivered them, for when the message leaves that way again."""
 
     def __repr__(self) -> str:
-        """What it has beside the defaults; of a long body, which may be megabytes, the beginning."""
+        """The fields that differ from their defaults. A long body, which may be megabytes, is cut."""
         body = f"{self.body[:_SHOWN]!r}… ({len(self.body)} bytes)" if _is_long(self.body) else repr(self.body)
-        said = [f"name={self.name!r}", f"body={body}"]
+        fields = [f"name={self.name!r}", f"body={body}"]
         for name in self.__struct_fields__[2:]:
             if (value := getattr(self, name)) != getattr(_EMPTY, name):
-                said.append(f"{name}={value!r}")
-        return f"{type(self).__name__}({', '.join(said)})"
+                fields.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 _EMPTY: Final = Message("", b"")

@@ -100,7 +100,7 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @classmethod
     def of_plain(cls, message: Message) -> Messages | None:
-        """As `of_one`, for a message of which nothing needs to be checked; None if something does."""
+        """As `of_one`, for a message that needs no further checks; None if it does."""
         values = astuple(message)
         if tuple(map(type, values)) != _PLAIN:
             return None
@@ -127,21 +127,21 @@ class Messages(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         if not -len(self.bodies) <= row < len(self.bodies):
             raise IndexError(f"row {row} of a batch of {len(self.bodies)} messages")
         # By position, since this is called for every message that a handler gets: after body, name and id, the fields
-        # of a message and the columns of a batch stand in the same order.
+        # of a message and the columns of a batch are in the same order.
         bodies, name, _, *rest = astuple(self)[:_WIDTH]
         values = [column[row] if type(column) is list else column for column in rest]
         values[_HEADERS] = dict(values[_HEADERS])
         return Message(cell(name, row), bodies[row], self.id(row), *values)
 
     def rows(self) -> Iterator[Message]:
-        """The same as iterating, but shared values are read once. Each message has headers of its own: whoever changes
-        them changes those of no other copy."""
+        """The same as iterating, but shared values are read once. Each message gets its own headers, so that changing
+        them changes no other copy."""
         bodies, name, ids, *values = astuple(self)[:_WIDTH]
-        long = [(at, column) for at, column in enumerate(values) if type(column) is list]
+        lists = [(at, column) for at, column in enumerate(values) if type(column) is list]
         names = name if type(name) is list else None
         headers = values[_HEADERS]
         for row, body in enumerate(bodies):
-            for at, column in long:
+            for at, column in lists:
                 values[at] = column[row]
             own = "" if ids is None else str(ids[row])
             values[_HEADERS] = dict(values[_HEADERS] if type(headers) is list else headers)
@@ -197,8 +197,8 @@ _HEADERS: Final = Messages.__struct_fields__.index("headers") - 3
 """Where they are in a batch behind bodies, name and ids."""
 _PLAIN: Final = tuple(map(type, astuple(Message("", b""))))
 _PLAIN_BATCH: Final = tuple(map(type, astuple(Messages([], ""))))
-"""Of which types the fields are where nothing is asked beyond name, body, headers and priority: little is left to check
-then. What is not so may be right all the same."""
+"""The field types of a message, or batch, that sets no more than name, body, headers and priority: few checks are left
+for it. One with other types may be valid, too."""
 
 of_plain: Callable[[Message], Messages | None] = Messages.of_plain
 
@@ -208,7 +208,7 @@ def _with_id(messages: Messages, first: int, step: int, now: int) -> Messages:
 
 
 with_id = _with_id
-"""One message as it is taken in: with its id, of which the next would lie a step further, and the time."""
+"""A batch of one message with its id, as a range of one step, and the time at which it was accepted."""
 if columns is not None:
     columns.set_messages(Message, Messages)
     with_id = columns.with_id

@@ -13,7 +13,7 @@ import msgspec
 from remuda.model.durations import MICROSECOND, SECOND, Duration, micros
 from remuda.model.errors import InvalidOption
 from remuda.model.message import MAX_PRIORITY
-from remuda.model.texts import read_name, shown
+from remuda.model.texts import read_flag, read_name, shown
 
 
 class QueueType(StrEnum):
@@ -134,7 +134,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     dead_letter_queue: str | None = None
     """The queue for messages that expired, were evicted, or were ended by an answer; None parks them here."""
     max_priority: int = MAX_PRIORITY
-    """Higher priorities are capped to this one; 0 keeps all messages in one line."""
+    """Higher priorities are capped to this one; 0 ignores priorities."""
     single_active_consumer: bool = False
     """Whether only the first consumer is served, and the next one when it leaves."""
 
@@ -209,9 +209,7 @@ def _read(name: str, value: Any, unit: int = SECOND) -> Any:
     if isinstance(wanted, type) and issubclass(wanted, Enum):
         return read_enum(name, value, wanted)
     if wanted is bool:
-        if not isinstance(value, bool):
-            raise InvalidOption(f"{name} must be true or false, not {shown(value)}")
-        return value
+        return read_flag(name, value)
     if wanted is int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
             raise InvalidOption(f"{name} must be a whole number, zero or more, not {shown(value)}")

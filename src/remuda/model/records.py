@@ -25,7 +25,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     digest: Column[bytes | None] = None
     """Hash of the body where object and key are given, for the compacter and the history."""
     producer: str | None = None
-    """Who sent the batch and may have to send it again under the same `sequence`; then it is not stored twice."""
+    """The sender of the batch. If it sends it again, under the same `sequence`, the batch is not stored twice."""
     sequence: int = 0
 
     def __len__(self) -> int:
@@ -43,17 +43,17 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int = 0
     reason: str | None = None
     due: int | None = None
-    """When a message that waits (R, or a delayed Q) becomes available."""
+    """When a delayed message (R, or Q with a delay) becomes available."""
     ahead: bool = False
-    """A put-back that goes before all regular messages."""
+    """Whether it is put back before all regular messages."""
     who: str | None = None
     """The person behind an operator's move."""
     priority: int = 0
-    """Of messages that come from another queue."""
+    """The priority of messages that come from another queue."""
     detail: str | None = None
     """More than the reason says, such as a traceback; kept in the log only."""
     to: str | None = None
-    """The queue in which messages that ended here go on: they moved, and are not parked here."""
+    """The queue that messages which ended here moved to; they are not parked here."""
 
 
 class Events(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -79,7 +79,7 @@ class QueueChange(msgspec.Struct, frozen=True, array_like=True):
     count: int = 0
     who: str | None = None
     named: tuple[str, ...] = ()
-    """Options that the subscriber asked for by name who created a queue that waits for its type."""
+    """Options set by the subscriber that created the queue, while its type is still open."""
 
 
 class ExchangeChange(msgspec.Struct, frozen=True, array_like=True):
@@ -93,9 +93,9 @@ class ExchangeChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
-    """The first `rows` rows of a batch in the spool are taken in; with the last of them it is `done`.
+    """The first `rows` rows of a batch in the spool are taken in; it is `done` with the last of them.
 
-    What came of the newest of them follows as the next record, at offset `first`, and without it this does not count.
+    The messages of its newest rows are the next record, at offset `first`; without that, this one does not count.
     """
 
     app: str
@@ -109,11 +109,11 @@ class SpoolTaken(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOVED: Final = "moved to "
-"""How the reason begins where a message was sent on to another queue: it is not dead, it lives on there."""
+"""How the reason begins if a message was sent on to another queue: it is not dead, it lives on there."""
 MOVED_FROM: Final = "moved from "
-"""How the reason begins where such a message arrives."""
+"""How the reason begins in the queue where such a message arrives."""
 NEVER_DELIVERED: Final = -1
-"""As the attempt of a message that comes back to its queue before any consumer had it."""
+"""The `attempt` of a message that returns to its queue before any consumer had it."""
 
 CREATED: Final = "created"
 REMOVED: Final = "removed"
@@ -145,7 +145,7 @@ def is_moved(state: State, reason: str | None) -> bool:
 
 
 def arrival_reason(reason: str, to: str, source: str) -> str:
-    """Why a message came to a queue from another one, where it ended for a reason."""
+    """The reason for a message's arrival in `to`, from the reason for its end in `source`."""
     if (sent := f"{MOVED}{to}") == reason or reason.startswith((f"{sent}:", f"{sent} ")):
         return f"{MOVED_FROM}{source}{reason[len(sent) :]}"
     return f"{reason} in {source}"

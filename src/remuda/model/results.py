@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -12,6 +13,13 @@ from remuda.model.state import State
 
 Differences: TypeAlias = dict[str, tuple[Any, Any]]
 """Requested options that a queue does not have: the requested values, and the actual ones (Q13)."""
+
+
+def differences(named: Mapping[str, Any] | None, options: QueueOptions) -> Differences:
+    """The named options for which a queue has other values."""
+    if named is None:
+        return {}
+    return {name: (value, getattr(options, name)) for name, value in named.items() if value != getattr(options, name)}
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -35,7 +43,7 @@ class Receipt(msgspec.Struct, frozen=True):
     unchanged: tuple[int, ...] = ()
     """Indexes of stored messages that repeat the last body of their object and key."""
     watch: int | None = None
-    """If a queue commits later than on receipt: what to wait for."""
+    """If a queue commits later than on receipt: the number of the confirmation to wait for."""
     differs: dict[str, Differences] = {}
     """For each queue, the options given with the batch that differ from the queue's."""
     unroutable: tuple[int, ...] = ()

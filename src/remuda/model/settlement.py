@@ -39,6 +39,6 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     to: str | None = None
     """With DEAD: the queue the message moves to."""
     front: bool | None = None
-    """Back before all others of its priority, or behind them; None leaves it to the queue."""
+    """Whether it goes back before all others of its priority, or behind them; None leaves it to the queue."""
     counted: bool | None = None
     """Whether the attempt counts; None: a released one does not, all others do."""

@@ -1,4 +1,4 @@
-"""Texts that come from outside: whether they can be kept, and what a name may be."""
+"""Checks of strings, names, counts and flags that come from outside, and how errors show such values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from remuda.model.errors import InvalidOption
 from remuda.native import columns
 
 MAX_NAME_BYTES: Final = 255
+BROKER_CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 _SHOWN: Final = 120
 _COMPARED: Final = 1000
-"""Names that are looked through for a near one; there may be a hundred thousand."""
+"""With more names than this, none is searched for that is near a wrong one: there may be a hundred thousand."""
 
 
 def shown(value: Any) -> str:
-    """A value from outside as an error shows it: never too long to read, whatever it is."""
+    """A value from outside as an error text shows it: short enough to read, whatever it is."""
     try:
         text = repr(value)
     except Exception:
@@ -25,7 +26,7 @@ def shown(value: Any) -> str:
 
 
 def no_queue(name: str, known: Collection[str] = ()) -> str:
-    """What someone is told who names a queue that is not there."""
+    """The error text for a queue that does not exist: names a similar one, or says how queues are made."""
     near = difflib.get_close_matches(name, known, n=1) if len(known) <= _COMPARED else []
     hint = f"did you mean {near[0]!r}?" if near else "the first publish, a subscriber or create_queue makes one"
     return f"there is no queue {name!r}; {hint}"
@@ -60,7 +61,7 @@ def _is_plain_name(value: Any) -> bool:
 
 
 is_plain_name = _is_plain_name if columns is None else columns.is_name
-"""Whether a name is of ordinary letters, as most are: then nothing more needs to be looked at."""
+"""Whether a name is printable ASCII of a valid length, as most are: then it needs no other check."""
 
 
 def read_name(what: str, value: Any) -> str:

@@ -64,8 +64,8 @@ DOOR = (
 REFUSED = frozenset(
     {
         "auto_destroy", "byte_limit", "commit_when", "confirmations", "delay_between_messages", "expired_queue",
-        "group", "limit_exceeded", "max_priority", "message_limit", "message_timeout", "newest", "persistence",
-        "single_active_consumer", "type", "unique_ids",
+        "group", "keep", "limit_exceeded", "max_priority", "message_limit", "message_timeout", "newest", "persistence",
+        "priority", "single_active_consumer", "type", "unique_ids",
     }
 )  # fmt: skip
 """Features that are refused, as the tables of docs/rabbitmq.md say."""

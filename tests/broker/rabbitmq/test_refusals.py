@@ -116,6 +116,8 @@ def test_what_a_queue_was_made_with_cannot_be_changed(broker: Broker, change: di
     [
         ("newest", lambda broker: broker.pull("orders", newest=True)),
         ("group", lambda broker: broker.subscribe("orders", group="g")),
+        ("priority", lambda broker: broker.subscribe("orders", priority=1)),
+        ("keep", lambda broker: broker.subscribe("orders").close(keep=True)),
         (
             "routers",
             lambda broker: broker.create_router("r", "headers", [Binding(queue="orders", arguments={"a": b"bytes"})]),

@@ -109,7 +109,7 @@ def test_s5_a_receipt_comes_as_it_was_sent(receipt: Receipt, kind: int) -> None:
         number, first, ids = frames.decode(frames.Received, payload)
         assert (number, frames.plain_receipt(first, ids)) == (7, receipt)
         return
-    said = frames.decode(frames.Told, frames.decode(frames.Answered, payload).result)
+    said = frames.decode(frames.FullReceipt, frames.decode(frames.Answered, payload).result)
     assert said.watched is (receipt.watch is not None)
     again = frames.receipt_of(said)
     assert repr(msgspec.structs.replace(again, watch=receipt.watch)) == repr(receipt)

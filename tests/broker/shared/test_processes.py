@@ -268,12 +268,12 @@ def test_s5_a_guest_with_other_options_is_told(tmp_path: Path, caplog: pytest.Lo
             pass
         assert caplog.text == ""
         with open_broker(tmp_path / "d", sync="interval", segment_bytes=1 << 20):
-            eventually(lambda: "with other options, which apply: segment_bytes=as usual, sync=os" in caplog.text)
+            eventually(lambda: "with other options, which apply: segment_bytes=default, sync=os" in caplog.text)
 
 
 def test_s5_extensions_cannot_be_given_to_a_guest(tmp_path: Path) -> None:
     mine = Extensions(handler_for=lambda name, options: no_handler(name, options))
-    with open_broker(tmp_path / "d", sync="os"), pytest.raises(Unsupported, match="extensions cannot be given here"):
+    with open_broker(tmp_path / "d", sync="os"), pytest.raises(Unsupported, match="extensions .* cannot be set here"):
         open_broker(tmp_path / "d", extensions=mine)
 
 

@@ -58,13 +58,13 @@ def at_once(count: int, work: Callable[[int], None]) -> None:
 def test_s5_a_caller_reads_its_own_answers(guest: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other thread wakes up for them, but for a look around each second."""
     reading = guest.runtime.guest._reading
-    hear, heard = reading._hear, list[object]()
+    hear, heard = reading._receive, list[object]()
 
     def counted(*how: Any) -> bool:
         heard.append(how)
         return bool(hear(*how))
 
-    monkeypatch.setattr(reading, "_hear", counted)
+    monkeypatch.setattr(reading, "_receive", counted)
     for _ in range(200):
         guest.publish(Message("jobs", b"x"))
     assert len(heard) < 100
@@ -184,6 +184,10 @@ class _Way:
     def describe(self, pid: int) -> str:
         return f"process {pid}"
 
+    @property
+    def remedy(self) -> str:
+        return ""
+
     def begin(self, lease: int, events: int) -> None:
         return None
 
@@ -195,7 +199,7 @@ def test_s5_what_comes_right_behind_the_welcome_is_not_lost() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         welcome = frames.frame(frames.WELCOME, Welcome(frames.VERSION, 7, 1, 0))
-        theirs.sendall(welcome + frames.frame(frames.CLOSED, (5, None)) + frames.frame(frames.PONG, None)[:3])
+        theirs.sendall(welcome + frames.frame(frames.CLOSED, (5, None)) + frames.frame(frames.MOVING, None)[:3])
         link = join(ours, Hello(frames.VERSION, "abc", 1), 30)
         assert link.welcome.pid == 7
         assert [kind for kind, _ in link.buffer.feed(b"")] == [frames.CLOSED]

@@ -44,7 +44,7 @@ def test_s5_a_socket_that_was_removed_is_made_again(folder: Path, caplog: pytest
         with caplog.at_level(logging.WARNING, "remuda.host"), open_broker(folder, sync="os") as another:
             another.publish(Message("jobs", b"over the new one"))
         assert host.queue("jobs").waiting == 2
-        assert "the socket in the directory was removed, and is there again" in caplog.text
+        assert "the socket in the directory was removed; it was created again" in caplog.text
     assert not (folder / "socket").exists()
 
 

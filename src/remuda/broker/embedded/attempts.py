@@ -1,8 +1,7 @@
-"""Which messages of a delivery their consumer has begun with (B4): if the process dies, only those count as attempted.
+"""Which messages of a delivery their consumer has begun (B4): if the process dies, only those count as attempted.
 
-That stands in a file that is mapped into memory, so that it costs a store for each message and outlives the process. It
-may not outlive a power loss; so the file says under which boot of the machine it was written, and under another one
-nothing in it is believed.
+The marks are in a file that is mapped into memory, so that each costs one store and survives the process. They may not
+survive a power loss, so the file names the boot of the machine that wrote it, and is ignored after another boot.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ Run = tuple[int, int]
 
 
 class Survivors(NamedTuple):
-    """Holders of deliveries beside the last writer: how many outlived it, and the marks of those that did not."""
+    """Guests of the last host that hold deliveries: the names of those alive, and the marks of those that died."""
 
     alive: frozenset[str]
     marks: tuple[AttemptMarks, ...]
 
 
 Survey = Callable[[], Survivors]
-"""Looks for them, once the directory is locked."""
+"""Finds the survivors, once the directory is locked."""
 
 
 def first_known(all_marks: Sequence[AttemptMarks]) -> Callable[[int, int, int], list[Run] | None]:
-    """What the first who knows says."""
+    """Looks up which runs were begun: the first of these marks that knows the delivery decides."""
 
     def runs(event: int, first: int, count: int) -> list[Run] | None:
         return next((known for marks in all_marks if (known := marks.runs(event, first, count)) is not None), None)
@@ -55,11 +54,11 @@ class Delivered(NamedTuple):
 
 
 class AttemptMarks:
-    """Room for the newest deliveries; those that find none left over from older ones are simply not known."""
+    """Slots for the newest deliveries; each takes over the slot of an older one, which is then unknown."""
 
     @classmethod
     def left_in(cls, path: str) -> AttemptMarks:
-        """The marks of a process that is gone, to be read only."""
+        """The marks of a process that is gone, read only."""
         marks = cls(None)
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -88,7 +87,7 @@ class AttemptMarks:
                 os.close(handle)
 
     def runs(self, event: int, first: int, count: int) -> list[Run] | None:
-        """Which of these messages, fetched by this event before the restart, were begun; None if nobody knows."""
+        """Which of these messages, fetched by this event before the restart, were begun; None if that is unknown."""
         for delivered in self._delivered:
             if delivered.first_event <= event < delivered.first_event + delivered.events:
                 clipped = [(max(start, first), min(stop, first + count)) for start, stop in delivered.ranges]
@@ -96,12 +95,12 @@ class AttemptMarks:
         return None
 
     def track(self, lease: int, events: int) -> Marks:
-        """A delivery that begins with event `lease`."""
+        """Make room for the marks of a delivery whose first event is `lease`."""
         if self._map is None:
             return Marks(None)
         turn = next(self._turns) % _SLOTS
         start = _HEAD + 8 * _NUMBERS * turn
-        # The view holds the map open for as long as somebody writes through it.
+        # The view keeps the map open for as long as a consumer writes through it.
         numbers = memoryview(self._map)[start : start + 8 * _NUMBERS].cast("q")
         for at in range(_NUMBERS):
             numbers[at] = 0
@@ -111,7 +110,7 @@ class AttemptMarks:
 
 
 class Marks:
-    """One delivery's place in the map. Consumers go through their messages in order, so a few ranges hold them all."""
+    """One delivery's slot in the map. Consumers go through their messages in order, so a few ranges suffice."""
 
     __slots__ = ("_at", "_end", "_numbers")
 
@@ -131,7 +130,7 @@ class Marks:
             numbers[self._at - 1] = offset
             self._end = numbers[self._at] = offset + 1
         else:
-            # They come in no order that fits: from here on nobody knows, and all of them count.
+            # The offsets need more ranges than fit: the delivery becomes unknown, and all of it counts as attempted.
             numbers[0] = 0
             self._numbers = None
 

@@ -1,4 +1,4 @@
-"""The time of day that never jumps: what the wall said at the start, and what has passed since."""
+"""A clock that never jumps: the wall clock's time at the start, plus the time that has passed since."""
 
 from __future__ import annotations
 

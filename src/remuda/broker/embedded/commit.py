@@ -1,4 +1,4 @@
-"""Group commit: whoever waits first writes for all, and while it syncs the next group gathers."""
+"""Group commit: the first thread to wait writes for all, and while it syncs the next group gathers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from remuda.model.errors import StorageError
 
 
 class _Place:
-    """Where one thread waits for its turn."""
+    """One thread's place in the line of those that wait."""
 
     __slots__ = ("gate", "ticket", "trouble")
 
     gate: threading.Lock | None
-    """Closed until it is done, or ours to lead; only who has to wait has one."""
+    """Locked until the ticket is stored or it is this thread's turn to lead; None for a thread that need not wait."""
 
     def __init__(self, ticket: int) -> None:
         self.ticket = ticket
@@ -24,16 +24,16 @@ class _Place:
         self.trouble: StorageError | None = None
 
     def open(self) -> None:
-        """Let it go on. To do so twice does no harm: it waits here once."""
+        """Wake the thread. Doing so twice is harmless: it waits here once."""
         if self.gate is not None and self.gate.locked():
             self.gate.release()
 
 
 class GroupCommit:
-    """Turns many waits into few writes. `work` writes everything up to the ticket it gives back.
+    """Turns many waits into few writes. `work` writes everything up to the ticket that it returns.
 
-    Nobody is woken in vain: whoever has written wakes those for whom it has, and one more, who writes next. An error
-    that is `passing` is told to all who wait; whoever comes next tries again. Any other is the end.
+    The leader, which writes, then wakes only the threads whose tickets are stored, and the next leader. An error that
+    is `passing` is raised to all that wait, and the next one to come tries again. Any other error is final.
     """
 
     def __init__(self, work: Callable[[], int]) -> None:
@@ -41,42 +41,42 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._places: deque[_Place] = deque()
         self.reached = 0
-        """The ticket up to which everything is kept. Whoever writes by itself while this is idle says so here."""
+        """The ticket up to which everything is stored. A thread that writes by itself while this is idle sets it."""
         self._company = False
-        """Whether others waited along last time: then the next ones are likely to be on their way."""
+        """Whether others waited along with the last leader: then more are likely to come at once."""
         self._alone = _Place(0)
-        """Of whoever leads where nobody waits along, and does only what is left to do."""
+        """The place of a leader that nobody waits along with, and that only syncs what is already written."""
         self._leader: _Place | None = None
-        """Who writes now, or is to write next."""
+        """The one that writes now, or is to write next."""
         self.busy = False
-        """Whether somebody writes. Where nobody does, it stays so for whoever holds the lock without which the work
-        cannot be taken."""
+        """Whether there is a leader. While there is none, none can begin to write without the broker's lock, which
+        `work` takes first."""
         self.failure: BaseException | None = None
-        """Why nothing can be kept any more: a write failed, or was interrupted half-way."""
+        """Why nothing can be stored any more: a write failed, or was interrupted half-way."""
 
     def fail(self, error: BaseException) -> None:
-        """Keep nothing more."""
+        """Store nothing more, and wake all that wait."""
         with self._lock:
             self.failure = self.failure or error
             self._wake_all()
 
     def stopped(self) -> StorageError:
-        """The error of everyone who waits, or comes, after a failure."""
+        """The error for every caller after a failure."""
         failure = self.failure
         cause = str(failure) or type(failure).__name__
         error = StorageError(
-            f"the broker stopped: {cause}. Whatever was confirmed is kept; fix the cause, then open the broker again"
+            f"the broker stopped: {cause}. Everything confirmed is kept; fix the cause, then open the broker again"
         )
         error.__cause__ = failure
         return error
 
     def wait(self, ticket: int) -> None:
-        """Return when everything up to `ticket` is kept; raise if it cannot be."""
+        """Return when everything up to `ticket` is stored; raise if it cannot be."""
         while self.reached < ticket:
             place = _Place(ticket)
             reached = 0
             failure: BaseException | None = None
-            # An interrupt may land between any two lines: whoever was made the leader passes that on, come what may.
+            # An interrupt may land between any two lines: one that became the leader passes the lead on in any case.
             try:
                 self._take_place(place)
                 if self._leader is place:
@@ -91,7 +91,7 @@ class GroupCommit:
                 try:
                     self._leave(place, reached, failure)
                 except BaseException:  # a signal's handler may raise anything, such as SystemExit
-                    # Begun again from where it was. One may come here too, but hardly a third.
+                    # Each step can be repeated. A second interrupt may land here, too, but hardly a third.
                     try:
                         self._leave(place, reached, failure)
                     except BaseException:
@@ -99,7 +99,7 @@ class GroupCommit:
                     raise
 
     def _take_place(self, place: _Place) -> None:
-        """Lead, or wait until it is done or ours to lead."""
+        """Become the leader, or wait until the ticket is stored or it is our turn to lead."""
         with self._lock:
             if self.reached >= place.ticket:
                 return
@@ -118,7 +118,7 @@ class GroupCommit:
             raise type(place.trouble)(str(place.trouble)) from place.trouble
 
     def _leave(self, place: _Place, reached: int, failure: BaseException | None) -> None:
-        """Go, and pass on the lead where it was ours. Each step may be taken twice; one assignment passes it on."""
+        """Leave, and pass on the lead if it was ours. Each step may be taken twice; one assignment passes it on."""
         with self._lock:
             if self._leader is place:
                 if reached > self.reached:
@@ -141,7 +141,7 @@ class GroupCommit:
                 leader.open()
 
     def _next_leader(self) -> _Place | None:
-        """Wake those for whom all is done; the first of the others."""
+        """Wake those whose tickets are stored; returns the first of the others."""
         self._company = bool(self._places)
         if not self._company:
             return None

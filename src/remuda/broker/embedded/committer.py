@@ -7,11 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from remuda.model.errors import BrokerClosed
+from remuda.model.texts import BROKER_CLOSED
 
 
 class Committer:
-    """Waits for the disk on behalf of coroutines: all that are waiting share one commit. `reached` tells up to where
-    everything is kept."""
+    """A thread that waits for the disk: all coroutines that wait share one commit. `reached` gives the ticket up to
+    which everything is stored."""
 
     def __init__(self, wait: Callable[[int], None], reached: Callable[[], int]) -> None:
         self._wait = wait
@@ -26,7 +27,7 @@ class Committer:
         future: Future[None] = Future()
         with self._ready:
             if self._closed:
-                raise BrokerClosed("the broker is closed; open it again to go on")
+                raise BrokerClosed(BROKER_CLOSED)
             self._asked.append((ticket, future))
             self._ready.notify()
         return future

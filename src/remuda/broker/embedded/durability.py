@@ -1,6 +1,6 @@
-"""How what the engine decides is kept: under one lock, in groups, in order; those concerned are told afterwards.
+"""Stores the engine's decisions: under one lock, in groups, in order; consumers and producers learn of them afterwards.
 
-A disk that is full for a while stalls everything; any other error of the log is the end.
+A full disk stalls the broker until there is room; any other error of the log stops it for good.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from remuda.log.tail import passes
 from remuda.model.durations import MILLISECOND
 from remuda.model.errors import BrokerClosed, StorageError
 from remuda.model.records import Appended, Events, Record
+from remuda.model.texts import BROKER_CLOSED
 from remuda.native import tail
 
 _log = logging.getLogger("remuda.broker")
 DEFERMENT: Final = 20 * MILLISECOND
-"""How long what nobody waits for may wait to be kept."""
+"""How long a record that no caller waits for may stay unwritten."""
 PROBE: Final = 200 * MILLISECOND
-"""How often it is tried whether the disk takes anything again."""
+"""How often to try whether a full disk has room again."""
 FENCED: Final = 0.25
-"""Seconds for which a process may take the directory for its own without looking."""
+"""Seconds for which a check that the directory is still ours holds good."""
 SMALL_RECORD: Final = 4096
-_CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 
 
 class Durability(Submission):
@@ -79,7 +79,7 @@ class Durability(Submission):
         self.lock = Mutex()
         self.notices = NoticeBoard()
         self._closed = False
-        self._closed_text = _CLOSED
+        self._closed_text = BROKER_CLOSED
         self._ticket = 0
         self._must_sync = False
         self._syncs = self.options.sync is Sync.ALWAYS and not volatile
@@ -95,11 +95,11 @@ class Durability(Submission):
         self._committer: Committer | None = None
         self._waiting = set()
         self.trouble: StorageError | None = None
-        """Why not everything can be kept just now, as when the disk is full."""
+        """Why some commands cannot be stored at present, as when the disk is nearly full."""
         self._stalled = None
         self._group = GroupCommit(self._write)
         log = self.engine.log
-        # Without C the log has no shorter ways than these.
+        # Without C, these have no fast paths of their own.
         self._hold = log.gather if tail is None else log.hold_single
         self._pend_single = log.hold_single
         self._write_single = log.append_now if tail is None else log.write_single
@@ -115,7 +115,7 @@ class Durability(Submission):
         """Why the broker stopped, if it did."""
         return self._group.failure
 
-    # Who may change the queues, or ask
+    # Access to the queues
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Core]:
@@ -128,14 +128,14 @@ class Durability(Submission):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Whoever holds the lock changes the queues."""
+        """For changes of the queues, under the lock: stops the broker if one is cut short."""
         try:
             yield
         except BaseException as error:
             if is_refusal(error):
                 raise
-            # Any other, such as Ctrl-C in the middle of a move, may leave it half changed: nothing more may be
-            # written from it, and the log tells what is true.
+            # Any other error, such as Ctrl-C in the middle of a move, may leave the queues half changed: nothing more
+            # may be written from them, and the log has the truth.
             try:
                 self._give_up(error)
             except BaseException:
@@ -149,7 +149,7 @@ class Durability(Submission):
     # Waiting
 
     def kept(self, ticket: int) -> Future[None]:
-        """The same as `wait`, for those who cannot wait: a thread does it for them."""
+        """As `wait`, for coroutines: a thread waits for them."""
         if self._committer is None:
             with self.lock:
                 if self._closed:
@@ -159,16 +159,16 @@ class Durability(Submission):
 
     @property
     def last_ticket(self) -> int:
-        """Once this is kept, everything that happened so far is."""
+        """Once this ticket is stored, everything that happened so far is."""
         return self._ticket
 
     @property
     def reached(self) -> int:
-        """The ticket up to which everything is kept."""
+        """The ticket up to which everything is stored."""
         return self._group.reached
 
     def sync(self) -> None:
-        """Force to disk what has been written."""
+        """Write and sync everything so far."""
         with self.lock:
             self._must_sync = True
             self._ticket += 1
@@ -176,30 +176,30 @@ class Durability(Submission):
         self.wait(ticket)
 
     def flush(self) -> None:
-        """Have everything that happened so far in the log, for those who read it there."""
+        """Write everything so far to the log, for its readers."""
         with self._asking():
             self._ticket += 1
             ticket = self._ticket
         try:
             self.wait(ticket)
         except StorageError as error:
-            # What cannot be kept for now did not happen yet, and what did can be read all the same.
+            # What cannot be stored at present has not happened yet; the rest can be read all the same.
             if not error.passing:
                 raise
 
     # Trouble
 
     def _note_trouble(self, error: StorageError) -> None:
-        """Something was refused because it could not be kept; the timer tries when that is over."""
+        """A command was refused because it could not be stored; the timer tries whether that is over."""
         if self.trouble is None:
-            _log.error("not everything can be written: %s", error)
+            _log.error("a command was refused because it could not be stored: %s", error)
         self.trouble = error
         self._timer.nudge(self.clock() + PROBE)
 
     def _stall(self, error: StorageError) -> None:
-        """Nothing can be kept for now. Everything is refused until what waits is written."""
+        """Nothing can be stored at present. Commands are refused until what waits is written."""
         if self._stalled is None:
-            _log.error("nothing can be written, and everything is refused until it can: %s", error)
+            _log.error("nothing can be written, and commands are refused until it can: %s", error)
         self._stalled = self.trouble = error
         self._timer.nudge(self.clock() + PROBE)
 
@@ -208,7 +208,7 @@ class Durability(Submission):
         self._stalled = None
 
     def _probe(self) -> None:
-        """Look whether time may pass, and whether what was refused would now be taken."""
+        """Try whether there is room for what is due, and whether commands that were refused would be accepted again."""
         log = self.engine.log
         try:
             log.reserve(SMALL_RECORD, use_spare=True)
@@ -229,10 +229,10 @@ class Durability(Submission):
         # First of all: another Ctrl-C may land between any two lines.
         self.engine.log.abandon(error)
         self._fail(error)
-        _log.error("a change of the queues was cut short by %r; open the broker again to go on from its log", error)
+        _log.error("%r interrupted a change of the queues; open the broker again to go on from its log", error)
 
     def abandon(self, error: BaseException) -> None:
-        """Keep nothing more: it would be lost."""
+        """Stop the broker: what it stores from now on would be lost."""
         with self.lock:
             if self.failure is None:
                 self.engine.log.abandon(error)
@@ -240,12 +240,12 @@ class Durability(Submission):
                 _log.error("the broker stops: %s", error)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be kept any more, and everyone who waits is told so."""
+        """Nothing can be stored any more: raise that to all that wait."""
         self._group.fail(error)
         self._recipients.release_all(self._group.stopped())
 
     def check_fence(self) -> None:
-        """Stop if the directory is not ours any more, also while nothing is written."""
+        """Stop if the directory is no longer ours, even while nothing is written."""
         if self.fence is not None and not self._closed:
             try:
                 self._ask_fence()
@@ -281,13 +281,13 @@ class Durability(Submission):
             return self._keep_with_others(record, durable, ticket)
         except BaseException as error:
             self._pass_or_fail(error)
-            return ticket  # whoever waits for it tries again
+            return ticket  # the thread that waits for it tries again
 
     def _defer(self, record: Appended | Events) -> None:
         self._timer.nudge(time_of(record) + DEFERMENT)
 
     def _look_ahead(self) -> None:
-        """Time may demand something sooner than before."""
+        """Wake the timer earlier if something is due sooner than planned."""
         wakes = self._wakes
         if wakes and wakes[0][0] < self._timer.planned:
             self._timer.nudge(self.engine.core.next_wake())
@@ -301,7 +301,7 @@ class Durability(Submission):
         return ticket
 
     def _keep_later(self, record: Events, durable: bool) -> None:
-        """As `_keep`, with whatever is written next."""
+        """As `_keep`, but the record is written together with the next one."""
         self._ticket += 1
         log = self.engine.log
         if not (self._gathers and log.gather(record)):
@@ -313,12 +313,12 @@ class Durability(Submission):
         self._deferred = self._ticket
 
     def _sync_soon(self) -> None:
-        """What is not promised to anybody may wait for a sync that is due anyway."""
+        """Sync within `DEFERMENT`: nothing was promised, so it may go with a sync that is due anyway."""
         if self._sync_by == NEVER:
             self._sync_by = self.clock() + DEFERMENT
 
     def _keep_and_serve(self, record: Appended, durable: bool, served: Sequence[tuple[Dispatch, Events]]) -> int:
-        """Keep a message and its deliveries, and give these to those who waited for it."""
+        """Store a message and its deliveries, and hand these to the pulls that waited for it."""
         self._ticket += 1
         dispatches = [dispatch for dispatch, _ in served]
         if self._write_singly([record, *(fetched for _, fetched in served)], durable):
@@ -336,9 +336,10 @@ class Durability(Submission):
         return self._ticket
 
     def _record(self, *, defer: bool = False) -> int:
-        """Hand on what the core decided. The ticket says how far the log must be kept for it to count; 0 if it is.
+        """Append what the core decided to the log. The effects count once everything up to the returned ticket is
+        stored; 0 if they already do.
 
-        What is deferred is told when it is written, and synced a little later: nobody was promised more.
+        Deferred effects are reported when they are written, and synced a little later: no more was promised.
         """
         effects = self.engine.record()
         if not effects.records and not effects.concerns_others:
@@ -359,7 +360,7 @@ class Durability(Submission):
         return self._ticket
 
     def _is_alone(self, durable: bool) -> bool:
-        """Whether nobody else writes, nothing is to be synced, and nobody is to be told."""
+        """Whether a record can be written at once: no other thread writes, and nothing must be synced or reported."""
         return not (
             self._must_sync
             or (durable and self._syncs)
@@ -370,7 +371,7 @@ class Durability(Submission):
         )
 
     def _write_singly(self, records: Sequence[Appended | Events], durable: bool) -> bool:
-        """Write a few records at once; False if some of them are only pending afterwards."""
+        """Write a few records at once; False if some are still pending afterwards."""
         log = self.engine.log
         if self._is_alone(durable):
             try:
@@ -391,7 +392,7 @@ class Durability(Submission):
         return self._try_alone(durable)
 
     def _try_alone(self, durable: bool) -> bool:
-        """Write what is pending at once, if it can be."""
+        """Write what is pending at once, if possible."""
         if not self._is_alone(durable):
             return False
         try:
@@ -401,7 +402,7 @@ class Durability(Submission):
                 return False
         except BaseException as error:
             self._pass_or_fail(error)
-            return False  # whoever waits for it tries again
+            return False  # the thread that waits for it tries again
         self._deferred = 0
         self._group.reached = self._ticket
         return True
@@ -412,12 +413,12 @@ class Durability(Submission):
             raise error
 
     def _write(self) -> int:
-        """Keep everything recorded so far, then let its effects out, in order. One thread at a time gets here."""
+        """Write everything recorded so far, then pass on its effects, in order. One thread at a time gets here."""
         try:
             return self._write_all()
         except BaseException as error:
             if not (isinstance(error, StorageError) and error.passing) or self._closed:
-                # What was taken to be written may not be: nothing that comes after it may.
+                # What was taken from the log to be written may be lost: nothing after it may be written.
                 self.engine.log.abandon(error)
                 self._fail(error)
             raise

@@ -35,27 +35,18 @@ from remuda.model.ids import Snowflakes
 from remuda.model.messages import Messages
 from remuda.model.options import Persistence
 from remuda.model.records import REMOVED, Appended, Event, Events, QueueChange
+from remuda.model.runs import Run, merged
 from remuda.model.state import PARKED
 
 MAX_BATCH_BYTES: Final = 1 << 30
 _PER_BATCH: Final = 512
 _PER_MESSAGE: Final = 192
-"""Generous guesses of what a message costs in the log beside its body."""
+"""Generous guesses of the bytes that a message takes in the log beside its body."""
 PER_SINGLE: Final = _PER_BATCH + _PER_MESSAGE
 
 
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, stop in ranges:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
-        else:
-            merged.append((start, stop))
-    return merged
-
-
 class Engine:
-    """One log and the queues that are made of it."""
+    """One log, and the queues rebuilt from it."""
 
     def __init__(
         self,
@@ -99,7 +90,7 @@ class Engine:
                 self.begun = first_known((self.attempts, *survivors.marks))
             self.survivors = frozenset() if survivors is None else survivors.alive
             self.unclaimed = bool(self.survivors)
-            """Whether deliveries in flight wait for holders that outlived the last writer."""
+            """Whether deliveries in flight wait for guests that survived the last host to reclaim them."""
             self.core.resume(now, self.begun, keep=self.unclaimed)
             self.record()
             self.commit(sync=True)
@@ -108,7 +99,7 @@ class Engine:
             raise
 
     def make_room(self, messages: Messages) -> int:
-        """Refuse a batch that the disk cannot take, before anything changes; gives about how much it takes."""
+        """Refuse a batch that the disk has no room for, before anything changes. Returns its approximate size."""
         bodies = messages.bodies
         if len(bodies) == 1:
             size = len(bodies[0]) + _PER_BATCH + _PER_MESSAGE
@@ -116,7 +107,7 @@ class Engine:
             size = sum(map(len, bodies)) + _PER_BATCH + _PER_MESSAGE * len(bodies)
         if size > MAX_BATCH_BYTES:
             raise InvalidMessage(
-                f"a batch of {size} bytes is over the {MAX_BATCH_BYTES} that are written at once; nothing was stored. "
+                f"a batch of {size} bytes is over the limit of {MAX_BATCH_BYTES}; nothing was stored. "
                 "Publish it in parts"
             )
         if size > self.log.room:
@@ -133,7 +124,7 @@ class Engine:
         self.log.reserve(size, use_spare=True)
 
     def record(self) -> Effects:
-        """Hand what the core decided to the log. Nothing of it counts before the next commit."""
+        """Append what the core decided to the log. It does not count before the next commit."""
         effects = self.core.recorder.drain()
         for record in effects.records:
             size = self.log.append(record)
@@ -148,28 +139,28 @@ class Engine:
         return effects
 
     def take(self) -> Batch:
-        """What is to be written next; one at a time."""
+        """Take what is to be written next; one batch at a time."""
         return self.log.take()
 
     def commit(self, *, sync: bool) -> None:
-        """Write what was recorded, for those who need no thread to do it."""
+        """Write what was recorded, in this thread."""
         batch = self.take()
         batch.write()
         if sync:
             batch.sync()
 
     def held(self, dispatch: Dispatch) -> Messages | None:
-        """The messages of a delivery, if they wait in memory."""
+        """The messages of a delivery, if they are in memory."""
         store = self._stores.get(dispatch.queue)
         held = None if store is None else store.take(dispatch.runs)
         return self._recent.take(dispatch.runs) if held is None else held
 
     def recent(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
-        """These messages, if they came in lately."""
+        """These messages, if they are among the newest."""
         return self._recent.take(runs)
 
     def checkpoint(self) -> None:
-        """Make the next restart begin here, while nobody changes anything."""
+        """Make the next start begin at this point of the log. Nothing may change meanwhile."""
         mark, frozen = self.freeze()
         try:
             self.commit(sync=True)
@@ -178,12 +169,12 @@ class Engine:
             frozen.thaw()
 
     def freeze(self) -> tuple[Mark, FrozenCore]:
-        """The state and its place in the log, for a checkpoint. Takes a moment, whatever is live; whoever asks thaws
-        it."""
+        """The state and its place in the log, for a checkpoint. Takes a moment, however much is live; the caller thaws
+        the state."""
         return self.log.mark(), FrozenCore(self.core)
 
     def document(self, offset: int) -> Document | None:
-        """One message's whole life."""
+        """A message with its life in each of its queues."""
         found = self.log.record_of(offset)
         if found is None:
             return None
@@ -194,7 +185,7 @@ class Engine:
         self.log.close()
 
     def store(self, record: Appended, size: int) -> None:
-        """Keep messages at hand for those who follow close behind."""
+        """Keep new messages in memory for consumers that follow close behind."""
         self._recent.put(record.first, record.messages, size)
         if type(record.queues) is tuple:
             for name in record.queues:
@@ -213,12 +204,12 @@ class Engine:
         return store
 
     def _missing(self, gaps: list[range]) -> tuple[Damage, ...]:
-        """What queues hold and no file does: somebody removed it."""
+        """Messages that queues hold but no file has: the files were removed."""
         if not gaps:
             return ()
         known = [damage.messages for damage in self.report.damages if damage.messages]
         starts = [gap.start for gap in gaps]
-        lost: set[tuple[int, int]] = set()
+        lost: set[Run] = set()
         for queue in self.core.queues.values():
             if queue.options.persistence is Persistence.MEMORY:
                 continue
@@ -228,10 +219,10 @@ class Engine:
                         break
                     start, stop = max(first, gap.start), min(first + count, gap.stop)
                     if start < stop and not any(one.start <= start and stop <= one.stop for one in known):
-                        lost.add((start, stop))
+                        lost.add((start, stop - start))
         return tuple(
-            Damage(f"sealed/messages-*{start:020d}*.parquet", 0, 0, messages=range(start, stop))
-            for start, stop in _merged(sorted(lost))
+            Damage(f"sealed/messages-*{first:020d}*.parquet", 0, 0, messages=range(first, first + count))
+            for first, count in merged(lost)
         )
 
     def _facts(self, offset: int) -> MessageFacts | None:
@@ -240,7 +231,7 @@ class Engine:
             return MessageFacts(held.id(0), len(held.bodies[0]))
         try:
             found = self.log.record_of(offset)
-        except RemudaError:  # an unreadable message keeps its place; whoever reads it is told
+        except RemudaError:  # an unreadable message keeps its place; reading it raises
             return None
         return None if found is None else MessageFacts(found[0].id, len(found[0].body))
 

@@ -1,4 +1,4 @@
-"""The broker's replaceable parts (Q20): where bodies wait, and who else must have them before they count as kept."""
+"""The broker's replaceable parts (Q20): where messages wait in memory, and where records are replicated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from remuda.model.records import Record
 
 
 class MessageStore(Protocol):
-    """Where the messages of one queue wait. What it does not have is read from the log."""
+    """Holds waiting messages of one queue in memory. What it does not have is read from the log."""
 
     def put(self, first: int, messages: Messages) -> None:
         """Messages from offset `first` entered the queue."""
         ...
 
     def take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
-        """The messages at these runs of (first offset, count), which are being delivered; None unless it has all."""
+        """The messages of these runs of (first offset, count), which are being delivered; None unless it has all."""
         ...
 
     def discard(self, first: int, count: int) -> None:
@@ -32,10 +32,10 @@ class MessageStore(Protocol):
 
 
 class Synchronizer(Protocol):
-    """Has every batch of records before anything in it is confirmed, to keep it elsewhere too."""
+    """Gets every batch of records before anything in it is confirmed, to store it elsewhere too."""
 
     def replicate(self, records: Sequence[Record]) -> None:
-        """Raise to refuse: the broker then stops, since it cannot keep its word."""
+        """Raise to refuse: the broker then stops, since it cannot confirm what it has accepted."""
         ...
 
 
@@ -47,7 +47,7 @@ def window_store(queue: str, options: QueueOptions) -> MessageStore:
 
 
 class Extensions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to use in place of the usual parts, by queue."""
+    """Replacements for the usual parts, by queue."""
 
     strategy_for: StrategyFor = by_type
     handler_for: HandlerFor = no_handler

@@ -1,4 +1,4 @@
-"""A broker belongs to the process that opened it: in a fork of that process its copy is closed."""
+"""A broker belongs to the process that opened it: its copy in a fork of that process is closed."""
 
 from __future__ import annotations
 

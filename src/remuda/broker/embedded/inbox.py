@@ -13,7 +13,7 @@ Wake = Callable[[], None]
 
 
 class Inbox:
-    """First in, first out. Closing it wakes everyone who waits; failing it makes them raise."""
+    """First in, first out. Closing it wakes all that wait; closing it with a failure makes them raise."""
 
     __slots__ = ("_elsewhere", "_failure", "_guard", "_items", "_wakes", "closed")
 
@@ -31,7 +31,7 @@ class Inbox:
             self._elsewhere(dispatch)
 
     def offer(self, dispatch: Dispatch) -> bool:
-        """As `put`; False, and nothing is done, if nobody will come for it."""
+        """As `put`; returns False and does nothing if the inbox is diverted."""
         with self._guard:
             if self._elsewhere is not None:
                 return False
@@ -48,12 +48,12 @@ class Inbox:
                 self._wakes.popleft()()
 
     def put_back(self, dispatch: Dispatch) -> None:
-        """A delivery that was taken but not used comes first again."""
+        """Make a delivery that was taken but not used the first again."""
         with self._guard:
             self._items.appendleft(dispatch)
 
     def divert(self, elsewhere: Callable[[Dispatch], None]) -> None:
-        """Nobody will come for what is here, or still arrives."""
+        """Pass what is here, and what still arrives, to `elsewhere`: the consumer is gone."""
         with self._guard:
             self._elsewhere = elsewhere
             items, self._items = self._items, deque()
@@ -87,7 +87,7 @@ class Inbox:
             return self._take()
 
     def poll(self, wake: Wake) -> tuple[Dispatch | None, bool]:
-        """The next delivery, and whether there is none yet: then `wake` is called when that changes."""
+        """The next delivery, and whether the caller must wait for it: then `wake` is called when one arrives."""
         with self._guard:
             if self._items or self.closed:
                 return self._take(), False
@@ -95,7 +95,7 @@ class Inbox:
             return None, True
 
     def retire(self, wake: Wake) -> None:
-        """Whoever gave up in the moment it was woken passes the wake-up on."""
+        """Stop waiting. A waiter that gives up just as it is woken passes the wake-up on."""
         with self._guard:
             if wake in self._wakes:
                 self._wakes.remove(wake)

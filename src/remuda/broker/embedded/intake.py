@@ -1,4 +1,4 @@
-"""Taking in what lies in the spool: each row once, whatever is killed in between."""
+"""Publishes the batches in the spool: each row once, even if a process is killed in between."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Intake:
         self._turn = threading.Lock()
 
     def run(self, stopping: Callable[[], bool] = lambda: False) -> int:
-        """Take in what lies there now, up to where it is told to stop; how many rows that were."""
+        """Take in what is in the spool now, until told to stop. Returns the number of rows."""
         if self._spool is None or not self._spool.is_dir():
             return 0
         with self._turn:
@@ -65,7 +65,7 @@ class Intake:
             progress = self._runtime.engine.core.spool.progress(batch.app, batch.number)
         taken = progress.rows
         if not progress.done:
-            total = spool.count_rows(batch)  # which also checks all of it, before anything is published
+            total = spool.count_rows(batch)  # this also checks the whole batch, before anything is published
             for rows in _pieces(batch, taken):
                 if stopping():
                     return taken - progress.rows
@@ -74,7 +74,7 @@ class Intake:
             if not total:
                 self._skip(SpoolTaken(batch.app, batch.number, 0, self._runtime.clock(), done=True))
         else:
-            # An earlier turn took it in, but may have been told that it could not be kept yet.
+            # An earlier run took it in, but may have failed before that was synced.
             self._runtime.sync()
         self._finish(batch)
         return taken - progress.rows
@@ -87,7 +87,7 @@ class Intake:
         try:
             pending = runtime.submit(Publish(to_messages(rows).checked(), queue=queue, spooled=mark))
         except (InvalidMessage, NotFound) as error:
-            # One row that can be no message must not keep the others waiting.
+            # One row that is not a valid message must not hold up the others.
             if rows.num_rows > 1:
                 half = rows.num_rows // 2
                 self._publish(batch, rows.slice(0, half), before, total)
@@ -102,7 +102,7 @@ class Intake:
         self._runtime.wait(self._runtime.submit(SkipSpooled(mark)).ticket)
 
     def _finish(self, batch: SpoolBatch) -> None:
-        """All rows are on record: set aside what was refused, then let the batch go."""
+        """All rows are recorded: set aside those that were refused, then remove the batch."""
         with self._runtime.lock:
             refused = self._runtime.engine.core.spool.progress(batch.app, batch.number).refused
         if refused:
@@ -114,7 +114,7 @@ class Intake:
                 self._runtime.engine.core.spool.forget(batch.app)
 
     def _forget(self) -> None:
-        """Single batches that were let go just before a crash."""
+        """Forget single batches that were removed just before a crash."""
         assert self._spool is not None
         here = {batch.app for batch in spool.waiting(self._spool)}
         with self._runtime.lock:
@@ -124,7 +124,7 @@ class Intake:
 
 
 def to_messages(rows: pa.RecordBatch) -> Messages:
-    """Rows of the spool as messages. What was left out is as if it were not said."""
+    """Rows of the spool as messages. Empty cells get the default."""
     columns: dict[str, list[Any]] = {
         name: rows.column(name).to_pylist() for name in ("name", "topics", "object", "key")
     }
@@ -140,7 +140,7 @@ def to_messages(rows: pa.RecordBatch) -> Messages:
 
 
 def _pieces(batch: SpoolBatch, skip: int) -> Iterator[pa.RecordBatch]:
-    """The rows after the first, in pieces that go the same way and are quickly published."""
+    """The rows after the first `skip`, in parts that go to one queue and are quickly published."""
     for rows in spool.rows_of(batch, skip):
         queues = rows.column("queue").to_pylist()
         start = 0

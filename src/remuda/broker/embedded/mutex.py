@@ -1,5 +1,5 @@
-"""The lock under which queues are changed. In C where that could be built: a thread that comes back to it soon after it
-let go does not wait for one that is not running yet (`native/mutex.h`)."""
+"""The lock under which queues are changed. In C where that could be built: a thread that takes it again soon after
+releasing it does not wait for one that is not running yet (`native/mutex.h`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING or submission is not None:
 else:
 
     class Mutex(RLock):
-        """Python's own that knows its thread. Nobody takes it twice: whoever has it is refused before."""
+        """Python's own lock that knows its owner. It is never taken twice: calls from within a call are refused."""
 
         owned = RLock._is_owned
 

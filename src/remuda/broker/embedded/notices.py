@@ -1,4 +1,4 @@
-"""Tells registered handlers what happens in queues (Q19), on a thread of its own: a slow handler stops nobody."""
+"""Sends notices of what happens in queues to handlers (Q19), on a thread of its own: a slow handler delays nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Handler = Callable[[Notice], None]
 
 
 class NoticeBoard:
-    """One line of notices for all handlers. When it is full the oldest are dropped and counted."""
+    """One buffer of notices for all handlers. When it is full, the oldest are dropped and counted."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -32,7 +32,7 @@ class NoticeBoard:
         self._busy = False
 
     def add(self, handler: Handler) -> None:
-        # An object's way to be called may be a coroutine, too.
+        # An object's `__call__` may be a coroutine function, too.
         if not callable(handler) or any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__))):
             raise InvalidOption(f"a notice handler must be a plain function, not {shown(handler)}")
         with self._ready:
@@ -87,5 +87,5 @@ class NoticeBoard:
             for handler in handlers:
                 try:
                     handler(notice)
-                except BaseException:  # also SystemExit: a handler may end itself, never those beside it
-                    _log.exception("a handler failed on %s of queue %s; the others go on", notice.kind, notice.queue)
+                except BaseException:  # also SystemExit: a handler may end itself, but not the others
+                    _log.exception("a handler failed on notice '%s' of queue %s", notice.kind, notice.queue)

@@ -1,4 +1,4 @@
-"""A command's outcome before it is kept: the result, and what must happen before it may be told."""
+"""A command's result, and what must happen before it counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remuda.model.messages import Messages
 
 
 class Pending(msgspec.Struct, eq=False):
-    """`result` counts once everything up to `ticket` is kept and `confirmed`, if any, has come."""
+    """`result` counts once everything up to `ticket` is stored and `confirmed`, if any, is done."""
 
     result: Any
     ticket: int
@@ -19,5 +19,4 @@ class Pending(msgspec.Struct, eq=False):
     held: Messages | None = None
     """The messages of a delivery, if they were in memory."""
     answer: Future[Any] | None = None
-    """Where the result is still on its way from another process: what to wait for before anything else here is looked
-    at."""
+    """If the result is still on its way from another process: what to wait for before reading anything else here."""

@@ -1,4 +1,4 @@
-"""What can be asked of a broker, and who is told what happens in its queues."""
+"""A broker's queries, and the handlers of its notices."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from remuda.model.routing import Binding, ExchangeKind
 
 
 class Queries(Durability):
-    """Answers from the queues as they stand, and from the log."""
+    """Answers from the queues as they are now, and from the log."""
 
     upkeep: Upkeep
 
     def health(self) -> Health:
-        """Live: it goes on, if need be by itself once the disk has room. Ready: it takes whatever it is given."""
+        """Live: it works, or will by itself once the disk has room. Ready: it accepts every command."""
         problems = {f"upkeep: {duty}": reason for duty, reason in self.upkeep.troubles.copy().items()}
         if self._closed:
             problems["broker"] = self._closed_text
@@ -32,7 +32,7 @@ class Queries(Durability):
             problems["disk"] = str(trouble)
         return Health(live, live and trouble is None, problems)
 
-    # The way in
+    # Queues and messages
 
     def info(self, name: str) -> QueueInfo:
         with self._asking() as core:
@@ -55,7 +55,7 @@ class Queries(Durability):
             return {name: (one.kind, one.bindings) for name, one in core.routing.exchanges.items()}
 
     def document(self, message: str | int) -> Document:
-        """One message's whole life, by its id or its offset."""
+        """A message with its life in each of its queues, by its id or its offset."""
         self.flush()
         offset = message if isinstance(message, int) else self.engine.log.find_id(message)
         found = None if offset is None else self.engine.document(offset)
@@ -64,7 +64,7 @@ class Queries(Durability):
         return found
 
     def reader(self) -> EventLog:
-        """The log for spectators, up to what has happened by now."""
+        """The log for spectators, up to now."""
         from remuda.log.reader import Reader
 
         self.flush()

@@ -12,14 +12,14 @@ from remuda.native import stores
 
 _LIMIT: Final = 8 << 20
 _PER_BATCH: Final = 1024
-"""About what a batch takes in memory beside its bytes."""
+"""About how many bytes of memory a batch takes beside its bodies."""
 _PER_MESSAGE: Final = 48
-"""And each of its messages: a body is an object of its own."""
+"""The same for each of its messages: a body is an object of its own."""
 _DROPPED: Final = 1024
 
 
 class PlainNewest:
-    """What is done for every message: it comes last, and the oldest goes. In C where that could be built."""
+    """What is done for every message: it is added, and the oldest are dropped. In C where that could be built."""
 
     _limit: int
     _firsts: list[int]
@@ -46,7 +46,7 @@ class PlainNewest:
             self._shorten()
 
     def _shorten(self) -> None:
-        """Forget where those stood that were let go."""
+        """Remove the empty places of dropped batches."""
         raise NotImplementedError
 
 
@@ -57,7 +57,7 @@ else:
 
 
 class RecentMessages(Newest):
-    """Batches by their first offset, the oldest let go first."""
+    """Batches by their first offset; the oldest are dropped first."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
         self._limit = limit

@@ -1,14 +1,18 @@
-"""Who hears what comes of commands once it is kept: consumers through their inboxes, producers that wait for a fate."""
+"""Passes on the effects of commands once they are stored: to consumers' inboxes, and to producers that wait for the
+outcome of their messages."""
 
 from __future__ import annotations
 
 import contextlib
 from concurrent.futures import Future, InvalidStateError
+from typing import Final
 
 from remuda.broker.embedded.inbox import Inbox
 from remuda.broker.embedded.notices import NoticeBoard
 from remuda.core.effects import Confirmation, Dispatch, Effects
 from remuda.model.errors import BrokerClosed, DeliveryFailed
+
+CLOSED_BEFORE_OUTCOME: Final = "the broker was closed before the outcome of the message was known; the message is kept"
 
 
 class Recipients:
@@ -20,17 +24,17 @@ class Recipients:
         self._confirmations: dict[int, Future[None]] = {}
 
     def watch(self, number: int) -> Future[None]:
-        """What tells the fate of the messages under this watch."""
+        """A future for the outcome of the messages under this watch."""
         return self._confirmations.setdefault(number, Future())
 
     def hand_out(self, dispatch: Dispatch) -> bool:
-        """Put a delivery that is kept into its inbox, under the broker's lock; False, and nothing is done, if it has to
-        go elsewhere, or to an inbox of another kind, like a guest's, which does more than keep it."""
+        """Put a delivery that is stored into its inbox, under the broker's lock. Returns False and does nothing if the
+        inbox is diverted, or of another kind, like a guest's, which does more than hold it."""
         inbox = self.inboxes.get(dispatch.tag)
         return inbox is None or (type(inbox) is Inbox and inbox.offer(dispatch))
 
     def let_out(self, effects: Effects) -> None:
-        """Tell everyone concerned. What they are told is kept by now."""
+        """Pass on effects that are stored."""
         for dispatch in effects.dispatches:
             inbox = self.inboxes.get(dispatch.tag)
             if inbox is not None:
@@ -45,12 +49,12 @@ class Recipients:
             self._notices.post(effects.notices)
 
     def release_all(self, failure: Exception | None) -> None:
-        """Nothing more will come: everyone who waits is told so, or why."""
-        # Nobody is forgotten before being told, so that this can be begun again where Ctrl-C ended it.
+        """Wake all that wait: nothing more will come, because of a failure or because the broker closes."""
+        # Each is woken before it is removed, so that this can be repeated if Ctrl-C interrupts it.
         for tag, inbox in list(self.inboxes.items()):
             inbox.close(failure)
             self.inboxes.pop(tag, None)
-        closed = BrokerClosed("the broker was closed; the message is kept and its fate is not known yet")
+        closed = BrokerClosed(CLOSED_BEFORE_OUTCOME)
         for number, future in list(self._confirmations.items()):
             _resolve(future, failure or closed)
             self._confirmations.pop(number, None)
@@ -63,13 +67,13 @@ class Recipients:
             _resolve(future)
         else:
             text = (
-                f"the message was taken in but ended without success: {confirmation.reason}. It is kept with its reason"
+                f"the message was stored but ended without success: {confirmation.reason}. It is kept with this reason"
             )
             _resolve(future, DeliveryFailed(text, confirmation.reason))
 
 
 def _resolve(future: Future[None], error: Exception | None = None) -> None:
-    """Settle what a producer waits for, unless closing, or the producer itself, was quicker."""
+    """Resolve a producer's future, unless it is done or cancelled already."""
     with contextlib.suppress(InvalidStateError):
         if error is None:
             future.set_result(None)

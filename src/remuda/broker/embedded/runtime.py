@@ -1,7 +1,7 @@
-"""The engine behind a lock, with the threads that time, group commit and upkeep need.
+"""The engine behind a lock, with threads for timeouts, group commit and upkeep.
 
-There is one way in: a command is submitted and a `Pending` comes back, which says what came of it and what must be
-kept before it may be told. The faces for threads and for coroutines differ only in how they wait.
+Every command goes through `submit` and returns a `Pending`: its result, and what must be stored before that counts. The
+brokers for threads and for coroutines differ only in how they wait for it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from remuda.model.settlement import Outcome, Settlement
 
 _log = logging.getLogger("remuda.broker")
 _PLAIN_ANSWER: Final = 4096 + 2 * (64 + 8 * 255)
-"""More than the answer to one run can take without its reason: names have at most 255 bytes."""
+"""More bytes than the answer to one run can take without its reason: names have at most 255 bytes."""
 _PER_LETTER: Final = 8
-"""And for each letter of that: two rows, in UTF-8."""
+"""The bytes for each letter of the reason: two rows, in UTF-8."""
 _FORKED: Final = (
     "this broker belongs to the process that opened it, and a fork of that process cannot use it; nothing was changed. "
     "Open a broker in the new process, or start the process by spawning"
@@ -83,11 +83,11 @@ class Runtime(Queries):
         super().__init__(disk, options, extensions, clock, volatile=volatile, survey=survey)
         self.new_tag = (tags or itertools.count(1)).__next__
         self.visitors: set[int] = set()
-        """Tags of subscriptions that other processes have here: closing does not end them, the next writer has them."""
+        """Tags of other processes' subscriptions: closing does not end them, the next host takes them over."""
         self.visited = bool(self.engine.survivors)
-        """Whether other processes are served, of which one takes over when this one ends."""
+        """Whether other processes are served, one of which takes over when this one ends."""
         self._owed: list[Command] = []
-        """Commands of those who left while nothing could be kept."""
+        """Commands of consumers that left while nothing could be stored, to be executed later."""
         self._verbs = {
             Publish: self._publish,
             Pull: self._pull,
@@ -101,14 +101,14 @@ class Runtime(Queries):
             self.upkeep.start()
             closed_after_fork(self)
         except BaseException:
-            # Ctrl-C while it was opened: nobody will have it to close it.
+            # Ctrl-C while it was opened: the caller does not get it to close it.
             self._closing.begin()
             raise
 
-    # The way in: `submit`
+    # Executing commands
 
     begin = Submission.submit
-    """The same for those who may not wait for another process: here nobody does."""
+    """The same as `submit`: no other process needs to be waited for."""
 
     def _refuse(self, command: Command) -> Pending:
         if self._closed:
@@ -146,7 +146,7 @@ class Runtime(Queries):
             confirmed = self._recipients.watch(receipt.watch)
         ticket = self._record()
         if receipt.repeated is not None or any(type(one) is Duplicate for one in receipt.refusals.values()):
-            ticket = self._ticket  # what was sent first may not be kept yet
+            ticket = self._ticket  # what was sent first may not be stored yet
         return Pending(receipt, ticket, confirmed)
 
     def _settle(self, command: Settle, now: int, inbox: Inbox | None, wait: bool) -> Pending:
@@ -179,11 +179,11 @@ class Runtime(Queries):
                 self._deferred = ticket
                 ticket = 0
         if not settled and wait:
-            ticket = self._ticket  # the answer that made this one late may not be kept yet
+            ticket = self._ticket  # the answer that made this one late may not be stored yet
         return Pending(settled, ticket)
 
     def _pull(self, command: Pull, now: int, inbox: Inbox | None, wait: bool) -> Pending:
-        """What is there at once; else None, and the delivery will come to the inbox if the request waits."""
+        """The messages that can be had at once; else None, and if the pull waits, its delivery comes to the inbox."""
         engine = self.engine
         core = engine.core
         if engine.log.room < SMALL_RECORD:
@@ -225,7 +225,7 @@ class Runtime(Queries):
                 raise
         if isinstance(command, Unsubscribe):
             if command.keep:
-                # What was sent and has not come out yet is to reach the inbox, so that it can be given back.
+                # Deliveries that are not passed on yet must reach the inbox, so that they can be given back.
                 return Pending(core.apply(command, now), self._record() or self._ticket)
             self._close_subscription(command)
         return Pending(core.apply(command, now), self._record())
@@ -233,11 +233,11 @@ class Runtime(Queries):
     remote = False
 
     def asks(self, dispatch: Dispatch) -> bool:
-        """Whether handing this delivery over takes a question to another process."""
+        """Whether another process must be asked to hand this delivery over."""
         return False
 
     def _found_again(self, messages: Messages, receipt: Receipt) -> Receipt:
-        """The receipt of a batch that was taken in before, as the log tells it."""
+        """The receipt of a batch that was stored before, from the log."""
         runs = [(receipt.first, receipt.repeated or 0)]
         held = self.engine.recent(runs)
         stored = self.engine.log.fetch(runs).messages if held is None else held
@@ -251,11 +251,11 @@ class Runtime(Queries):
                 at += 1
             else:
                 given.append(messages.id(row))
-                refusals[row] = Refused("its queue refused it when the batch was sent first; nothing of it was stored")
+                refusals[row] = Refused("its queue refused it when the batch was first sent; it was not stored")
         return msgspec.structs.replace(receipt, given=given, refusals=refusals)
 
     def watch(self, first: int, count: int) -> Future[None] | None:
-        """The fate of messages that were taken in before, where their queues commit later than on receipt."""
+        """The outcome of messages that were stored before, if their queues commit later than on receipt."""
         with self.lock:
             number = self.engine.core.publishing.watch_again(first, count)
             if number is None:
@@ -266,7 +266,7 @@ class Runtime(Queries):
         return confirmed
 
     def release_unclaimed(self) -> None:
-        """Deliveries that nobody has reclaimed since the directory was opened come back."""
+        """Put back deliveries that no consumer has reclaimed since the directory was opened."""
         with self.lock:
             if self._closed or not self.engine.unclaimed:
                 return
@@ -278,28 +278,28 @@ class Runtime(Queries):
         self.wait(ticket)
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
-        """Whoever asked waits no longer. False if the answer is already on its way and will be in the inbox."""
+        """Stop a pull's wait. False if its delivery is already on the way and will come to the inbox."""
         with self.lock:
             if self._closed or self._group.failure is not None:
                 return True
             waiting: bool = self.engine.core.apply(CancelPull(queue, tag), self.clock())
             if waiting:
                 self._recipients.inboxes.pop(tag, None)
-            # One whose time was up by the broker's own clock waits no longer either: then its inbox is being closed.
+            # A pull that timed out by the broker's own clock does not wait either: its inbox is being closed then.
             return waiting
 
     def give_back(self, dispatch: Dispatch) -> None:
-        """Nobody is there any more to take this delivery."""
+        """Put back a delivery whose consumer is gone."""
         if dispatch.lease is None:
             return
         release = Settlement(Outcome.RELEASE, "its consumer is gone", consumer=dispatch.consumer, front=True)
         with contextlib.suppress(BrokerClosed, StorageError):
-            # Whoever finds nobody there may be writing for all: it cannot wait for itself.
+            # The thread that finds the consumer gone may be the one that writes for all: it cannot wait for itself.
             self.submit_sometime(Settle(dispatch.queue, dispatch.lease, release), wait=False)
             self._timer.nudge(0)
 
     def submit_sometime(self, command: Command, *, wait: bool = True) -> Pending:
-        """As `submit`, for what must be done though nobody waits for it: if it cannot be kept now, when it can."""
+        """As `submit`, for a command that must be executed though nobody waits for it: later, if it cannot be now."""
         try:
             return self.submit(command, wait=wait)
         except StorageError as error:
@@ -310,19 +310,19 @@ class Runtime(Queries):
             return Pending(None, 0)
 
     def _owe(self, command: Command, refusal: StorageError) -> Pending:
-        """Those who leave cannot come again: what cannot be kept now is done when it can. Others are refused."""
+        """Execute an `Unsubscribe` later that cannot be stored now: its consumer will not try again. Refuse others."""
         if type(command) is not Unsubscribe or not refusal.passing:
             raise refusal
         self._owed.append(command)
         return Pending(None, 0)
 
     def leave(self, queue: str, consumer: str) -> None:
-        """A consumer was told that it could not subscribe."""
+        """Remove a consumer whose subscription failed."""
         with contextlib.suppress(RemudaError):
             self.submit(Unsubscribe(queue, consumer))
 
     def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
-        """Nobody is left to take what a pull brought, or will bring: they are gone, or were told that it failed."""
+        """Put back what a pull got, or will get: its caller is gone, or got an error."""
         found: Dispatch | None = pending.result
         if found is not None and found.lease is not None:
             release = Settlement(Outcome.RELEASE, "it was not handed out", consumer=found.consumer, front=True)
@@ -333,18 +333,17 @@ class Runtime(Queries):
             inbox.divert(self.give_back)
 
     def check_stalled(self) -> None:
-        """Whoever found nothing is told when nothing can come."""
+        """Raise if nothing can be delivered at present, as when the disk is full."""
         if self._stalled is not None:
             raise stalls.refusal(self._stalled)
 
     def track(self, lease: int, runs: int) -> Callable[[int], None]:
-        """What is to be told of each message of a delivery that its consumer begins with."""
+        """A function that marks a message of a delivery, by its offset, as begun."""
         return self.engine.attempts.track(lease, runs).begin
 
     def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
-        """A delivery leaves its inbox. None if it is over; without what has expired meanwhile.
-
-        If that cannot be kept now, or is interrupted, it comes first again, for whoever asks next.
+        """Hand over a delivery that was taken out of its inbox, without messages that expired meanwhile; None if it is
+        over. If that cannot be stored now, or is interrupted, it goes back to the front of the inbox.
         """
         if dispatch.lease is None:
             return dispatch
@@ -357,7 +356,7 @@ class Runtime(Queries):
             if not dispatch.hand_over:
                 now = self.clock()
                 if queue is None or lease is None:
-                    # Others who got the same may have answered: that is no reason to keep it from this one.
+                    # Others that got the same messages may have answered: this consumer gets them all the same.
                     return dispatch if queue is not None and dispatch.shared and dispatch.deadline > now else None
                 if lease.deadline > now and not queue.options.message_timeout:
                     return dispatch
@@ -372,7 +371,7 @@ class Runtime(Queries):
             self.wait(pending.ticket)
         except BaseException:
             if taken is not None:
-                # For the queue it is handed over, and perhaps settled: whoever asks next gets it as it is.
+                # For the queue it is handed over, and perhaps settled: the next to receive it gets it as it is.
                 inbox.put_back(msgspec.structs.replace(taken, hand_over=False, shared=True))
             raise
         return taken
@@ -383,7 +382,7 @@ class Runtime(Queries):
             return self.engine.held(dispatch)
 
     def load(self, dispatch: Dispatch) -> tuple[Dispatch, Messages]:
-        """The messages of a delivery. Those that the log cannot give back any more end, and are left out."""
+        """The messages of a delivery. Those that cannot be read from the log any more end, and are left out."""
         messages = self.held(dispatch)
         if messages is not None:
             return dispatch, messages
@@ -397,9 +396,9 @@ class Runtime(Queries):
         return dispatch, fetched.messages
 
     def tick(self) -> int:
-        """Do what time demands; gives when it next will."""
+        """Do what is due. Returns when something will be next."""
         if self._stalled is not None:
-            # What could not be written comes first, or it would grow and grow.
+            # What could not be written comes first, or it would grow without end.
             self.wait(self._ticket)
         with self.lock:
             if self._closed:
@@ -413,15 +412,15 @@ class Runtime(Queries):
                     ticket = self._ticket = self._ticket + 1
         self.wait(ticket)
         if self._owed:
-            self._pay()
+            self._execute_owed()
         with self.lock:
             wake = min(self.engine.core.next_wake(), self._sync_by)
             return wake if self.trouble is None else min(wake, self.clock() + PROBE)
 
     def close(self) -> None:
-        """End everything in order and let the directory go. What was confirmed is kept, also after a failed write.
+        """End everything in order and release the directory. What was confirmed is kept, even after a failed write.
 
-        Ctrl-C ends the wait for it, not the work: calling it again waits on.
+        Ctrl-C ends the wait, not the work: call this again to wait for its end.
         """
         if threading.current_thread() in (self._timer.thread, self.upkeep.thread, self.notices.thread):
             self._close()
@@ -446,7 +445,7 @@ class Runtime(Queries):
                 self._settle_down()
 
     def _settle_down(self) -> None:
-        """Put back what consumers hold, and make the next start quick."""
+        """Put back what consumers hold, and write a checkpoint for a quick start."""
         with self.lock:
             core, now = self.engine.core, self.clock()
             core.registry.closing = True
@@ -462,13 +461,13 @@ class Runtime(Queries):
             self.engine.checkpoint()
 
     def disown(self) -> None:
-        """In a fork: this copy must neither write nor keep the directory locked after its owner's end."""
+        """In a fork: this copy must not write, nor keep the directory locked when its owner has ended."""
         self.lock = Mutex()
         self._closed, self._closed_text = True, _FORKED
         self.engine.log.disk.unlock()
         self._claim.release()
 
-    # Inside
+    # Inboxes and deferred commands
 
     def _close_subscription(self, command: Unsubscribe) -> None:
         queue = self.engine.core.queues.get(command.queue)
@@ -477,8 +476,8 @@ class Runtime(Queries):
         if inbox is not None:
             inbox.close()
 
-    def _pay(self) -> None:
-        """Do what is owed to those who left while nothing could be kept."""
+    def _execute_owed(self) -> None:
+        """Execute the commands of consumers that left while nothing could be stored."""
         with self.lock:
             owed, self._owed = self._owed, []
         for command in owed:
@@ -486,11 +485,11 @@ class Runtime(Queries):
                 self.wait(self.submit_sometime(command).ticket)
 
     def forget_pull(self, tag: int) -> None:
-        """The answer to a pull was taken."""
+        """Drop the inbox of a pull that is over."""
         self._recipients.inboxes.pop(tag, None)
 
     def forget_inbox(self, tag: int) -> None:
-        """Its consumer left and keeps what it was handed; what still lies there goes back."""
+        """A consumer left and keeps its deliveries; those still in its inbox go back to the queue."""
         inbox = self._recipients.inboxes.pop(tag, None)
         if inbox is not None:
             inbox.divert(self.give_back)

@@ -1,4 +1,4 @@
-"""What callers are told while nothing can be kept for a while, as when the disk is full."""
+"""The errors for callers while nothing can be stored, as when the disk is full."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from remuda.model.errors import DiskFull, StorageError, TooManyFiles
 
 
 def refusal(trouble: StorageError) -> StorageError:
-    """For whoever comes meanwhile."""
+    """For commands that come meanwhile."""
     return type(trouble)(
-        f"{_cause(trouble)}, and nothing can be kept before that is mended; nothing was changed, everything accepted "
-        "before is kept. The broker goes on by itself: try again then"
+        f"{_cause(trouble)}, so nothing can be stored; nothing was changed, and everything accepted before is kept. "
+        "The broker goes on by itself once that is fixed: try again then"
     )
 
 
 def unconfirmed(trouble: StorageError) -> StorageError:
-    """For whoever was waiting for what could not be written."""
+    """For callers that wait for what could not be written."""
     return type(trouble)(
-        f"{_cause(trouble)}: what was asked is not confirmed. It is held in memory and kept as soon as that is "
-        "mended, unless the process ends before; asking again may do it twice. Everything confirmed before is kept"
+        f"{_cause(trouble)}, so this command is not confirmed. It is held in memory and stored as soon as that is "
+        "fixed, unless the process ends first; repeating it may do it twice. Everything confirmed before is kept"
     )
 
 

@@ -1,7 +1,7 @@
-"""The one way in, and the short way of a record from there to the log. In C where that could be built.
+"""How every command is executed, and the fast path of its record to the log. In C where that could be built.
 
-A command is carried out by its verb, under the lock, unless nothing can be kept. What comes of a single message is
-mostly one record that concerns nobody but who caused it, and where nobody else writes it is written at once.
+A command is executed by its verb, under the lock, unless nothing can be stored. A single message mostly makes one
+record that concerns only its caller, and if no other thread writes, the record is written at once.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ Verb = Callable[[Any, int, Inbox | None, bool], Pending]
 
 
 class PlainSubmission:
-    """What every call goes through. Whatever is out of the ordinary is left to the class that is built on this."""
+    """The path of every command. Whatever is unusual is left to the subclass."""
 
     lock: Mutex
     clock: Clock
     _verbs: dict[type, Verb]
-    """Of the commands that have one of their own."""
+    """The verbs of commands that have one of their own."""
     _closed: bool
     _group: GroupCommit
     _stalled: StorageError | None
-    """Why nothing at all can be kept just now. What was accepted before waits in memory for its turn."""
+    """Why nothing can be stored at present. What was accepted before waits in memory."""
     _waiting: set[int]
-    """The threads that wait until something is kept, or keep it. What interrupts one of them, like a signal's handler
-    or a finalizer, cannot wait for that thread: it would never go on."""
+    """The threads that wait until something is stored, or store it. A signal handler or finalizer that interrupts one
+    of them must not wait, too: the thread could never go on."""
     _ticket: int
     _deferred: int
-    """The ticket of answers that go with whatever is written next."""
+    """The ticket of records that are written together with the next one."""
     _outbox: list[Effects]
     _must_sync: bool
     _syncs: bool
     _gathers: bool
-    """Whether records need not be written, or even encoded, before somebody asks for them."""
+    """Whether records need not be written, or even encoded, before they are read."""
     _replicates: bool
     fence: Callable[[], None] | None
-    """Raises if the directory is not ours any more. Asked before something is written, if that was not lately."""
+    """Raises if the directory is no longer ours. Called before a write, unless it was called just before."""
     _fence_until: float
     _hold: Callable[[Appended | Events], int]
     _write_single: Callable[[Appended | Events], int]
     _pend_single: Callable[[Appended | Events], int]
-    """The log's own: they give a record's size, or 0, and then nothing was done."""
+    """Methods of the log that return the record's size, or 0 if they did nothing."""
     _sync_single: Callable[[], bool]
-    """The log's own, too: where everything is written, it syncs that."""
+    """A method of the log that syncs what is written, if nothing is still to be written."""
     _sync_by: int
-    """When what was deferred is to be synced, unless something else is before."""
+    """When deferred records must be synced, unless another sync comes first."""
 
     def submit(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
-        """Carry out a command. Deliveries of its subscription, or pull, will come to `inbox`.
+        """Execute a command. Deliveries for its subscription, or pull, will come to `inbox`.
 
-        Without `wait` an answer goes with whatever is written next, unless others wait for what comes of it.
+        Without `wait`, an answer is written together with the next record, unless others wait for its effects.
         """
         if self.lock.owned() or (wait and threading.get_ident() in self._waiting):
             self._check_caller()
@@ -77,8 +77,8 @@ class PlainSubmission:
             except BaseException as error:
                 struck = error
                 for _ in range(_STORM):
-                    # What else is raised meanwhile, as by Ctrl-C once more, comes from outside: it must not keep a
-                    # broker from being stopped whose queues are half changed, and is told afterwards.
+                    # Another error meanwhile, as by a second Ctrl-C, comes from outside: it must not keep a broker
+                    # whose queues are half changed from being stopped, and is raised afterwards.
                     try:
                         pending = self._mend(command, error)
                     except BaseException as raised:
@@ -92,10 +92,10 @@ class PlainSubmission:
                 raise struck  # noqa: B904 - mostly it is the error itself, with its own cause
 
     def _keep(self, record: Appended | Events, durable: bool) -> int:
-        """Keep one record that concerns nobody but who caused it, and after which time demands no more than before. The
-        ticket says how far the log must be kept for it to count; 0 if it is.
+        """Store one record that concerns only its caller, and makes nothing due sooner. It counts once everything up to
+        the returned ticket is stored; 0 if it already does.
 
-        What is to be synced is written at once, too: whoever waits for it has only that left to do."""
+        A record that must be synced is written at once, too: the thread that waits for it has only to sync."""
         self._ticket = ticket = self._ticket + 1
         syncs = durable and self._syncs
         try:
@@ -121,11 +121,11 @@ class PlainSubmission:
                     return 0
         except BaseException as error:
             self._pass_or_fail(error)
-            return ticket  # whoever waits for it tries again
+            return ticket  # the thread that waits for it tries again
         return self._keep_somehow(record, durable)
 
     def wait(self, ticket: int) -> None:
-        """Return when everything up to this ticket is kept."""
+        """Return when everything up to this ticket is stored."""
         if not ticket:
             return
         caller = threading.get_ident()
@@ -138,35 +138,35 @@ class PlainSubmission:
             self._waiting.discard(caller)
 
     def _check_caller(self) -> None:
-        """Refuse who is inside already."""
+        """Refuse a thread that is within another call."""
         raise NotImplementedError
 
     def _refuse(self, command: Command) -> Pending:
-        """Nothing can be kept just now."""
+        """Refuse a command: nothing can be stored at present."""
         raise NotImplementedError
 
     def _change(self, command: Command, now: int, inbox: Inbox | None, wait: bool) -> Pending:
-        """Any other command."""
+        """Execute a command that has no verb of its own."""
         raise NotImplementedError
 
     def _mend(self, command: Command, error: BaseException) -> Pending:
-        """Carrying out a command ended in an error."""
+        """Handle an error in a command: raise it, or return what counts as the command's result."""
         raise NotImplementedError
 
     def _keep_somehow(self, record: Appended | Events, durable: bool) -> int:
-        """As `_keep`, where the short way does not lead on."""
+        """As `_keep`, if the fast path does not apply."""
         raise NotImplementedError
 
     def _defer(self, record: Appended | Events) -> None:
-        """The first record after all others were written waits."""
+        """Plan to write this record, the first that waits since all others were written."""
         raise NotImplementedError
 
     def _sync_failed(self, error: BaseException) -> None:
-        """A sync for which everything was written ended in an error: raise what those who wait for it are told."""
+        """Handle an error in a sync of what was written: raise the error for those that wait."""
         raise NotImplementedError
 
     def _pass_or_fail(self, error: BaseException) -> None:
-        """Raise what is the end; what may succeed later is tried again."""
+        """Raise an error that is final; one that may pass is ignored, since the write is tried again."""
         raise NotImplementedError
 
 

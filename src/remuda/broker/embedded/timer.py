@@ -1,4 +1,4 @@
-"""The thread that lets time pass: timeouts, delays and deadlines happen when they are due, not when someone calls."""
+"""The thread that handles timeouts, delays and deadlines when they are due."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Timer:
                 wake = self._runtime.tick()
                 self.nudge(wake)
                 if wake <= self._runtime.clock():
-                    # There is more than one slice to do, and a lock that is taken again at once lets nobody in between.
+                    # There is more than one slice to do, and taking the lock again at once would keep others out.
                     time.sleep(_BREATH)
             except Exception as error:
                 if self._runtime.failure is not None:
                     _log.error("the broker's timer stopped: %s", error)
                     return
-                # As when the disk is full, which was reported: what is due stays due.
+                # Errors that pass, such as a full disk, are reported elsewhere: what is due stays due.
                 if not passes(error):
                     _log.error("the broker's timer failed and will try again: %s", error)
                     self.planned = self._runtime.clock() + SECOND

@@ -1,4 +1,4 @@
-"""Work that Ctrl-C cannot cut short: a signal reaches the main thread alone, so it is done on another."""
+"""Work that Ctrl-C cannot interrupt: signals reach only the main thread, so it is done on another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Uninterrupted:
-    """Does `work` once, on a thread of its own. An interrupt ends the wait for it, and one may wait again."""
+    """Does `work` once, on a thread of its own. An interrupt ends only the wait for it, which can be repeated."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -26,7 +26,7 @@ class Uninterrupted:
             self._begun.wait()
 
     def wait(self) -> None:
-        """Have it done; raises what it raised, to the first who asks."""
+        """Begin, if not begun yet, and wait for the end. Raises what the work raised, to the first caller."""
         self.begin()
         self._done.wait()
         failure, self._failure = self._failure, None

@@ -1,4 +1,4 @@
-"""Background work: checkpoints, sealing, retention. It reads and writes files beside the queues, never before them."""
+"""Background work: checkpoints, sealing, retention. It reads and writes files beside the queues, and delays none."""
 
 from __future__ import annotations
 
@@ -34,28 +34,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger("remuda.upkeep")
 _PAUSE: Final = 0.5
 _SCRUB_FIRST: Final = 4 << 20
-"""Bytes of sealed files that are held against their checksums before the broker is there, and at each turn after."""
+"""Bytes of sealed files whose checksums are verified before the broker is open."""
 _SCRUB: Final = 16 << 20
+"""The same for each turn after that."""
 _PUBLISH_PATIENCE: Final = 2.0
 """Seconds that the broker waits for another process which publishes the same tables."""
 _FIRST_DELAY: Final = 1.0
 _LONGEST_DELAY: Final = 30.0
-"""How long, in seconds, a duty that failed is left alone: twice as long each time."""
+"""How long, in seconds, a duty that failed is postponed: twice as long each time."""
 _SNAPSHOTS_PER_LOG: Final = 4
 """A checkpoint is due when the log grew by this many times the size of the last one."""
-
-
 _BUSY_BYTES: Final = 1 << 20
-"""How much is written between two looks while it counts as quiet."""
+"""The broker counts as busy if it wrote more than this since the last turn."""
 _MOST_UNSEALED: Final = 8
-"""Full segments that wait for a quiet moment. More are sealed all the same."""
-_RECORDS_TO_PLAY: Final = 1000
+"""How many full segments may wait for a quiet moment to be sealed."""
+_RECORDS_TO_REPLAY: Final = 1000
 _SNAPSHOT_BYTES_PER_RECORD: Final = 50
-"""How much of a snapshot is loaded in the time in which a record is played."""
+"""How much of a snapshot is loaded in the time in which a record is replayed."""
 
 
 class Upkeep:
-    """One thread that wakes now and then."""
+    """One thread that does each duty when it is due."""
 
     def __init__(self, runtime: Runtime, *, volatile: bool) -> None:
         self._runtime = runtime
@@ -63,23 +62,23 @@ class Upkeep:
         self.troubles: dict[str, str] = {}
         """Duties that failed when they were last tried, with the reason."""
         self._postponed: dict[str, tuple[float, float]] = {}
-        """Until when a duty that failed is left alone, and for how long that is."""
+        """Until when a duty that failed is postponed, and for how long that is."""
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="remuda-upkeep", daemon=True)
         self._turn = threading.Lock()
-        """Held by whoever writes or removes files beside the tail, callers of the broker included."""
+        """Held while files beside the tail are written or removed, also on behalf of a caller."""
         self._snapshot_bytes = 0
         self._unsealed = False
         """Whether full segments may wait to be sealed."""
         self._written = 0
-        """How much the log had taken in when it was last looked at."""
+        """How much had been written to the log at the last turn."""
         self._next_collect = runtime.clock() + runtime.options.collect_interval
         self._intake: Intake | None = None
         self._taking_in = threading.Lock()
         self._scrubbing = Scrub(runtime.engine.log)
         self._publisher: Publisher | None = None
         self._tables_due = bool(runtime.options.lake)
-        """Whether files may have come or gone since the tables were published; also at the start, after a crash."""
+        """Whether files may have been added or removed since the tables were published; at the start they may."""
 
     def start(self) -> None:
         self._scrub(_SCRUB_FIRST)
@@ -90,7 +89,7 @@ class Upkeep:
         if self.thread is not threading.current_thread():
             self.thread.join()
             with self._turn:
-                pass  # nobody may be at it when the directory is let go
+                pass  # a caller's work must be over before the directory is released
         self._try("lakehouse tables", self._publish_tables)
 
     @contextlib.contextmanager
@@ -101,7 +100,7 @@ class Upkeep:
             yield
 
     def checkpoint(self) -> None:
-        """Make the next restart begin here."""
+        """Make the next start begin at this point of the log."""
         runtime = self._runtime
         with self._in_turn():
             with runtime.lock:
@@ -113,8 +112,8 @@ class Upkeep:
                 frozen.thaw()
 
     def seal(self) -> None:
-        """Turn full tail segments into Parquet, or let them go where nothing outlives the process. Those that cannot be
-        now are tried again."""
+        """Turn full tail segments into Parquet, or drop their settled messages if nothing outlives the process. What
+        fails is tried again later."""
         self._try("sealing", self._seal)
 
     def _seal(self, interrupted: Callable[[], bool] = lambda: False) -> None:
@@ -123,8 +122,8 @@ class Upkeep:
                 drop_settled(self._runtime.engine.log, _Kept(self._runtime, 0))
                 return
             if not has_arrow() or not any(closed_segments(self._runtime.engine.log)):
-                return  # segments stay as they are until a process that has it seals them, or retention lets them go
-            from remuda.log.seal import seal  # which loads Arrow, and most processes never get here
+                return  # segments stay as they are until a process with Arrow seals them, or retention removes them
+            from remuda.log.seal import seal  # loads Arrow, and most processes never get here
 
             done = seal(self._runtime.engine.log, interrupted)
             self._tables_due = self._tables_due or bool(done and self._runtime.options.lake)
@@ -135,12 +134,12 @@ class Upkeep:
                     _log.error("while sealing: %s", damage.describe())
                 if sealed.set_aside is not None:
                     _log.error(
-                        "%s was sealed without what could not be read of it; it is kept as %s. Restore it from a copy, "
-                        "or remove it", sealed.segment, sealed.set_aside,
+                        "%s was sealed without its unreadable parts; it is kept as %s. Restore it from a copy, or "
+                        "remove it", sealed.segment, sealed.set_aside,
                     )  # fmt: skip
 
     def collect(self) -> Removed:
-        """Let go what has outlived its retention."""
+        """Remove what is past its retention."""
         runtime, options = self._runtime, self._runtime.options
         expired = MessageFilter(states=PARKED, until=runtime.clock() - options.dead_retention)
         forgotten = sum(
@@ -151,21 +150,21 @@ class Upkeep:
         with runtime.lock:
             rolled = runtime.engine.log.roll(runtime.clock() - options.success_retention)
         if rolled:
-            # A segment can be sealed once no checkpoint that is kept needs it.
+            # A segment can be sealed once none of the checkpoints that are kept needs it.
             self.checkpoint()
             self.checkpoint()
             self.seal()
         archived = self._archived()
         with self._in_turn():
             kept = _Kept(runtime, options.success_retention, archived)
-            # What was settled or forgotten until now must be on record before its messages go, or a crash would bring
-            # back their shells.
+            # The end of messages must be synced before they are removed, or a crash would bring them back without
+            # their bodies.
             runtime.sync()
-            gone = self._let_go(kept, archived)
+            gone = self._remove(kept, archived)
         if gone.messages or gone.events:
             self._tables_due = bool(options.lake)
         for failure in gone.failures:
-            _log.error("retention could not look through a file: %s", failure)
+            _log.error("retention could not read a file: %s", failure)
         if gone.failures:
             self.troubles["retention of files"] = "; ".join(gone.failures)
         else:
@@ -178,7 +177,7 @@ class Upkeep:
             )  # fmt: skip
         return removed
 
-    def _let_go(self, kept: _Kept, archived: Archived | None) -> Collected:
+    def _remove(self, kept: _Kept, archived: Archived | None) -> Collected:
         log = self._runtime.engine.log
         if not has_arrow():
             return drop_settled(log, kept, oldest_first=True)
@@ -187,32 +186,32 @@ class Upkeep:
         return collect(log, kept, None if archived is None else archived.position)
 
     def _archived(self) -> Archived | None:
-        """How far the archive has come that the collector must not pass."""
+        """How far the archive is; retention must not go beyond it."""
         lake = self._runtime.options.collect_after_archive
         if lake is None:
             return None
         from remuda.spark.progress import archived
 
         reached = archived(lake)
-        _log.info("retention goes no farther than the archive: offset %d, position %d", *reached)
+        _log.info("retention stops where the archive ends: offset %d, position %d", *reached)
         return reached
 
     def _run(self) -> None:
-        # Whoever took over in a storm of kills may be the next to fall: what it had to play is played only once.
+        # At once: a process that took over from a killed one may be killed next, and then replays less.
         self._try_if_due("checkpoint", self._checkpoint_when_due)
         while not self._stop.wait(_PAUSE):
             self._try_if_due("ownership", self._runtime.check_fence)
-            self._look_for_directory()
+            self._check_directory()
             self._try_if_due("note of the newest segment", self._note_newest)
             self._try_if_due("intake", self.take_in)
             self._try_if_due("checkpoint", self._checkpoint_when_due)
             self._try_if_due("sealing", self._seal_when_quiet)
             self._try_if_due("retention", self._collect_when_due)
             self._try_if_due("lakehouse tables", self._publish_tables)
-            self._try_if_due("checksums", self._look_for_damage)
+            self._try_if_due("checksums", self._verify_checksums)
 
-    def _look_for_directory(self) -> None:
-        """Files stay open when their directory is removed: nobody would notice before it is opened again."""
+    def _check_directory(self) -> None:
+        """Stop if the directory was removed: its files stay open, so that writes to them still succeed."""
         log = self._runtime.engine.log
         if not isinstance(log.disk, DirectoryDisk) or self._runtime.failure is not None:
             return
@@ -222,7 +221,7 @@ class Upkeep:
         except StorageError as error:
             if not error.passing:
                 self._runtime.abandon(error)
-        except OSError as error:  # not to be looked at now
+        except OSError as error:
             _log.warning("the directory cannot be checked: %s", error)
 
     def _try_if_due(self, name: str, duty: Callable[[], None]) -> None:
@@ -230,7 +229,7 @@ class Upkeep:
             self._try(name, duty)
 
     def _try(self, name: str, duty: Callable[[], None]) -> None:
-        """One duty that fails costs a report; the others go on."""
+        """Do one duty. If it fails, that is reported, and the others go on."""
         try:
             duty()
             self.troubles.pop(name, None)
@@ -246,11 +245,11 @@ class Upkeep:
                 _log.error("%s failed and will be tried again: %s", name, error, exc_info=not known)
             self.troubles[name] = str(error)
 
-    def _look_for_damage(self) -> None:
+    def _verify_checksums(self) -> None:
         self._scrub(_SCRUB)
 
     def _scrub(self, budget: int) -> None:
-        """Hold sealed files against their checksums. What is damaged is reported as what was found at the start is."""
+        """Verify the checksums of sealed files. Damage is added to the report of the recovery."""
         if self._scrubbing.done:
             return
         report = self._runtime.engine.report
@@ -261,26 +260,26 @@ class Upkeep:
             _log.error("a file of the log is damaged: %s. Restore it from a copy", damage.describe())
 
     def _publish_tables(self) -> None:
-        """Bring the lakehouse tables up to the files that are sealed now."""
+        """Update the lakehouse tables to the files that are sealed now."""
         if not self._tables_due:
             return
         self._tables_due = False
         try:
             if self._publisher is None:
-                from remuda.lake.publishing import Publisher  # which loads Arrow, and most brokers have no tables
+                from remuda.lake.publishing import Publisher  # loads Arrow, and most brokers have no tables
 
                 root = self._runtime.engine.log.disk.path("")
                 assert root is not None
                 self._publisher = Publisher(Path(root).absolute(), self._runtime.options.lake)
-            told = self._publisher.publish(patience=_PUBLISH_PATIENCE)
+            published = self._publisher.publish(patience=_PUBLISH_PATIENCE)
         except BaseException:
             self._tables_due = True
             raise
-        for name in sorted({name for one in told for name in one.damaged}):
-            _log.error("%s is damaged or gone, and not in the lakehouse tables; restore it from a copy", name)
+        for name in sorted({name for table in published for name in table.damaged}):
+            _log.error("%s is damaged or missing, and not in the lakehouse tables; restore it from a copy", name)
 
     def take_in(self) -> None:
-        """Publish what lies in the spool. One at a time: two would publish the same batch."""
+        """Publish what is in the spool. One at a time: two would publish the same batch."""
         with self._taking_in:
             if self._intake is None:
                 place = self._runtime.engine.log.disk.path("spool")
@@ -313,13 +312,13 @@ class Upkeep:
     def _checkpoint_is_due(self) -> bool:
         due = max(self._runtime.options.checkpoint_bytes, _SNAPSHOTS_PER_LOG * self._snapshot_bytes)
         log = self._runtime.engine.log
-        # Whoever takes over from this process plays what came since: that must not take long.
-        records = _RECORDS_TO_PLAY + self._snapshot_bytes // _SNAPSHOT_BYTES_PER_RECORD
+        # A process that takes over from this one replays what came since: that must not take long.
+        records = _RECORDS_TO_REPLAY + self._snapshot_bytes // _SNAPSHOT_BYTES_PER_RECORD
         visited = self._runtime.visited and log.records_since_checkpoint >= records
         return visited or log.bytes_since_checkpoint >= due
 
     def _seal_when_quiet(self) -> None:
-        """Sealing takes the interpreter from those who publish and handle, so it waits until they do little."""
+        """Seal when little is written: sealing takes the interpreter from publishers and handlers."""
         log = self._runtime.engine.log
         before, self._written = self._written, log.total
         if not self._unsealed and "sealing" not in self.troubles:
@@ -327,7 +326,7 @@ class Upkeep:
         busy = self._written - before > _BUSY_BYTES
         if not busy or self._volatile or sum(1 for _ in closed_segments(log)) > _MOST_UNSEALED:
             self._unsealed = False
-            # Where much is written, sealing it all takes seconds, and a restart would play all that came meanwhile.
+            # Sealing many segments takes seconds, and a restart would replay all that came meanwhile.
             self._seal(self._checkpoint_is_due)
             self._checkpoint_when_due()
 
@@ -339,7 +338,7 @@ class Upkeep:
 
 
 class _Kept:
-    """Says which messages must stay: those that a queue may need, and those settled too lately."""
+    """Which messages must stay: those that a queue may need, and those settled within the retention."""
 
     def __init__(self, runtime: Runtime, retention: int, archived: Archived | None = None) -> None:
         with runtime.lock:

@@ -14,7 +14,8 @@ from remuda.native import stores
 
 _START: Final = itemgetter(0)
 _LARGE: Final = 16 << 10
-"""Bytes of a body, on average of a batch, above which it is read from the log: a few would fill the memory."""
+"""If the bodies of a batch have more bytes than this on average, they are read from the log: a few would fill the
+memory."""
 
 
 class PlainBatches:
@@ -46,7 +47,7 @@ class PlainBatches:
         return messages
 
     def _take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
-        """As `take`, where it is not just the first batch."""
+        """As `take`, if it is not just the first batch."""
         raise NotImplementedError
 
 
@@ -58,13 +59,13 @@ else:
 
 
 class Window(Batches):
-    """Holds whole batches, oldest first. A batch that does not fit, or of large messages, waits in the log alone."""
+    """Holds whole batches, oldest first. A batch that does not fit, or has large messages, is only in the log."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._batches = deque()
         self._gone = 0
-        """Messages of the first batch that lie before this offset were taken."""
+        """Messages of the first batch before this offset were taken."""
         self.size = 0
 
     def _take(self, runs: Sequence[tuple[int, int]]) -> Messages | None:
@@ -109,7 +110,7 @@ class Window(Batches):
 
     def discard(self, first: int, count: int) -> None:
         batches = self._batches
-        # The one before it may be the first, of which what lies before the offset was taken.
+        # The batch before may be the first, whose messages before this offset were taken.
         at = max(bisect_left(batches, first, key=_START) - 1, 0)
         while at < len(batches) and batches[at][0] < first + count:
             start, messages = batches[at]
@@ -120,7 +121,7 @@ class Window(Batches):
                 at += 1
 
     def _drop_before(self, first: int) -> None:
-        """Earlier messages were delivered out of turn; they will not be asked for first again."""
+        """Drop earlier messages: they were delivered out of turn and will not be needed again."""
         while self._batches and self._batches[0][0] + len(self._batches[0][1].bodies) <= first:
             self.size -= self._left(*self._batches.popleft())
 

@@ -1,4 +1,4 @@
-"""The worker part of ids, so that no two processes of a machine make the same id."""
+"""The worker number in ids, so that no two processes of a machine make the same id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorkerClaim:
 
 
 def claim_worker(configured: int | None, directory: Path | None = None) -> WorkerClaim:
-    """The configured number, or one that nobody else on this machine holds.
+    """The configured number, or one that no other process of this user on this machine holds.
 
     Machines that exchange messages should configure theirs: they cannot see each other's claims.
     """
@@ -51,7 +51,7 @@ def claim_worker(configured: int | None, directory: Path | None = None) -> Worke
 
 
 def _check_owned(place: Path) -> None:
-    """In a folder that others can write to, they could hold every number, or lead us to other files."""
+    """Refuse a folder that others can write to: they could hold every number, or redirect us to other files."""
     found = os.lstat(place)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
         raise StorageError(

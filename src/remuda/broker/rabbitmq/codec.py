@@ -1,7 +1,8 @@
-"""A message on AMQP's wire and back.
+"""Encodes a message as AMQP properties, and back.
 
-Fields that AMQP or CAP have a place for stand there; the others are one header, `remuda`, as JSON. All headers are
-texts, since CAP reads nothing else. Applications' headers go as they are, save those that RabbitMQ would act upon.
+Fields for which AMQP or CAP have a place are put there; the others are in one header, `remuda`, as JSON. All headers
+are strings, since CAP reads nothing else. Applications' headers are sent as they are, except those that RabbitMQ acts
+upon.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ REASON: Final = "remuda-reason"
 STATE: Final = "remuda-state"
 HISTORY: Final = "remuda-history"
 HISTORY_KEPT: Final = 20
-"""Attempts told in a message's headers, at most; the log has all of them."""
+"""How many attempts a message's headers list at most; the log has all of them."""
 JSON: Final = "application/json"
 MAX_BODY: Final = 134_217_728
 """The largest body that RabbitMQ takes by default."""
@@ -62,7 +63,7 @@ class Meta(msgspec.Struct, omit_defaults=True, rename={
     "wait": "u", "attempts": "a", "again": "r", "headers": "h", "foreign": "F", "failed": "f", "who": "w",
     "detail": "D", "consumer": "C",
 }):  # fmt: skip
-    """What has no place of its own in AMQP."""
+    """The fields that have no place of their own in AMQP."""
 
     created: int = 0
     topics: tuple[str, ...] = ()
@@ -78,9 +79,9 @@ class Meta(msgspec.Struct, omit_defaults=True, rename={
     again: bool = False
     """Whether it was delivered before."""
     headers: dict[str, str] = {}
-    """Headers that cannot go as headers."""
+    """Headers that cannot be sent as headers."""
     foreign: bool = False
-    """Whether somebody else published it, with headers of any type."""
+    """Whether another program published it, with headers of any type."""
     failed: int = 0
     """When it was parked."""
     who: str | None = None
@@ -89,7 +90,7 @@ class Meta(msgspec.Struct, omit_defaults=True, rename={
 
 
 class Attempt(msgspec.Struct, omit_defaults=True):
-    """One attempt that did not succeed, as it stands in a message's headers."""
+    """One attempt that did not succeed, as a message's headers list it."""
 
     consumer: str
     fetched: int
@@ -98,7 +99,7 @@ class Attempt(msgspec.Struct, omit_defaults=True):
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """A delivery with the message it carries. `invalid` says why it carries none."""
+    """A delivery with its message. `invalid` says why it is not a valid one."""
 
     delivery: Delivery
     message: Message
@@ -148,13 +149,14 @@ def _is_uniform(messages: Messages) -> bool:
 
 
 def _encode_uniform(messages: Messages, sent: str, now: int) -> list[bytes]:
-    """One encoding for all, into which the ids are put."""
+    """One encoding for all messages, into which the ids are inserted."""
     mark = uuid4().hex
     whole = _encode_one(msgspec.structs.replace(messages[0], id=mark), sent, now)
     raw, size = mark.encode(), len(mark)
     head, middle, tail = whole.split(raw)
     _check_size(len(whole) + 2 * MAX_ID_BYTES)
-    # The length of the id stands right before it: four bytes in the header, one in the property, and the whole table's.
+    # The id's length comes right before it: in four bytes in the header, and in one in the property. The length of the
+    # whole header table depends on it, too.
     table_at = 2 + 1 + head[2]
     table_size = _LONG.unpack_from(head, table_at)[0] - size
     before, after = head[:table_at], head[table_at + 4 : -4]
@@ -229,7 +231,7 @@ def ttl(until: int, now: int) -> int:
 
 
 def decode(delivery: Delivery, now: int) -> Incoming:
-    """The message of a delivery. What is none is still a message to look at, and says why."""
+    """The message of a delivery. One that is invalid is decoded as far as possible, with the reason."""
     try:
         properties = decode_properties(delivery.raw_properties)
     except ProtocolError as error:
@@ -264,14 +266,14 @@ def decode(delivery: Delivery, now: int) -> Incoming:
 
 def _incoming(delivery: Delivery, message: Message, meta: Meta, table: Mapping[str, Any]) -> Incoming:
     returned = table.get("x-delivery-count")
-    if not isinstance(returned, int):  # a classic queue, which only tells that there were some
+    if not isinstance(returned, int):  # a classic queue, which only says whether it was delivered before
         returned = int(delivery.redelivered)
     again = delivery.redelivered or meta.again
     return Incoming(delivery, message, meta, number_of(message.id), meta.attempts + returned + 1, again)
 
 
 def _foreign(delivery: Delivery, properties: Properties, meta: Meta | None, now: int) -> Incoming:
-    """A message that somebody else published, seen for the first time or, with `meta`, again."""
+    """A message that another program published, seen for the first time or, with `meta`, again."""
     try:
         found = cap.read(delivery)
         if len(found.id.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
@@ -317,7 +319,7 @@ def _invalid(delivery: Delivery, properties: Properties, reason: str, now: int, 
 def again(
     incoming: Incoming, changes: Mapping[str, Any], headers: Mapping[str, str] | None = None, *, parked: bool = True
 ) -> bytes:
-    """The properties of a message that goes on: with changes to what we keep, and all else as it came."""
+    """The properties of a message that is published again: with changes to `Meta`, and all else as it came."""
     meta = msgspec.structs.replace(incoming.meta, **changes)
     raw = incoming.delivery.raw_properties
     if incoming.invalid is not None:
@@ -330,12 +332,12 @@ def again(
     if not parked:
         entries.pop(STATE, None)
         gone |= {STATE}
-    # Its time to live would begin anew, also where it waits for its time; consumers look at when it expires.
+    # RabbitMQ would start its time to live again, even while it is delayed; consumers check `expires` themselves.
     return with_headers(without_property(raw, "expiration"), entries, without=gone)
 
 
 def with_history(incoming: Incoming, attempt: Attempt) -> dict[str, str]:
-    """The header that tells of earlier attempts, with one more."""
+    """The header that lists earlier attempts, with one more."""
     history = [*incoming.history, attempt][-HISTORY_KEPT:]
     return {HISTORY: _ENCODER.encode(history).decode()}
 
@@ -343,9 +345,9 @@ def with_history(incoming: Incoming, attempt: Attempt) -> dict[str, str]:
 def state_of(incoming: Incoming) -> tuple[State, str, int]:
     """Of a parked message: its state, the reason and the time. RabbitMQ itself parks what expired or was evicted."""
     table = incoming.delivery.properties.headers or {}
-    said = table.get(STATE)
-    if isinstance(said, str) and said in State.__members__.values():
-        return State(said), str(table.get(REASON) or ""), incoming.meta.failed
+    state = table.get(STATE)
+    if isinstance(state, str) and state in State.__members__.values():
+        return State(state), str(table.get(REASON) or ""), incoming.meta.failed
     deaths = table.get("x-death")
     death = deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict) else {}
     reason = {"expired": "expired", "maxlen": "evicted"}.get(

@@ -1,4 +1,4 @@
-"""The consumers of this process: one that all pulls of a queue share, and one for each subscription."""
+"""The consumers of this process: one per queue that all its pulls share, and one for each subscription."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from remuda.model.settlement import Outcome, Settlement
 _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _NOT_FOUND: Final = 404
 _BURST: Final = 16
-"""From this many on, having messages sent is cheaper than asking for them one by one."""
+"""From this many messages on, consuming is cheaper than `basic.get` for each."""
 _RETURN: Final = 10.0
 _HASTE: Final = 0.2
 GIVING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
@@ -32,7 +32,7 @@ GIVING: Final = frozenset({Status.RUNNING, Status.ONLY_CONSUME})
 
 
 class Consumers:
-    """Begins, pauses and ends them as their queues demand."""
+    """Starts, pauses and stops consumers as the status of their queues demands."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Consumers:
         self._subscribed: dict[Fetcher, tuple[str, str]] = {}
         self._pulls: dict[str, int] = {}
         self._unanswered = False
-        """Whether RabbitMQ did not take in time what was last given back."""
+        """Whether RabbitMQ did not answer in time when messages were last given back."""
 
-    # Coming
+    # Starting
 
     def fetcher(self, queue: str) -> Fetcher:
-        """What all pulls of this process share."""
+        """The fetcher that all pulls of a queue in this process share."""
         with self._guard:
             self._queues.check_open()
             found = self._fetchers.get(queue)
@@ -70,7 +70,7 @@ class Consumers:
             return found
 
     def subscribe(self, queue: str, consumer: str, credit: int, *, exclusive: bool) -> Fetcher:
-        """A consumer of its own. It must be started."""
+        """A fetcher for one subscription. `start` must follow."""
         with self._guard:
             self._queues.check_open()
             if any(taken == (queue, consumer) for taken in self._subscribed.values()):
@@ -83,7 +83,7 @@ class Consumers:
         return fetcher
 
     def start(self, fetcher: Fetcher) -> None:
-        """Begin to consume, or consume more. A queue that is gone is made again. Waits for RabbitMQ."""
+        """Begin to consume, or consume more. A queue that is gone is created again. Waits for RabbitMQ."""
         self.check_up()
         try:
             fetcher.start()
@@ -94,7 +94,7 @@ class Consumers:
             fetcher.start()
 
     def get(self, fetcher: Fetcher, count: int) -> Arrival:
-        """What a queue has now, in its order, and nothing ahead."""
+        """Up to `count` messages that a queue has now, in its order; none are prefetched."""
         taken = fetcher.take(count)
         if len(taken) == count:
             return taken
@@ -109,7 +109,7 @@ class Consumers:
                 self._topology.remake(fetcher.queue)
                 break
             if one is None:
-                taken += fetcher.take(count - len(taken))  # what was sent to an earlier pull that got nothing
+                taken += fetcher.take(count - len(taken))  # sent for an earlier pull that gave up
                 break
             taken.append(one)
             fetcher.given(1)
@@ -134,10 +134,10 @@ class Consumers:
         connection = self._connection
         if not connection.up:
             raise ConnectionLost(
-                f"there is no connection to {connection.options}: {connection.last_error}; it is tried again by itself"
+                f"there is no connection to {connection.options}: {connection.last_error}; it is being reopened"
             )
 
-    # Looking
+    # Queries
 
     def of(self, queue: str) -> list[Fetcher]:
         with self._guard:
@@ -145,12 +145,12 @@ class Consumers:
             return pulls + [fetcher for fetcher, (name, _) in self._subscribed.items() if name == queue]
 
     def names(self, queue: str) -> tuple[str, ...]:
-        """Of those who subscribed."""
+        """The names of the consumers that subscribed."""
         with self._guard:
             return tuple(consumer for name, consumer in self._subscribed.values() if name == queue)
 
     def waiting_pulls(self, queue: str, status: Status) -> int:
-        """Pulls have asked, and in this order, where the queue gives; elsewhere they wait until it does."""
+        """How many pulls wait: at the fetcher, if the queue delivers at present; else for its status to change."""
         with self._guard:
             fetcher = self._fetchers.get(queue)
             return fetcher.waiting if fetcher is not None and status in GIVING else self._pulls.get(queue, 0)
@@ -159,7 +159,7 @@ class Consumers:
         known = self._definitions.queues.get(queue)
         return known is None or known.status in GIVING
 
-    # Following what becomes of queues
+    # Following changes of queues
 
     def follow_status(self, queue: str) -> None:
         giving = self.is_giving(queue)
@@ -171,14 +171,14 @@ class Consumers:
                 self.start(fetcher)
 
     def pause(self, queue: str) -> None:
-        """Give back all that was fetched and not given out, and wait until it is there again."""
+        """Give back all that was fetched and not handed out, and wait until it is in the queue again."""
         for fetcher in self.of(queue):
             given = self.give_back(fetcher, fetcher.pause())
             if given is not None:
                 given.result(30)
 
     def rest(self) -> None:
-        """Pulls that ask no more, or for less, are fetched for no more."""
+        """Fetch less, or nothing, for pulls that ask for less, or nothing."""
         with self._guard:
             fetchers = list(self._fetchers.values())
         for fetcher in fetchers:
@@ -190,7 +190,7 @@ class Consumers:
         return self._consuming.give_back(fetcher.queue, fetcher.channel, unseen)
 
     def _come_back(self, queue: str, fetcher: Fetcher) -> None:
-        """RabbitMQ ended a consumer, mostly because its queue went away: it is made again, and consumed again."""
+        """RabbitMQ ended a consumer, mostly because its queue was deleted: create it again, and consume again."""
         self._topology.forget(queue)
 
         def again() -> None:
@@ -205,10 +205,10 @@ class Consumers:
 
         self._background(again)
 
-    # Going
+    # Stopping
 
     def unsubscribe(self, fetcher: Fetcher) -> tuple[str, str] | None:
-        """A consumer leaves: what it was given and did not answer goes back, and so does what it was not given."""
+        """A consumer leaves: its unanswered messages go back, and so does what was fetched for it."""
         with self._guard:
             known = self._subscribed.pop(fetcher, None)
         if known is None:
@@ -232,7 +232,7 @@ class Consumers:
         return known
 
     def leave(self, queue: str) -> None:
-        """The queue is removed: whoever waits for it is told."""
+        """Stop all consumers of a queue that is removed."""
         with self._guard:
             pull = self._fetchers.pop(queue, None)
             subscribed = [fetcher for fetcher, (name, _) in self._subscribed.items() if name == queue]
@@ -246,7 +246,7 @@ class Consumers:
             return list(self._subscribed)
 
     def close_pulls(self) -> None:
-        """Nobody pulls any more. What was fetched goes back, where there is a connection."""
+        """Stop the fetchers of pulls. What was fetched goes back, if there is a connection."""
         with self._guard:
             fetchers = list(self._fetchers.values())
         up = self._connection.up
@@ -256,12 +256,12 @@ class Consumers:
         self._await_returned(waiting)
 
     def _await_returned(self, waiting: Sequence[Future[int]]) -> None:
-        """Whatever RabbitMQ does not take in time goes back with the connection. Who wants to end waits for that once,
-        not for each queue anew."""
+        """Wait until RabbitMQ has taken messages back; what it does not take in time goes back with the connection.
+        Closing waits the full time once, not again for each queue."""
         if not waiting:
             return
         hurries = self._connection.hurries
         _, late = wait(waiting, _HASTE if hurries and self._unanswered else _RETURN)
         self._unanswered = bool(late)
         if late:
-            _LOG.debug("what was given back stays with RabbitMQ: %d answers did not come", len(late))
+            _LOG.debug("RabbitMQ did not confirm in time that %d batches were given back", len(late))

@@ -1,4 +1,4 @@
-"""From what RabbitMQ delivers to what a consumer is given: expired, early and foreign messages are sorted out here."""
+"""Hands RabbitMQ's deliveries to consumers, without those that are expired, early or invalid."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Consuming:
     ) -> None:
         self.held = HeldDeliveries()
         self.counts: dict[str, dict[State, int]] = {}
-        """How often messages of a queue came into a state, as this process saw it."""
+        """By queue, how many messages entered each state, as far as this process saw it."""
         self._definitions = definitions
         self._settler = settler
         self._clock = clock
@@ -72,7 +72,7 @@ class Consuming:
         deliveries: Sequence[Delivery],
         tag: int = 0,
     ) -> tuple[Dispatch, Messages] | None:
-        """What a consumer gets of these deliveries; None where nothing is left for it. It never waits."""
+        """What a consumer gets of these deliveries; None if nothing is left. Never waits."""
         now = self._clock()
         definition = self._definitions.queues.get(queue)
         groups = self._fit(queue, definition, channel, fetcher, read_groups(deliveries, now), now)
@@ -96,7 +96,7 @@ class Consuming:
     def settle(
         self, lease: int, settlement: Settlement, runs: Sequence[tuple[int, int]] | None
     ) -> Callable[[], Future[int]] | int:
-        """Answer. Gives how many were settled or, where RabbitMQ has to be asked first, what does it."""
+        """Answer. Returns how many were settled or, if something must be published first, the function that does it."""
         found = self.held.take(lease, runs)
         if found is None:
             return 0
@@ -104,7 +104,7 @@ class Consuming:
         now = self._clock()
         definition = self._definitions.queues.get(held.queue)
         if definition is None:
-            raise NotFound(f"there is no queue {held.queue!r} any more; its messages are gone with it")
+            raise NotFound(f"queue {held.queue!r} was removed, and its messages with it")
         if self._notices.wanted:
             done = (held.queue, now, settlement.consumer, settlement.outcome.value)
             self._post(NoticeKind.ACKNOWLEDGED, numbers_of(groups), *done)
@@ -123,7 +123,7 @@ class Consuming:
         return carry_out
 
     def give_back(self, queue: str, channel: Channel, deliveries: Sequence[Delivery]) -> Future[int] | None:
-        """Deliveries that nobody was given: to the queue again, as if they had never left it."""
+        """Put deliveries that no consumer got back into the queue, as if they had never left it."""
         for delivery in deliveries:
             if delivery.redelivered and delivery.message_count == FRONT:
                 channel.nack(delivery)  # back to its place, which is the front
@@ -157,7 +157,7 @@ class Consuming:
         self._settler.carry_out(plan, held.channel, items, held.fetcher)
 
     def tell(self, events: list[Event], now: int) -> None:
-        """Count states, and keep the events."""
+        """Count states, and log the events."""
         for event in events:
             self._count(event.queue, event.state, event.count)
         if events and self._keeps_records:
@@ -172,7 +172,7 @@ class Consuming:
         groups: list[Group],
         now: int,
     ) -> list[Group]:
-        """Those that may be handed out; what becomes of the others is done on the side."""
+        """The groups that may be handed out; the other messages are put aside."""
         if definition is None:
             return groups
         options = definition.options
@@ -251,7 +251,7 @@ class Consuming:
 
 
 def _is_fit(group: Group, options: QueueOptions, now: int) -> bool:
-    """Whether all of a group may be handed out; what they differ in is not asked for."""
+    """Whether all of a group may be handed out, whatever its messages differ in."""
     sample = group.sample
     return (
         sample.invalid is None
@@ -263,7 +263,7 @@ def _is_fit(group: Group, options: QueueOptions, now: int) -> bool:
 
 
 def _set_aside(plan: Plan, queue: str, item: Incoming, options: QueueOptions, now: int) -> bool:
-    """Plan what becomes of a message that may not be handed out; False if it may."""
+    """Plan what to do with a message that may not be handed out; False if it may."""
     expires = item.meta.expires
     limit = options.message_timeout
     if item.invalid is not None:
@@ -296,7 +296,7 @@ def _dispatch(
     again: tuple[bool, ...] = ()
     if any(group.sample.redelivered for group in groups):
         again = tuple(group.sample.redelivered for group in groups for _ in range(len(group)))
-    runs = cast(list[tuple[int, int]], Runs(groups))  # which nobody changes, and seldom asks for
+    runs = cast(list[tuple[int, int]], Runs(groups))  # a lazy sequence: it is never changed, and seldom read
     return Dispatch(
         queue, consumer, tag, lease, runs,
         [attempt for group in groups for attempt in [group.sample.attempt] * len(group)], deadline,

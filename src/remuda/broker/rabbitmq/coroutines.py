@@ -1,4 +1,4 @@
-"""The broker on RabbitMQ for coroutines: what is done all the time never waits in a thread, what is rare does."""
+"""The broker on RabbitMQ for coroutines: frequent operations never wait in a thread, rare ones do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from remuda.broker import checks
 from remuda.broker.checks import Options, Publishable
 from remuda.broker.delivery import AsyncDelivery, BaseDelivery, Runs
 from remuda.broker.rabbitmq.fetcher import LINGER, Arrival, Fetcher
+from remuda.broker.rabbitmq.support import refuse_keep
 from remuda.broker.verbs import AsyncVerbs
 from remuda.model.commands import Command, Pull, Subscribe
 from remuda.model.document import Document
@@ -61,7 +62,7 @@ class AsyncRabbitBroker(AsyncVerbs):
         if command.options is not None or publishing.missing(command):
             differs = await asyncio.to_thread(runtime.queues.ensure_all, publishing.needed(command), command.options)
             await asyncio.to_thread(publishing.prepare, command)
-        # A cancelled caller stops waiting; what it asked for is kept all the same.
+        # A cancelled caller stops waiting; its messages are published all the same.
         receipt = await asyncio.shield(asyncio.wrap_future(publishing.submit(command, differs)))
         if receipt.refusals and raise_refusals:
             checks.report_refusals(receipt)
@@ -81,8 +82,9 @@ class AsyncRabbitBroker(AsyncVerbs):
         credit: int | None = None,
         group: str | None = None,
         options: Options = None,
+        priority: int = 0,
     ) -> AsyncRabbitSubscription:
-        command = checks.subscribe(0, queue, consumer, batch, credit, group, options)
+        command = checks.subscribe(0, queue, consumer, batch, credit, group, options, priority)
         fetcher, differs = await asyncio.to_thread(self._threads.begin, command)
         return AsyncRabbitSubscription(self, command, fetcher, differs)
 
@@ -144,7 +146,7 @@ class AsyncRabbitBroker(AsyncVerbs):
                 await asyncio.to_thread(self.runtime.consumers.start, fetcher)
             return await self._result(fetcher, future, deadline)
         except BaseException:
-            # Nobody is left to take what was, or will be, sent.
+            # The caller is gone: keep what was sent for the next one.
             if not fetcher.withdraw(future):
                 self._threads._return(fetcher, future.result(5))
             raise
@@ -178,13 +180,13 @@ class AsyncRabbitBroker(AsyncVerbs):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # Inside
+    # Executing commands
 
     async def _do(self, command: Command) -> Any:
         return await asyncio.to_thread(self._backend.carry_out, command)
 
-    async def _call(self, question: Callable[..., T], *args: Any) -> T:
-        return await asyncio.to_thread(question, *args)
+    async def _call(self, query: Callable[..., T], *args: Any) -> T:
+        return await asyncio.to_thread(query, *args)
 
     async def _settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None, wait: bool) -> int:
         if delivery.lease is None:
@@ -246,7 +248,8 @@ class AsyncRabbitSubscription:
         while (delivery := await self.receive()) is not None:
             yield delivery
 
-    async def close(self) -> None:
+    async def close(self, *, keep: bool = False) -> None:
+        refuse_keep(keep)
         if not self._broker.runtime.closed:
             await asyncio.to_thread(self._broker.runtime.unsubscribe, self._fetcher)
 

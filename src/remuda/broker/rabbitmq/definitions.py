@@ -1,8 +1,8 @@
-"""What RabbitMQ does not tell again: the options and the status of each queue, routers with their bindings, and which
-runs of schedules began.
+"""What RabbitMQ cannot be asked for: the options and status of each queue, routers with their bindings, and which runs
+of schedules began.
 
-Every change is a value, and all processes play the same changes in the same order: of two that create a queue at once,
-the options of the first stand, and both are told.
+Every change is a value, and all processes apply the same changes in the same order: if two create a queue at once, the
+options of the first apply, and both learn so.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ STATUS: Final = "status"
 REMOVED: Final = "removed"
 PARKING: Final = "parking"
 DEFINED: Final = "defined"
-"""A queue as it stands, in place of all the changes that made it so."""
+"""A queue as it is, in place of all changes that led to it."""
 ROUTER: Final = "router"
-"""A router with its bindings, in place of one of the same name."""
+"""A router with its bindings, which replaces one of the same name."""
 BOUND: Final = "bound"
 UNBOUND: Final = "unbound"
 ROUTER_REMOVED: Final = "router removed"
 PLANNED: Final = "planned"
 BEGAN: Final = "began"
 _RUNS_KEPT: Final = 32
-"""Of each schedule, the newest."""
+"""How many of its newest runs are kept for each schedule."""
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,16 +40,16 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 
     action: str
     name: str
-    """Of a queue, a router or a schedule."""
+    """The name of a queue, a router or a schedule."""
     token: str
     time: int
     options: QueueOptions | None = None
     status: Status | None = None
     parks: bool = False
     due: int = 0
-    """Of a run."""
+    """When a schedule's run is due."""
     copy: str = ""
-    """Which copy of a run's message it is about."""
+    """The copy of a run's message."""
     who: str | None = None
     kind: ExchangeKind | None = None
     bindings: tuple[Binding, ...] = ()
@@ -61,27 +61,27 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     options: QueueOptions
     status: Status = Status.RUNNING
     parks: bool = False
-    """Whether its queue for dead letters exists."""
+    """Whether its dead-letter queue exists."""
 
 
 class Catalog:
-    """What all changes so far come to."""
+    """The result of all changes so far."""
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueDefinition] = {}
         self.routing = Routing()
-        """Where routers lead to. Whose turn it is, each process counts for itself."""
+        """The routers. Each process keeps its own round-robin turn."""
         self.planned: dict[str, list[int]] = {}
-        """By schedule, when the runs planned last are due."""
+        """By schedule, when its newest planned runs are due."""
         self.began: dict[str, dict[int, str]] = {}
-        """By schedule, the runs that began last: when each was due, and the copy of its message that may run."""
+        """By schedule, the newest runs that began: when each was due, and the copy of its message that may run."""
 
     def __len__(self) -> int:
         runs = (*self.planned.values(), *self.began.values())
         return len(self.queues) + len(self.routing.exchanges) + sum(map(len, runs))
 
     def play(self, change: Change) -> bool:
-        """Whether it holds: it changed something or, of a run, says again what held before."""
+        """Apply a change. Returns whether it holds: it changed something or, for a run, repeats what already held."""
         if change.action == PLANNED:
             return self._plan(change.name, change.due)
         if change.action == BEGAN:
@@ -101,7 +101,7 @@ class Catalog:
         return True
 
     def changes(self, now: int) -> list[Change]:
-        """The fewest changes that come to the same."""
+        """The fewest changes with the same result."""
         found = [
             change(DEFINED, name, now, options=one.options, status=one.status, parks=one.parks)
             for name, one in self.queues.items()
@@ -119,7 +119,7 @@ class Catalog:
         return found
 
     def since(self, before: Catalog, now: int) -> list[Change]:
-        """What made this of an earlier catalog, as far as queues are concerned."""
+        """The changes of queues from an earlier catalog to this one."""
         found = [change(REMOVED, name, now) for name in before.queues if name not in self.queues]
         for name, one in self.queues.items():
             old = before.queues.get(name)
@@ -132,7 +132,7 @@ class Catalog:
         return found
 
     def _changed(self, change: Change, known: QueueDefinition | None) -> QueueDefinition | None:
-        """A queue after a change; None where the change does not apply, or removes it."""
+        """A queue after a change; None if the change does not apply, or removes it."""
         options, status = change.options, change.status
         match change.action:
             case "created" if known is None and options is not None:
@@ -174,7 +174,7 @@ class Catalog:
         return True
 
     def _begin(self, schedule: str, due: int, copy: str) -> bool:
-        """Of the copies of a run's message one may run, however often it is delivered."""
+        """Only one copy of a run's message may run, however often it is delivered."""
         runs = self.began.setdefault(schedule, {})
         if due in runs:
             return runs[due] == copy

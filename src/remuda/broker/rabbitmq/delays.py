@@ -1,8 +1,8 @@
-"""Waiting for a time: a fixed set of queues, each with one time to live, from which messages go on by themselves.
+"""Delays: a fixed set of queues, each with one time to live, from which RabbitMQ passes messages on when they expire.
 
-In such a queue all messages wait equally long, so none blocks another, and there is no queue per message. A time
+In such a queue all messages wait equally long, so none blocks another, and no message needs a queue of its own. A delay
 between two levels is waited for in steps: a message goes through the longest level that fits, comes to its queue, and
-whoever consumes there sends it back for the rest. While nobody consumes, it waits where it is to go anyway.
+its consumer there sends it back for the rest. Without a consumer, it waits in the queue it is meant for.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def level_for(delay: int) -> int:
 
 
 def exchange_of(level: int) -> str:
-    """The fanout exchange of a level, and its queue: what comes with a queue's name as key goes on to that queue."""
+    """The name of a level's fanout exchange, and of its queue. The routing key names the queue a message goes on to."""
     return f"remuda.delay.{level}"
 
 
 def level_arguments(level: int, version: tuple[int, ...]) -> dict[str, Any]:
-    """At-least-once: a message leaves only when the queue it is for has confirmed it."""
+    """The arguments of a level's queue. At-least-once: a message leaves only when its next queue has confirmed it."""
     arguments: dict[str, Any] = {
         "x-queue-type": "quorum",
         "x-message-ttl": level,

@@ -1,5 +1,5 @@
-"""Deliveries of one queue to this process: a consumer whose prefetch follows what is asked for, so that memory is
-bounded by it and nothing is fetched for nobody."""
+"""Fetches one queue's deliveries to this process: the prefetch follows the number of messages asked for, so that memory
+is bounded and nothing is fetched that nobody waits for."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from remuda.amqp.delivery import Delivery
 from remuda.amqp.errors import AmqpError
 
 MOST: Final = 4096
-"""Unanswered messages of one queue in this process, at most, however many are asked for."""
+"""The most unanswered messages of one queue in this process, however many are asked for."""
 MANY: Final = 16
-"""From so many on that are asked for at once, messages are quick, and more of them are on their way meanwhile."""
+"""If at least this many messages are wanted at once, they are handled quickly, and more are prefetched meanwhile."""
 AHEAD: Final = 2
-"""How many times as many, at least: RabbitMQ sends while workers work, and they never wait for what they have
-acknowledged."""
+"""By which factor more are prefetched then: RabbitMQ sends while workers work, and they need not wait for what they
+have acknowledged."""
 _STEP_BITS: Final = 3
-"""The prefetch grows eightfold at once: each growth is one consumer more, which costs RabbitMQ something for every
+"""The prefetch grows by factors of eight: each growth adds a consumer, which costs RabbitMQ a little for every
 message."""
 IDLE: Final = 1.0
-"""Seconds without a request after which the queue is left alone."""
+"""Seconds without a request after which nothing more is fetched."""
 
 FRONT: Final = -1
-"""As a delivery's count of messages: it was put back here, before all others."""
+"""The `message_count` of a delivery that was put back here, before all others."""
 GATHER: Final = 0.001
-"""How long a pull of several waits for those right behind the first, in seconds."""
+"""How long, in seconds, a pull of several messages waits for more after the first."""
 LINGER: Final = 0.005
-"""How long a consumer of batches waits for the rest of one, in seconds."""
+"""How long, in seconds, a consumer of batches waits for the rest of one."""
 
 Arrival = list[Delivery]
 
@@ -51,9 +51,9 @@ class _Request:
 
 
 class Fetcher:
-    """Takes deliveries in the connection's thread and gives them to whoever asked first.
+    """Takes deliveries in the connection's thread and gives them to those that asked, in their order.
 
-    Its lock is never held while the connection is asked for anything: the connection calls back in here.
+    Its lock is never held during a call to the connection, since the connection calls back into this object.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Fetcher:
         self._last_asked = self._looked = time.monotonic()
         self._peak = 0
         self.in_hand = 0
-        """Deliveries given out and not yet answered."""
+        """Deliveries handed out and not yet answered."""
 
-    # For those who want deliveries
+    # Requests
 
     def ask(self, count: int) -> Future[Arrival]:
-        """Deliveries, as soon as there are any; none when the fetcher is closed. `start` must follow."""
+        """A future for up to `count` deliveries; an empty list if the fetcher is closed. `start` must follow."""
         request = _Request(count)
         with self._guard:
             self._last_asked = time.monotonic()
@@ -101,7 +101,7 @@ class Fetcher:
         return request.future
 
     def withdraw(self, future: Future[Arrival]) -> bool:
-        """Ask no longer; False if it was answered meanwhile."""
+        """Cancel a request; False if it was answered meanwhile."""
         with self._guard:
             for request in self._requests:
                 if request.future is future:
@@ -110,7 +110,7 @@ class Fetcher:
         return False
 
     def take(self, count: int) -> Arrival:
-        """What is here already."""
+        """Up to `count` deliveries that are here already."""
         with self._guard:
             return self._taken(count)
 
@@ -125,19 +125,19 @@ class Fetcher:
 
     @property
     def waiting(self) -> int:
-        """How many ask and were given nothing yet."""
+        """How many requests wait."""
         return len(self._requests)
 
     @property
     def must_start(self) -> bool:
-        """Whether the broker has to be asked, which takes a while."""
+        """Whether RabbitMQ must be asked for more, which takes a while."""
         return not self.closed and not self.paused and (not self._consumers or self._needed() > self._prefetch)
 
     def start(self) -> None:
-        """Have RabbitMQ send as many as are asked for. Waits for it.
+        """Make RabbitMQ send as many as are asked for. Waits for it.
 
-        For more, another consumer of the same channel joins those that are there: one that was cancelled would have
-        messages on their way to it returned, which costs them their place and counts as an attempt.
+        For more, another consumer is added on the same channel: cancelling one would return the messages on their way
+        to it, which costs them their place and counts as an attempt.
         """
         with self._adjusting:
             needed = self._needed()
@@ -158,12 +158,12 @@ class Fetcher:
     def _cancel_all(self, channel: Channel) -> None:
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
-            with contextlib.suppress(AmqpError):  # the connection is lost, and with it all it had sent
+            with contextlib.suppress(AmqpError):  # the connection is lost, and with it all deliveries
                 channel.cancel(consumer)
             self._collect(consumer)
 
     def put_in_front(self, deliveries: Sequence[Delivery]) -> bool:
-        """Give these out before all others; False if there is nobody to give them to any more."""
+        """Hand these out before all others; False if the fetcher is closed or paused."""
         with self._guard:
             if self.closed or self.paused:
                 return False
@@ -173,7 +173,7 @@ class Fetcher:
         return True
 
     def hold_again(self, deliveries: Sequence[Delivery]) -> bool:
-        """Keep what was given to nobody after all; False if the fetcher is closed."""
+        """Take back what was not handed out after all; False if the fetcher is closed or paused."""
         with self._guard:
             if self.closed or self.paused:
                 return False
@@ -188,7 +188,7 @@ class Fetcher:
             return self.channel
 
     def burst(self, count: int) -> Arrival:
-        """Have this many messages sent, which are known to be waiting, and no more. Waits for them."""
+        """Consume exactly this many messages, which are known to be waiting. Waits for them."""
         with self._adjusting:
             assert self.channel is not None
             self.channel.set_prefetch(min(count, MOST))
@@ -211,10 +211,10 @@ class Fetcher:
         with self._guard:
             self.in_hand = max(self.in_hand - count, 0)
 
-    # For the broker's upkeep
+    # Upkeep
 
     def rest(self) -> Arrival:
-        """After a while without requests, or with few: fetch no longer, or less. Gives what was fetched for nobody."""
+        """After a while without requests, or with few: fetch nothing, or less. Returns what was fetched in vain."""
         now = time.monotonic()
         if self.fixed is not None or now - self._looked < IDLE:
             return []
@@ -230,17 +230,17 @@ class Fetcher:
         return given_back
 
     def pause(self) -> Arrival:
-        """Consume nothing for now. Gives what was fetched and not given out."""
+        """Consume nothing for now. Returns what was fetched and not handed out."""
         self.paused = True
         return self._stop()
 
     def resume(self) -> bool:
-        """Whether consuming has to begin again."""
+        """End a pause. Returns whether consuming must be started again."""
         was, self.paused = self.paused, False
         return was and (self.fixed is not None or bool(self._requests))
 
     def close(self) -> Arrival:
-        """End. Gives what was fetched and not given out."""
+        """Stop for good. Returns what was fetched and not handed out."""
         with self._guard:
             self.closed = True
             requests, self._requests = list(self._requests), deque()
@@ -254,9 +254,9 @@ class Fetcher:
             if self.channel is not None:
                 self._cancel_all(self.channel)
             with self._guard:
-                return self._taken(len(self._held), for_nobody=True)
+                return self._taken(len(self._held), returned=True)
 
-    # Inside
+    # Serving requests
 
     def _needed(self) -> int:
         if self.fixed is not None:
@@ -269,7 +269,7 @@ class Fetcher:
         return sum(request.count for request in self._requests) + self.in_hand
 
     def _collect(self, consumer: Consumer) -> int:
-        """Called from the connection's thread when deliveries came or the consumer ended; how many wait now."""
+        """Called from the connection's thread when deliveries came or the consumer ended. Returns how many wait now."""
         arrived = consumer.take()
         with self._guard:
             self._held.extend(arrived)
@@ -289,19 +289,19 @@ class Fetcher:
         for request, batch in ready:
             request.future.set_result(batch)
 
-    def _taken(self, count: int, *, for_nobody: bool = False) -> Arrival:
-        """With the lock held. What was sent before the connection was lost is RabbitMQ's again."""
+    def _taken(self, count: int, *, returned: bool = False) -> Arrival:
+        """Take out deliveries, with the lock held. Those of a connection that was lost belong to RabbitMQ again."""
         epoch = self.channel.epoch if self.channel is not None else -1
         held, batch = self._held, list[Delivery]()
         while held and (missing := count - len(batch)) > 0:
             taken = [held.popleft() for _ in range(min(missing, len(held)))]
             batch += [delivery for delivery in taken if delivery.epoch == epoch]
-        if not for_nobody:
+        if not returned:
             self.in_hand += len(batch)
         return batch
 
 
 def _prefetch_for(wanted: int) -> int:
-    """How many messages RabbitMQ is to send if this many are asked for or in hand."""
+    """The prefetch if this many messages are asked for or unanswered."""
     needed = 1 << -(-max(wanted - 1, 0).bit_length() // _STEP_BITS) * _STEP_BITS
     return min(needed if wanted < MANY else needed * AHEAD, MOST)

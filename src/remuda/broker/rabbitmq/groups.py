@@ -1,5 +1,5 @@
-"""Deliveries in groups: those whose messages differ in nothing but body, id and time are decoded together, handed out
-as columns, and answered together."""
+"""Deliveries in groups: messages that differ only in body, id and time are decoded together, handed out as columns, and
+answered together."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from remuda.model.messages import Messages, fold
 _LONG: Final = Struct(">I")
 _FEWEST: Final = 8
 _FIRST: Final = 64
-"""So many are looked at together at first; fewer once messages differed, and more while they do not."""
+"""How many are compared together at first; fewer once messages differ, and more while they do not."""
 _SENT: Final = b"\x0ccap-senttimeS"
 _SHARED: Final = tuple(
     name for name in Messages.__struct_fields__ if name not in {"bodies", "ids", "created"}
-)  # what a whole group has in common
+)  # the columns in which a group does not differ
 
 
 class Group:
@@ -44,13 +44,13 @@ class Group:
 
     @property
     def numbers(self) -> list[int]:
-        """What stands for the ids. Of messages that are acknowledged together nobody asks, unless there is a log."""
+        """The numbers of the ids. Computed only if needed: without a log, plain acknowledgements do not need them."""
         if self._numbers is None:
             self._numbers = references(self.ids)
         return self._numbers
 
     def items(self) -> list[Incoming]:
-        """Each delivery for itself."""
+        """Each delivery by itself."""
         if len(self.deliveries) == 1:
             return [self.sample]
         return [self.item(at) for at in range(len(self.deliveries))]
@@ -76,7 +76,7 @@ class Group:
         )
 
     def of_epoch(self, epoch: int) -> Group | None:
-        """Those that belong to one life of their channel."""
+        """The deliveries of one epoch of their channel."""
         places = [at for at, delivery in enumerate(self.deliveries) if delivery.epoch == epoch]
         if len(places) == len(self.deliveries):
             return self
@@ -84,8 +84,7 @@ class Group:
 
 
 class _SharedProperties:
-    """What the properties of a group's messages have in common: all but the id, which stands there twice, and two
-    times."""
+    """The encoded properties that a group's messages share: all but the id, which occurs twice, and two times."""
 
     __slots__ = (
         "created", "head", "ids_only", "layout", "length", "middle", "redelivered", "tail", "to_created",
@@ -109,7 +108,7 @@ class _SharedProperties:
 
     @classmethod
     def of(cls, incoming: Incoming) -> _SharedProperties | None:
-        """None where a place cannot be told for sure."""
+        """None if the place of one of these cannot be determined for sure."""
         raw, own = incoming.delivery.raw_properties, incoming.message.id.encode()
         made = b'{"c":%d' % incoming.meta.created
         if incoming.invalid is not None or incoming.meta.foreign or raw.count(own) != 2 or not own.isascii():
@@ -129,7 +128,7 @@ class _SharedProperties:
         return cls(raw, incoming.delivery.redelivered, cuts)
 
     def read(self, deliveries: Sequence[Delivery]) -> tuple[list[str], list[int]]:
-        """Ids and times of those from the front that are like the others."""
+        """The ids and times of those deliveries, from the first on, that share these properties."""
         count = count_alike([one.redelivered for one in deliveries], self.redelivered)
         raw = [one.raw_properties for one in deliveries[:count]]
         count = count_alike(list(map(len, raw)), self.length)
@@ -153,7 +152,7 @@ class _SharedProperties:
         return list(map(bytes.decode, ids[:count])), list(map(int, created[:count]))
 
     def _ids_of_one_time(self, joined: bytes) -> list[str] | None:
-        """The ids, where the messages differ in nothing else, as those do that were published together; else None."""
+        """The ids, if the messages differ in nothing else, as those published together do; else None."""
         ids = list(chain.from_iterable(self.ids_only.iter_unpack(joined)))
         between = (self.tail + self.head).join(map(self.middle.join, zip(ids, ids, strict=True)))
         if joined != b"".join((self.head, between, self.tail)):
@@ -180,7 +179,7 @@ def read_groups(deliveries: Sequence[Delivery], now: int) -> list[Group]:
             if len(ids) < ahead:
                 ahead = max(len(ids), _FEWEST)
                 break
-            ahead *= 2  # so that little is looked at in vain where messages differ
+            ahead *= 2  # so that few are compared in vain if messages differ
     return groups
 
 
@@ -189,7 +188,7 @@ def _alone(sample: Incoming) -> Group:
 
 
 def decode_all(deliveries: Sequence[Delivery], now: int) -> list[Incoming]:
-    """The messages of deliveries, each for itself."""
+    """The messages of deliveries, each by itself."""
     return [item for group in read_groups(deliveries, now) for item in group.items()]
 
 
@@ -212,7 +211,7 @@ def as_messages(groups: Sequence[Group]) -> Messages:
 
 
 class Runs(Sequence[tuple[int, int]]):
-    """The messages of groups as runs of one each, told from their numbers once somebody asks."""
+    """The messages of groups as runs of one each, computed from their numbers on first use."""
 
     __slots__ = ("_groups", "_made")
 

@@ -1,4 +1,4 @@
-"""Deliveries in consumers' hands: each guarded by a lease, until it is answered or its time is up."""
+"""Deliveries that consumers hold: each guarded by a lease, until it is answered or its time is up."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class HeldDeliveries:
             heapq.heappush(self._deadlines, (held.deadline, held.lease))
 
     def take(self, lease: int, runs: Iterable[tuple[int, int]] | None) -> tuple[HeldDelivery, list[Group]] | None:
-        """What an answer is for. Nobody else can answer for it afterwards; None if nothing is left to answer for."""
+        """Take out what an answer is for, so that nothing else can answer it; None if it was answered already."""
         with self._guard:
             held = self._by_lease.get(lease)
             if held is None:
@@ -84,7 +84,7 @@ class HeldDeliveries:
                 return None
         if held.fetcher is not None:
             held.fetcher.answered(count_of(groups))
-        # What a lost connection took with it is RabbitMQ's again, and comes again.
+        # Deliveries of a lost connection belong to RabbitMQ again, and are redelivered.
         epoch = held.channel.epoch
         current = [kept for group in groups if (kept := group.of_epoch(epoch)) is not None]
         return (held, current) if current else None
@@ -117,7 +117,7 @@ class HeldDeliveries:
             return self._deadlines[0][0] if self._deadlines else None
 
     def of(self, queue: str) -> int:
-        """How many messages of a queue are in hands."""
+        """How many messages of a queue are held."""
         with self._guard:
             return sum(count_of(held.groups) for held in self._by_lease.values() if held.queue == queue)
 
@@ -126,7 +126,7 @@ class HeldDeliveries:
             return [lease for lease, held in self._by_lease.items() if held.fetcher is fetcher]
 
     def drop(self, queue: str) -> list[int]:
-        """A queue is gone, and with it what was held of it; the numbers of the messages."""
+        """Drop what is held of a queue that was removed. Returns the numbers of the messages."""
         with self._guard:
             gone = [held for held in self._by_lease.values() if held.queue == queue]
             for held in gone:

@@ -1,9 +1,9 @@
-"""The definitions that all processes share: a journal of changes in a quorum queue, and a fanout exchange by which
-everybody hears of each.
+"""The definitions that all processes share: a journal of changes in a quorum queue, and a fanout exchange that sends
+each change to every process.
 
-Whoever writes or reads the journal holds a lock, which is an exclusive queue that goes with its connection. A change is
-confirmed when it is in the journal and in the queue of every process, so all of them see the same changes in the same
-order. A reader consumes the whole journal and acknowledges nothing: it all goes back when its channel closes.
+To write or read the journal a process holds a lock: an exclusive queue, which goes away with its connection. A change
+is confirmed when it is in the journal and in the queue of every process, so all see the same changes in the same order.
+A reader consumes the whole journal and acknowledges nothing: it all goes back when its channel closes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHANGES: Final = "remuda.changes"
 """The exchange, and the queue that is the journal."""
 LOCK: Final = "remuda.changes.lock"
 SUPERFLUOUS: Final = 1000
-"""Changes in the journal that others have made superfluous, before it is written anew."""
+"""How many superfluous changes the journal may have before it is rewritten."""
 _PROPERTIES: Final = encode_properties(Properties(delivery_mode=PERSISTENT, content_type="application/json"))
 _RESOURCE_LOCKED: Final = 405
 _LATER: Final = 0.05
@@ -45,8 +45,9 @@ _CHANGES: Final = msgspec.json.Decoder(Change)
 
 
 class Definitions:
-    """Reads, writes and follows the journal. `on_change` hears of every change of a queue, mostly in the connection's
-    thread; it must not wait. `on_lost` hears, there too, that changes are not followed until `follow` is called."""
+    """Reads, writes and follows the journal. `on_change` is called for every change of a queue, mostly in the
+    connection's thread; it must not wait. `on_lost` is called there when changes are no longer followed, until `follow`
+    is called again."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Definitions:
     ) -> None:
         self.catalog = Catalog()
         self.trouble: str | None = None
-        """Why changes that others make are not heard of at the moment, if so."""
+        """Why changes by other processes are not received at present; None if they are."""
         self._connection = connection
         self._sender = sender
         self._on_change = on_change
@@ -68,7 +69,7 @@ class Definitions:
         self._timeout = timeout
         self._awaited: dict[str, Future[bool]] = {}
         self._guard = threading.Lock()
-        self._playing = threading.Lock()  # changes are played one after the other, whichever thread brings them
+        self._playing = threading.Lock()  # changes are applied one after the other, whichever thread brings them
         self._one_at_a_time = threading.Lock()  # the exclusive queue keeps out other connections, not other threads
         self._locking: Channel | None = None
         self._following: Channel | None = None
@@ -80,7 +81,7 @@ class Definitions:
         return self.catalog.queues
 
     def follow(self) -> None:
-        """Know all there is, and hear of what comes. Waits for RabbitMQ."""
+        """Read all changes, and follow those to come. Waits for RabbitMQ."""
         with self._alone():
             channel = self._open_channels()
             own = f"{CHANGES}.{uuid4().hex}"
@@ -93,11 +94,11 @@ class Definitions:
         consumer.listen(lambda: self._arrived(consumer))
 
     def propose(self, change: Change) -> bool:
-        """Write a change, and wait until all that came before it, and itself, is known here; whether it holds."""
+        """Write a change, and wait until it is applied here, after all changes before it. Returns whether it holds."""
         return self.propose_all([change])[0]
 
     def propose_all(self, changes: Sequence[Change]) -> list[bool]:
-        """Several changes at once; of each whether it holds."""
+        """Write several changes at once. Returns for each whether it holds."""
         applied: dict[str, Future[bool]] = {change.token: Future() for change in changes}
         deadline = time.monotonic() + self._timeout
         with self._guard:
@@ -118,10 +119,10 @@ class Definitions:
                 for token in applied:
                     self._awaited.pop(token, None)
 
-    # Inside
+    # The journal
 
     def _open_channels(self) -> Channel:
-        """A channel to follow on, with the exchange and the journal there."""
+        """A channel to follow changes on; declares the exchange and the journal."""
         before, self._following = self._following, None
         if before is not None:
             with contextlib.suppress(AmqpError):
@@ -135,7 +136,7 @@ class Definitions:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """While nobody else reads or writes the journal."""
+        """Hold the lock: no other process or thread reads or writes the journal."""
         deadline = time.monotonic() + self._timeout
         if not self._one_at_a_time.acquire(timeout=self._timeout):
             raise _locked(self._timeout)
@@ -164,19 +165,19 @@ class Definitions:
         return True
 
     def _read(self) -> list[Change]:
-        """All changes, in their order. Where most of them are superfluous, the journal is written anew."""
-        fence = msgspec.json.encode(uuid4().hex)  # no change, and passed over by whoever finds it
+        """All changes, in their order. If most of them are superfluous, the journal is rewritten."""
+        fence = msgspec.json.encode(uuid4().hex)  # not a change: readers skip it
         try:
             self._write([Outgoing("", CHANGES, _PROPERTIES, fence)])
         except TimeoutError:
-            raise RemudaError(f"the queue {CHANGES!r} took nothing within {self._timeout:g} s") from None
+            raise RemudaError(f"the queue {CHANGES!r} accepted nothing within {self._timeout:g} s") from None
         channel = self._connection.channel()
         try:
             count = self._settled_count(channel)
             deliveries = self._deliveries(channel.consume(CHANGES), count)
             fences = [one for one in deliveries if one.body == fence]
             if not fences:
-                raise RemudaError(f"RabbitMQ gave {count} definitions, and there are more; they are read again")
+                raise RemudaError(f"RabbitMQ delivered {count} definitions, but there are more; read them again")
             changes = [change for one in deliveries if (change := _decoded(one.body)) is not None]
             catalog = Catalog()
             for change in changes:
@@ -195,8 +196,8 @@ class Definitions:
             channel.close()
 
     def _write(self, messages: Sequence[Outgoing]) -> None:
-        """Once RabbitMQ has them. The node that they go to may hear of the journal, which another has made, a little
-        later: then it takes none of them."""
+        """Publish, and wait for the confirms. A node may learn a little later of the journal that another node has
+        created: until then it returns all messages."""
         deadline = time.monotonic() + self._timeout
         while messages:
             sent = self._sender.submit(messages).result(self._timeout)
@@ -206,15 +207,15 @@ class Definitions:
         return None
 
     def _settled_count(self, channel: Channel) -> int:
-        """How many there are, with the fence, once the last reader is gone: with it goes back what it had read.
+        """How many messages the journal has, with the fence, once the last reader is gone and what it read is back.
 
-        None at all is what RabbitMQ tells of a quorum queue that has no leader at the moment."""
+        RabbitMQ reports none at all for a quorum queue that has no leader at present."""
         deadline = time.monotonic() + self._timeout
         while (seen := channel.declare_queue(CHANGES, passive=True)).consumer_count or not seen.message_count:
             if time.monotonic() > deadline:
                 if not seen.consumer_count:
                     raise RemudaError(f"the queue {CHANGES!r} has no leader in RabbitMQ; definitions cannot be read")
-                raise RemudaError(f"somebody consumes from {CHANGES!r}, which is RabbitMQ's copy of the definitions")
+                raise RemudaError(f"another program consumes from {CHANGES!r}, the journal of definitions; stop it")
             time.sleep(0.002)
         return seen.message_count
 
@@ -223,12 +224,12 @@ class Definitions:
         while len(found) < count:
             arrived = consumer.get(count - len(found), timeout=self._timeout)
             if not arrived:
-                raise RemudaError(f"RabbitMQ gave {len(found)} of {count} definitions within {self._timeout:g} s")
+                raise RemudaError(f"RabbitMQ delivered {len(found)} of {count} definitions within {self._timeout:g} s")
             found += arrived
         return found
 
     def _adopt(self, changes: list[Change]) -> None:
-        """Play everything from the beginning: what was missed meanwhile may be told by what is not there any more."""
+        """Apply everything from the beginning: a change that was missed may be known only by what is gone."""
         catalog, played = Catalog(), set()
         with self._playing:
             for change in changes:
@@ -250,7 +251,7 @@ class Definitions:
             if consumer.ended is None:
                 return
             self._consumer = None
-        self.trouble = f"changes made elsewhere are not heard of, and are read again soon: {consumer.ended}"
+        self.trouble = f"changes by other processes are not received until they are read again: {consumer.ended}"
         self._on_lost()
 
     def _play(self, change: Change) -> None:
@@ -274,11 +275,11 @@ def _decoded(body: bytes) -> Change | None:
     try:
         return _CHANGES.decode(body)
     except msgspec.DecodeError:
-        return None  # written by a later version; what it means is for others
+        return None  # a fence, or written by a later version
 
 
 def _locked(timeout: float) -> RemudaError:
     return RemudaError(
-        f"another process has been changing definitions for {timeout:g} s, so nothing was changed; try again, and see "
-        f"who owns the queue {LOCK!r}"
+        f"another process has been changing definitions for {timeout:g} s, so nothing was changed; try again, or find "
+        f"the process that owns the queue {LOCK!r}"
     )

@@ -1,7 +1,7 @@
-"""Ids of messages, and the numbers that stand for them where the port speaks of offsets.
+"""Ids of messages, and the numbers that take the place of offsets.
 
-RabbitMQ numbers nothing that a publisher would learn. So a message's number is told from its id, by every process
-alike: a snowflake is its own number, any other text has a hash beyond all snowflakes.
+RabbitMQ gives messages no numbers that a publisher could learn. So every process computes a message's number from its
+id: a snowflake is its own number, any other string has a hash above all snowflakes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remuda.model.ids import STEP, Snowflakes
 
 
 class Ids:
-    """Snowflakes for all threads of a broker. `worker` may be set anew when it was claimed again."""
+    """Snowflakes for all threads of a broker. `worker` may change when a number is claimed again."""
 
     def __init__(self, worker: int) -> None:
         self._snowflakes = Snowflakes(worker)
@@ -39,16 +39,16 @@ class Ids:
 
 
 number_of = reference
-"""The number that stands for a message's id."""
+"""The number of a message's id."""
 
 
 def id_of(number: int) -> str | None:
-    """The id of a message by its number, where the number tells it."""
+    """The id of a message by its number; None if the number is a hash."""
     return str(number) if 0 <= number < HASHED else None
 
 
 def runs_of(numbers: Sequence[int], step: int = STEP) -> list[tuple[int, int]]:
-    """Neighbours together: each run is a first number and how many there are, a snowflake's step apart."""
+    """Numbers as runs: each a first number and a count, a snowflake's step apart."""
     if not numbers:
         return []
     breaks = [at for at, gap in enumerate(map(sub, numbers[1:], numbers), 1) if gap != step]

@@ -1,7 +1,7 @@
-"""What operators do with messages: look at dead letters, send them back, let them go, clear and move a queue.
+"""What operators do with messages: list dead letters, reprocess or forget them, clear and move a queue.
 
 RabbitMQ shows a queue's messages only to consumers. So an operator consumes all of them, takes out those that are
-meant, and gives the others back; it costs what reading the whole queue costs.
+chosen, and gives the others back, at the cost of reading the whole queue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _AT_ONCE: Final = 1000
 
 
 class Operating:
-    """What administrators, operators and spectators ask of one broker."""
+    """Commands and queries of administrators, operators and spectators."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -65,7 +65,7 @@ class Operating:
         self.off_notice = runtime.notices.remove
 
     def carry_out(self, command: Command) -> Any:
-        """Do what a command says, and wait for RabbitMQ."""
+        """Execute a command. Waits for RabbitMQ."""
         match command:
             case DeclareQueue():
                 return self._runtime.queues.declare(command)
@@ -94,7 +94,7 @@ class Operating:
         self._runtime.records.flush()
 
     def document(self, message: str | int) -> Document:
-        """The life of a message, by its id or its number, from the event log."""
+        """A message with its life in each of its queues, by its id or number, from the event log."""
         self._runtime.check_open()
         own = id_of(message) if isinstance(message, int) else message
         found = None if own is None else self._runtime.document(own)
@@ -103,7 +103,7 @@ class Operating:
         return msgspec.structs.replace(found, offset=number_of(own))
 
     def parked(self, queue: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
-        """Dead letters, the newest first. Those found are remembered, so that they can be asked for by number."""
+        """Dead letters, the newest first. They are remembered, so that `message` finds them by number."""
         definition = self._runtime.queues.definition(queue)
         if not definition.parks:
             return []
@@ -159,7 +159,7 @@ class Operating:
         return self._drain(command.queue, wanted, end)
 
     def remove(self, command: RemoveQueue) -> None:
-        """Remove a queue, after what waits in it has been told of as ended."""
+        """Remove a queue, and log the end of the messages in it."""
         known, events = self._runtime.queues.definition(command.queue), []
 
         def end(items: list[Incoming], channel: Channel) -> None:
@@ -175,8 +175,8 @@ class Operating:
         self._runtime.consuming.tell(events, self._runtime.clock())
 
     def waiting(self, queue: str) -> list[tuple[int, int]]:
-        """The numbers of what waits in a queue, in its order. All of it is read and written anew, since RabbitMQ shows
-        a message only by delivering it; it is remembered, so that it can be asked for by number."""
+        """The numbers of waiting messages, in the queue's order. All of them are read and published again, since
+        RabbitMQ shows a message only by delivering it; they are remembered, so that `message` finds them by number."""
         self._runtime.check_open()
         self._runtime.queues.definition(queue)
         found: list[int] = []
@@ -190,11 +190,11 @@ class Operating:
         return runs_of(found, 1)
 
     def remembered(self, message: object) -> Document | None:
-        """A message that an operator has seen, by its number, from its own headers: an id that is not a snowflake
-        cannot be told from its number."""
+        """A message that an operator has listed, by its number, from its own headers: a number does not tell an id that
+        is not a snowflake."""
         return self._seen.get(message) if type(message) is int else None
 
-    # Inside
+    # Reading queues by consuming them
 
     def _remember(self, document: Document) -> None:
         self._seen[document.offset] = document
@@ -203,7 +203,7 @@ class Operating:
             self._seen.popitem(last=False)
 
     def _out_of_parking(self, queue: str, chosen: MessageFilter, to: str | None, who: str | None) -> int:
-        """Take dead letters out: to a queue as new, or for good."""
+        """Take dead letters out: to a queue, as new, or for good."""
         definition = self._runtime.queues.definition(queue)
         if not definition.parks:
             return 0
@@ -233,7 +233,7 @@ class Operating:
         return count
 
     def _drain(self, queue: str, wanted: Callable[[Incoming], bool], end: Callable[[Plan, Incoming, int], None]) -> int:
-        """Take messages that wait out of a queue; the others are written to it anew, in their order."""
+        """Take waiting messages out of a queue; the others are published to it again, in their order."""
         runtime, count = self._runtime, 0
         runtime.consumers.pause(queue)
 
@@ -261,7 +261,7 @@ class Operating:
         return count
 
     def _sift(self, queue: str, sort: Callable[[list[Incoming], Channel], None]) -> None:
-        """Consume what is in a queue now, have it sorted, and give back the rest."""
+        """Consume what is in a queue now, pass it to `sort`, and give back what that did not acknowledge."""
         runtime = self._runtime
         runtime.consumers.check_up()
         seen = runtime.topology.look(queue)
@@ -287,7 +287,7 @@ class Operating:
         self._await_return(queue, left)
 
     def _await_return(self, queue: str, count: int) -> None:
-        """What was given back is there again a moment later; who looks at once shall see it."""
+        """Wait until what was given back is in the queue again, so that the next query sees it."""
         deadline = time.monotonic() + _SILENCE
         while count and time.monotonic() < deadline:
             seen = self._runtime.topology.look(queue)
@@ -324,7 +324,7 @@ def _within(number: int, runs: Iterable[tuple[int, int]]) -> bool:
 
 
 def _document(queue: str, parked: ParkedMessage, item: Incoming) -> Document:
-    """What the headers of a message tell of its life in its queue."""
+    """A message's document from its own headers."""
     history: Sequence[codec.Attempt] = item.history
     tried = tuple(Consumption(one.consumer, one.fetched) for one in history)
     ended, last = parked.state is not State.QUEUED, history[-1].reason if history else None

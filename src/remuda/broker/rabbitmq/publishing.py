@@ -1,4 +1,4 @@
-"""Messages on their way in: by topic through an exchange, to a queue by name, or to wait for their time."""
+"""Publishes messages: by topic through an exchange, to a queue by name, or to a delay queue first."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Routes = Sequence[tuple[str, ...]]
 """The queues of each message of a batch."""
 ACCEPTING: Final = frozenset({Status.RUNNING, Status.ONLY_PUBLISH, Status.NOT_INITIALIZED})
 _AT_ONCE: Final = 5_000
-"""Microseconds within which a time has come."""
+"""A message that is due within this many microseconds is not delayed."""
 
 
 class Publishing:
-    """Makes of a command what has to be sent, and of RabbitMQ's answers a receipt."""
+    """Turns a command into AMQP messages, and RabbitMQ's answers into a receipt."""
 
     def __init__(
         self,
@@ -64,17 +64,17 @@ class Publishing:
         self._ids = ids
         self._options = options
         self.counts: dict[str, dict[State, int]] = {}
-        """How often messages of a queue came into a state, as this process saw it."""
+        """By queue, how many messages entered each state, as far as this process saw it."""
         self._open: set[Future[Receipt]] = set()
         self._trie: PatternTrie | None = None
-        self._watchful: frozenset[str] | None = None
+        self._limited: frozenset[str] | None = None
 
     def defined(self) -> None:
-        """The definitions changed: what was worked out from them is worked out anew."""
-        self._trie = self._watchful = None
+        """The definitions changed: drop what was derived from them."""
+        self._trie = self._limited = None
 
     def needed(self, command: Publish) -> list[str]:
-        """The queues that must be there before the messages are sent. Raises for topics that name none."""
+        """The queues that must exist before the messages are sent. Raises for invalid topics."""
         if not command.messages.bodies:
             return []
         if command.queue is not None:
@@ -95,7 +95,7 @@ class Publishing:
         return list(names)
 
     def missing(self, command: Publish) -> bool:
-        """Whether RabbitMQ has to be asked for something first."""
+        """Whether something must be created in RabbitMQ first."""
         messages = command.messages
         return (
             messages.due is not None
@@ -104,7 +104,7 @@ class Publishing:
         )
 
     def prepare(self, command: Publish, routes: Routes | None = None) -> None:
-        """Make what the messages need beside their queues: places to wait, and to be parked when they expire."""
+        """Create what the messages need beside their queues: delay queues, and dead-letter queues if some expire."""
         messages, now = command.messages, self.clock()
         if messages.due is not None:
             for due in set(messages.due if isinstance(messages.due, list) else [messages.due]):
@@ -120,8 +120,8 @@ class Publishing:
     def submit(
         self, command: Publish, differs: dict[str, Differences] | None = None, routes: Routes | None = None
     ) -> Future[Receipt]:
-        """Send; with `routes`, each message to the queues that are named for it. It never waits; `prepare` must have
-        gone before."""
+        """Send; with `routes`, each message to the queues that are given for it. Never waits; `prepare` must be called
+        before."""
         now = self.clock()
         messages = self.stamped(command.messages, now)
         publication = Publication(self, command, messages, now, differs or {}, routes)
@@ -131,7 +131,7 @@ class Publishing:
         return publication.future
 
     def fail_rest(self) -> None:
-        """The broker is closed: nobody shall wait for ever."""
+        """Fail what is not confirmed: the broker is closed."""
         for future in list(self._open):
             with contextlib.suppress(InvalidStateError):  # it was answered in this moment
                 future.set_exception(BrokerClosed("the broker was closed before the messages were confirmed"))
@@ -166,11 +166,11 @@ class Publishing:
         return trie
 
     @property
-    def watchful(self) -> frozenset[str]:
+    def limited(self) -> frozenset[str]:
         """Queues that may refuse a message before RabbitMQ sees it."""
-        names = self._watchful
+        names = self._limited
         if names is None:
-            names = self._watchful = frozenset(
+            names = self._limited = frozenset(
                 name
                 for name, definition in list(self.definitions.queues.items())
                 if definition.status not in ACCEPTING or definition.options.message_size_limit
@@ -178,7 +178,7 @@ class Publishing:
         return names
 
     def objection(self, queues: tuple[str, ...], size: int) -> Refused | None:
-        """Why a queue does not take a body of this size, if it does not."""
+        """Why a queue refuses a body of this size; None if it does not."""
         for name in queues:
             definition = self.definitions.queues.get(name)
             if definition is None:
@@ -197,9 +197,9 @@ class Publishing:
         return None
 
     def outgoing(self, command: Publish, row: int, properties: bytes, body: bytes, now: int) -> list[Outgoing]:
-        """What is sent for one message."""
+        """The AMQP messages to send for one message."""
         messages = command.messages
-        if (exchange := self.waiting_place(messages, row, now)) is not None:
+        if (exchange := self.delay_exchange(messages, row, now)) is not None:
             return [Outgoing(exchange, queue, properties, body) for queue in self.queues_of(command, row)]
         if command.queue is not None:
             return [Outgoing("", command.queue, properties, body)]
@@ -215,13 +215,13 @@ class Publishing:
             out.append(Outgoing(TOPICS, by_topic[0], _with_more(properties, tuple(by_topic)), body))
         return out
 
-    def waiting_place(self, messages: Messages, row: int, now: int) -> str | None:
-        """The exchange behind which a message waits whose time has not come."""
+    def delay_exchange(self, messages: Messages, row: int, now: int) -> str | None:
+        """The exchange of the delay queue for a message that is not due yet."""
         due = cell(messages.due, row)
         return exchange_of(self.topology.level_made(due - now)) if due is not None and due - now > _AT_ONCE else None
 
     def tell(self, messages: Messages, queues: Column[tuple[str, ...]], now: int) -> None:
-        """Count messages that were taken in, keep them in the log, and announce them."""
+        """Count messages that were stored, log them, and post notices."""
         for names in queues if isinstance(queues, list) else [queues]:
             for name in names:
                 counts = self.counts.setdefault(name, {})
@@ -240,7 +240,7 @@ class Publishing:
             )
 
     def stamped(self, messages: Messages, now: int) -> Messages:
-        """With ids for those that bring none, and the time."""
+        """The messages with ids for those that have none, and the time."""
         ids: range | list[str] | None = messages.ids
         if ids is None:
             ids = self._ids.take(len(messages), now)
@@ -256,12 +256,12 @@ class Publishing:
 
 
 def _with_more(properties: bytes, topics: tuple[str, ...]) -> bytes:
-    """RabbitMQ gives a queue one copy, however many of these keys lead to it, and takes the header out again."""
+    """Add further topics as BCC: a queue gets one copy, however many of them match, and RabbitMQ removes the header."""
     return properties if len(topics) == 1 else with_headers(properties, {"BCC": list(topics[1:])})
 
 
 class Publication:
-    """One batch on its way."""
+    """One batch that is being published."""
 
     def __init__(
         self, parent: Publishing, command: Publish, messages: Messages, now: int, differs: dict[str, Differences],
@@ -278,7 +278,7 @@ class Publication:
         self._unroutable: set[int] = set()
         self._rows: Sequence[int] = []
         self._routes = None if routes is None else list(routes)
-        """The queues of each row. One that refuses it is taken out."""
+        """The queues of each row, without those that refused it."""
 
     def start(self) -> None:
         if not self._messages.bodies:
@@ -296,7 +296,7 @@ class Publication:
         topics, name = messages.topics, messages.name
         by_topic = self._routes is None and command.unbound is not None
         plain = by_topic and command.queue is None and not topics and type(name) is str
-        if messages.due is None and not parent.watchful and (plain or command.queue is not None):
+        if messages.due is None and not parent.limited and (plain or command.queue is not None):
             exchange, key = ("", command.queue) if command.queue is not None else (CHANNELS, name)
             if max(map(len, bodies)) <= codec.MAX_BODY:
                 self._rows = range(len(bodies))
@@ -310,7 +310,7 @@ class Publication:
                     f"a body of {len(body)} bytes is over the {codec.MAX_BODY} that RabbitMQ takes; the message was "
                     "not stored. Store it elsewhere and publish where it is"
                 )
-            elif parent.watchful:
+            elif parent.limited:
                 refused = parent.objection(self._queues_of(row), len(body))
             if refused is not None:
                 self._refusals[row] = refused
@@ -327,7 +327,7 @@ class Publication:
     def _outgoing(self, row: int, properties: bytes, body: bytes) -> list[Outgoing]:
         if self._routes is None:
             return self._parent.outgoing(self._command, row, properties, body, self._now)
-        exchange = self._parent.waiting_place(self._messages, row, self._now) or ""
+        exchange = self._parent.delay_exchange(self._messages, row, self._now) or ""
         return [Outgoing(exchange, queue, properties, body) for queue in self._routes[row]]
 
     def _send(self, out: list[Outgoing], then: Callable[[Sent], None]) -> None:
@@ -347,23 +347,23 @@ class Publication:
             return
         places = sorted(sent.returned)
         rows = [self._rows[place] for place in places]
-        came = [sent.messages[place] for place in places]
-        out = [self._for_nobody(message) for message in came]
-        if out != came:
+        returned = [sent.messages[place] for place in places]
+        out = [self._to_unbound(message) for message in returned]
+        if out != returned:
             self._rows = rows
             self._send(out, self._answered)
         else:
             self._parent.background(lambda: self._make_again(rows, out))
 
-    def _for_nobody(self, message: Outgoing) -> Outgoing:
-        """What no channel wants goes to the queue for that, where there is one."""
+    def _to_unbound(self, message: Outgoing) -> Outgoing:
+        """A message that no channel takes goes to the queue `unbound`, if there is one."""
         unbound = self._command.unbound
         if unbound is None or message.exchange != CHANNELS:
             return message
         return message._replace(exchange="", routing_key=unbound)
 
     def _make_again(self, rows: list[int], out: list[Outgoing]) -> None:
-        """A queue is gone that was there: make it again, and send to it once more."""
+        """A queue is gone: create it again, and send to it once more."""
         parent, command = self._parent, self._command
         try:
             parent.topology.forget_levels()
@@ -390,7 +390,7 @@ class Publication:
         self._finish()
 
     def _without(self, row: int, queue: str) -> bool:
-        """Whether other queues are left for a message that one of them did not take."""
+        """Take out a queue that refused a message. Returns whether it has other queues left."""
         if self._routes is None:
             return False
         self._routes[row] = tuple(name for name in self._routes[row] if name != queue)
@@ -432,7 +432,7 @@ class Publication:
         taken = [row for row in range(len(messages)) if row not in refusals] if refusals else range(len(messages))
         if self._unroutable and self._command.queue is not None:
             self.future.set_exception(
-                NotFound(f"RabbitMQ has no queue {self._command.queue!r} any more; the message was not stored")
+                NotFound(f"queue {self._command.queue!r} no longer exists in RabbitMQ; the message was not stored")
             )
             return
         first = number_of(messages.id(taken[0])) if taken else 0

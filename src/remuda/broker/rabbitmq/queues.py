@@ -1,4 +1,4 @@
-"""Queues as they are wanted: declared, used, configured. What RabbitMQ does not keep of them is in the definitions."""
+"""Declares, configures and creates queues. What RabbitMQ does not store of them is in the definitions."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from remuda.broker.options import BrokerOptions
 from remuda.broker.rabbitmq import definitions as defined
 from remuda.broker.rabbitmq.definitions import QueueDefinition, change
 from remuda.broker.rabbitmq.journal import Definitions
-from remuda.broker.rabbitmq.sender import CLOSED
 from remuda.broker.rabbitmq.support import DEAD, refuse, refuse_change
 from remuda.broker.rabbitmq.topology import Topology
 from remuda.model.commands import ConfigureQueue, DeclareQueue, NamedOptions, SetStatus
 from remuda.model.errors import BrokerClosed, Conflict, InvalidOption, NotFound, RemudaError
 from remuda.model.options import AutoDestroy, QueueOptions, Status
-from remuda.model.results import Declared, Differences
-from remuda.model.texts import no_queue
+from remuda.model.results import Declared, Differences, differences
+from remuda.model.texts import BROKER_CLOSED, no_queue
 
 
 class Queues:
-    """Makes queues, and changes them. It waits for RabbitMQ."""
+    """Creates and changes queues. Waits for RabbitMQ."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class Queues:
 
     def check_open(self) -> None:
         if self.closed:
-            raise BrokerClosed(CLOSED)
+            raise BrokerClosed(BROKER_CLOSED)
 
     def definition(self, name: str) -> QueueDefinition:
         try:
@@ -79,8 +78,8 @@ class Queues:
         return Declared(created, {} if created else differences(command.options, known.options))
 
     def ensure(self, name: str, named: NamedOptions = None, status: Status = Status.RUNNING) -> QueueDefinition:
-        """A queue that is used: made if it may be, and there in RabbitMQ. A subscriber that names no type leaves it to
-        others to initialize it."""
+        """Make sure that a queue exists, here and in RabbitMQ; create it if that is allowed. A subscriber that sets no
+        type leaves it to others to initialize it."""
         self.check_open()
         known = self._definitions.queues.get(name)
         if known is None or (known.status is Status.NOT_INITIALIZED and status is Status.RUNNING):
@@ -92,7 +91,7 @@ class Queues:
         return known
 
     def ensure_all(self, names: Sequence[str], named: NamedOptions) -> dict[str, Differences]:
-        """Queues to publish to. All may be made, or none is."""
+        """Make sure that all queues to publish to exist. If one may not be created, none is."""
         if not self._options.auto_queue_creation:
             for name in names:
                 if name not in self._definitions.queues:
@@ -138,7 +137,7 @@ class Queues:
         )
 
     def forget_destroyed(self, queue: str, definition: QueueDefinition) -> bool:
-        """Whether RabbitMQ deleted a queue some time after its last consumer, who may have been killed."""
+        """Remove the definition of a queue that RabbitMQ deleted after its last consumer. Returns whether it did."""
         by_itself = definition.options.auto_destroy is AutoDestroy.NO_CONSUMERS
         if by_itself and not self._topology.knows(queue):
             self._definitions.propose(change(defined.REMOVED, queue, self._clock()))
@@ -154,13 +153,6 @@ class Queues:
 
     def _with_defaults(self, named: NamedOptions) -> QueueOptions:
         return self._options.queue_defaults if named is None else self._options.queue_defaults.with_values(named)
-
-
-def differences(named: NamedOptions, standing: QueueOptions) -> Differences:
-    """Where a queue's options stand that were named otherwise."""
-    if named is None:
-        return {}
-    return {name: (value, getattr(standing, name)) for name, value in named.items() if value != getattr(standing, name)}
 
 
 def check_name(name: str) -> None:

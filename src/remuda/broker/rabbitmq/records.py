@@ -1,4 +1,4 @@
-"""Where a broker's records go: every message that was taken in, and every change of its state."""
+"""Where a broker's records go: every message that was stored, and every change of its state."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _MOST: Final = 64 << 20
 """Bytes of records that wait for a stream that cannot be written yet."""
 _ROW: Final = 200
-"""Bytes of a record beside the bodies, about."""
+"""About how many bytes a row of a record takes beside its body."""
 _PATIENCE: Final = 30.0
 _FAREWELL: Final = 3.0
-"""Seconds that an end waits for a stream that does not answer."""
+"""Seconds that closing waits for a stream that does not answer."""
 _PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 
 
 class RecordSink(Protocol):
-    """Keeps records in the order in which one process gives them.
+    """Stores records in the order in which one process appends them.
 
-    An event names its message by the number of its id (`remuda.log.streams.numbers.reference`), which every process
-    can tell; the numbers in the `first` of both kinds of records are not looked at.
+    An event names its message by the number of its id (`remuda.log.streams.numbers.reference`), which every process can
+    compute; the field `first` of both kinds of records is ignored.
     """
 
     @property
     def trouble(self) -> str | None:
-        """Why records are not kept at the moment, if so."""
+        """Why records are not stored at present; None if they are."""
         ...
 
     def append(self, records: Sequence[Appended | Events]) -> None:
-        """Take records over, without waiting. They are on their way, and safe after `flush`."""
+        """Take records over, without waiting. They are stored after `flush`."""
         ...
 
     def flush(self) -> None:
-        """Wait until everything appended so far is kept."""
+        """Wait until everything appended so far is stored."""
         ...
 
     def close(self) -> None: ...
 
 
 class NoRecords:
-    """Keeps nothing."""
+    """Stores nothing."""
 
     trouble: str | None = None
 
@@ -66,10 +66,10 @@ class NoRecords:
 
 
 class StreamRecords:
-    """Keeps records in a stream, and holds nobody up for it.
+    """Stores records in a stream, without making anyone wait.
 
-    The stream is opened by a thread of its own, again and again until it can be. Meanwhile records gather; beyond
-    64 MiB they are left out of the log, which is counted and told in `trouble`.
+    The stream is opened by a thread of its own, which tries until it succeeds. Meanwhile records gather; beyond 64 MiB
+    they are left out of the log, and `trouble` says how many.
     """
 
     def __init__(self, options: ConnectionOptions, stream: str) -> None:
@@ -127,13 +127,13 @@ class StreamRecords:
 
     def close(self) -> None:
         with self._changed:
-            if self._failure is None:  # it may just be opened for the first time
+            if self._failure is None:  # it may be opening for the first time
                 self._changed.wait_for(lambda: self._writer is not None or self._failure is not None, _FAREWELL)
             self._closing = True
             self._changed.notify_all()
             connection = self._connection if self._writer is None else None
         if connection is not None:
-            connection.close(1.0)  # the thread waits for it, in vain
+            connection.close(1.0)  # the thread waits in vain for it to open
         self._thread.join(_PATIENCE + _FAREWELL)
         if self._waiting:
             _LOG.warning("the event log is missing the last moments of this process: %s", self._failure)
@@ -153,7 +153,7 @@ class StreamRecords:
                     if self._closing:
                         return
                     self._failure = str(error)
-                    _LOG.warning("the event log cannot be written, and is tried again: %s", error)
+                    _LOG.warning("the event log cannot be written; trying again: %s", error)
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._closing, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -162,7 +162,7 @@ class StreamRecords:
             self._keep(writer)
 
     def _keep(self, writer: StreamWriter) -> None:
-        """Give the writer what has gathered, and wait until it is not needed any more."""
+        """Pass what has gathered to the writer, and wait until it is no longer used."""
         with self._changed:
             waiting, self._size = list(self._waiting), 0
             self._waiting.clear()

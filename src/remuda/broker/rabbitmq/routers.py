@@ -1,5 +1,5 @@
 """Routers (Q18): the bus chooses among the bindings that all processes know from the definitions, and publishes to
-their queues by name. Whose turn it is in a round-robin, each process counts for itself."""
+their queues by name. Each process keeps its own round-robin turn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Refusals = dict[int, Refused]
 
 
 class Routers:
-    """What is asked of routers. It waits for RabbitMQ."""
+    """Changes routers, and publishes through them. Waits for RabbitMQ."""
 
     def __init__(
         self, publishing: Publishing, queues: Queues, definitions: Definitions, clock: Callable[[], int]
@@ -40,7 +40,7 @@ class Routers:
         return {name: (one.kind, one.bindings) for name, one in sorted(routers.items())}
 
     def carry_out(self, command: DeclareExchange | RemoveExchange | Bind | Unbind) -> None:
-        """Make, change or remove a router, for all processes."""
+        """Create, change or remove a router, for all processes."""
         self._queues.check_open()
         if not self._definitions.propose(self._change(command)):
             raise _unknown(command.exchange)
@@ -67,7 +67,7 @@ class Routers:
         assert originals.ids is not None
         return Receipt(number_of(originals.id(0)), originals.ids, refusals, partly_refused=partly)
 
-    # Inside
+    # Choosing bindings
 
     def _change(self, command: DeclareExchange | RemoveExchange | Bind | Unbind) -> Change:
         name, now = command.exchange, self._clock()
@@ -84,7 +84,8 @@ class Routers:
                 return change(defined.ROUTER_REMOVED, name, now)
 
     def _distribute(self, originals: Messages, bindings: Sequence[Binding]) -> tuple[Refusals, Refusals]:
-        """Every binding gets a copy. Gives the rows that nobody took, and those that some refused."""
+        """Every binding gets a copy. Returns the refusals of rows that no binding took, and of those that only some
+        refused."""
         refused: Refusals = {}
         routes: list[tuple[str, ...]] = [()] * len(originals)
         for queue in dict.fromkeys(one.queue for one in bindings if one.queue is not None):
@@ -96,19 +97,19 @@ class Routers:
         if taken:
             receipt = self._to_queues(originals.take(taken), [routes[row] for row in taken])
             accepted -= {taken[at] for at in receipt.refusals}
-            told = {**receipt.refusals, **receipt.partly_refused}
-            refused = {**{taken[at]: error for at, error in told.items()}, **refused}
+            by_row = {**receipt.refusals, **receipt.partly_refused}
+            refused = {**{taken[at]: error for at, error in by_row.items()}, **refused}
         for binding in bindings:
             if binding.queue is None:
                 copies = self._copy_to(binding, originals)
                 accepted |= {row for row in range(len(originals)) if row not in copies}
                 refused = {**copies, **refused}
-        nobody = {row: error for row, error in refused.items() if row not in accepted}
-        return nobody, {row: error for row, error in refused.items() if row in accepted}
+        by_all = {row: error for row, error in refused.items() if row not in accepted}
+        return by_all, {row: error for row, error in refused.items() if row in accepted}
 
     def _in_turn(self, originals: Messages, router: Exchange) -> Refusals:
-        """Each message goes to one binding, and on to the next where that refuses it. All that go to the same binding
-        go there together."""
+        """Each message goes to one binding, or to the next if that refuses it. Messages for the same binding are
+        published together."""
         bindings, count = router.bindings, len(originals)
         turns = [0] * count
         if router.kind is ExchangeKind.ROUND_ROBIN:
@@ -129,7 +130,7 @@ class Routers:
         return refusals
 
     def _copy_to(self, binding: Binding, originals: Messages) -> Refusals:
-        """Publish copies to one binding; what it refused."""
+        """Publish copies to one binding. Returns the rows it refused."""
         try:
             if binding.queue is not None:
                 refused = self._objections(binding.queue, originals)
@@ -150,7 +151,7 @@ class Routers:
             return {row: Refused(str(error)) for row in range(len(originals))}
 
     def _through(self, name: str, messages: Messages) -> Receipt:
-        """By key or headers, as AMQP's exchanges do."""
+        """Route by key or headers, as AMQP's exchanges do."""
         through = self._definitions.catalog.routing.through
         routes = [through(name, messages.topics_of(row), cell(messages.headers, row)) for row in range(len(messages))]
         for queue in dict.fromkeys(queue for names in routes for queue in names):
@@ -158,7 +159,7 @@ class Routers:
         return self._to_queues(messages, routes)
 
     def _objections(self, queue: str, messages: Messages) -> Refusals:
-        """What a queue does not take, as far as the bus knows."""
+        """The rows that a queue refuses, as far as the bus knows."""
         try:
             self._queues.ensure(queue)
         except NotFound as error:
@@ -186,8 +187,8 @@ def _check(bindings: Sequence[Binding]) -> None:
             check_name(binding.queue)
         if any(isinstance(value, bytes) for value in binding.arguments.values()):
             raise Unsupported(
-                "on RabbitMQ the arguments of a binding are kept as JSON, which has no bytes; give a text. Nothing was "
-                "changed",
+                "on RabbitMQ the arguments of a binding are stored as JSON, which has no bytes; give a string. Nothing "
+                "was changed",
                 "routers",
             )
 

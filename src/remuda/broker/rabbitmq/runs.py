@@ -1,5 +1,5 @@
 """Runs of schedules, each once over all processes (B19): RabbitMQ does not refuse a second message with the same id, so
-who may run is agreed on in the definitions, whose order all processes share."""
+the processes agree in the definitions, whose order they share, on the copy that may run."""
 
 from __future__ import annotations
 

@@ -55,14 +55,13 @@ _LOG: Final = logging.getLogger("remuda.rabbitmq")
 _AGAIN: Final = 1.0
 """Seconds before definitions that could not be followed are read again."""
 _FAREWELL: Final = 5.0
-"""Seconds that closing waits for RabbitMQ where it does not answer: what was not answered goes back with the
-connection."""
+"""Seconds that closing waits for RabbitMQ if it does not answer; what is unanswered goes back with the connection."""
 _HASTE: Final = 0.5
-"""Seconds that are left for the rest once it did not."""
+"""Seconds for each further step of closing once it did not answer."""
 
 
 class Runtime:
-    """Everything that both faces of the broker share."""
+    """Everything that the brokers for threads and for coroutines share."""
 
     def __init__(
         self, url: str, options: BrokerOptions, clock: Clock | None = None, records: RecordSink | None = None
@@ -121,7 +120,7 @@ class Runtime:
                 records = StreamRecords(self.settings.connection, self.settings.log)
                 self.records = self.publishing.records = self.consuming.records = records
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         self._upkeep.start()
         return self
@@ -134,7 +133,7 @@ class Runtime:
         self.queues.check_open()
 
     def health(self) -> Health:
-        """Live: it comes back by itself. Ready: there is a connection, and RabbitMQ takes messages in."""
+        """Live: it recovers by itself. Ready: it is connected, and RabbitMQ accepts messages."""
         problems = {}
         for name, connection in (("publishing", self.publishing_connection), ("consuming", self.consuming_connection)):
             if not connection.up:
@@ -170,7 +169,7 @@ class Runtime:
         known = self.queues.definition(name)
         seen = self.topology.look(name) if known.status is not Status.NOT_INITIALIZED else None
         if seen is None and self.queues.forget_destroyed(name, known):
-            raise NotFound(f"there is no queue {name!r} any more: it was removed with its last consumer")
+            raise NotFound(f"there is no queue {name!r}: it was removed with its last consumer")
         parked = self.topology.look(name + DEAD) if known.parks else None
         here = self.consumers.of(name)
         held = self.consuming.held
@@ -196,8 +195,8 @@ class Runtime:
         return found
 
     def unsubscribe(self, fetcher: Fetcher) -> None:
-        """A consumer leaves. A queue ends with its last one, where that was asked for; were it killed, RabbitMQ does it
-        later."""
+        """A consumer leaves. A queue with `auto_destroy=no-consumers` is removed with its last one; if that is killed,
+        RabbitMQ removes it later."""
         known = self.consumers.unsubscribe(fetcher)
         if known is None:
             return
@@ -214,24 +213,24 @@ class Runtime:
         if self.notices.wanted:
             self.notices.post([Notice(kind, queue, self.clock(), consumer=consumer)])
 
-    # What happened
+    # The event log
 
     def log(self) -> EventLog:
-        """The event log, where one is kept."""
+        """The event log, if there is one."""
         self.check_open()
         if isinstance(self.records, NoRecords):
-            raise Unsupported("no event log is kept here (log=no in the URL), so what happened cannot be read", "log")
+            raise Unsupported("there is no event log to read: the URL has log=no", "log")
         if self._log is None:
-            self.records.flush()  # then there is a stream
+            self.records.flush()  # so that the stream exists
         with self._guard:
             if self._log is None:
-                from remuda.log.streams.log import StreamLog  # which loads Arrow
+                from remuda.log.streams.log import StreamLog  # loads Arrow
 
                 self._log = StreamLog(self.settings.connection, self.settings.log or STREAM)
             return self._log
 
     def document(self, message_id: str) -> Document | None:
-        """The life of a message, from the event log; None if that does not know it."""
+        """A message with its life in each of its queues, from the event log; None if it is not there."""
         log = self.log()
         self.records.flush()
         offset = log.offset_of(message_id)
@@ -244,15 +243,15 @@ class Runtime:
     # Life
 
     def background(self, work: Callable[[], None]) -> None:
-        """Do something that waits for RabbitMQ, for somebody who must not."""
+        """Do work that waits for RabbitMQ in another thread, for a caller that must not wait."""
 
         def run() -> None:
             try:
                 work()
             except RemudaError as error:
-                _LOG.warning("work for RabbitMQ could not be done, and its messages stay where they are: %s", error)
+                _LOG.warning("background work failed, and its messages stay where they are: %s", error)
             except Exception:
-                _LOG.exception("work for RabbitMQ failed; its messages stay where they are")
+                _LOG.exception("background work failed; its messages stay where they are")
 
         with contextlib.suppress(RuntimeError):  # closed: what was delivered goes back with the connection
             self._executor.submit(run)
@@ -274,9 +273,9 @@ class Runtime:
         for fetcher in self.consumers.subscribed():
             fetcher.close()
         self.consumers.close_pulls()
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self.queues.closed = True
         self._closing.set()
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -299,13 +298,13 @@ class Runtime:
             self._upkeep.close()
             self.notices.close()
 
-    # Inside
+    # Following definitions
 
     def _lost_definitions(self) -> None:
         threading.Thread(target=self._follow_again, name="remuda-rabbitmq-definitions", daemon=True).start()
 
     def _follow_again(self) -> None:
-        """Definitions were lost sight of with the connection."""
+        """Follow the definitions again after the connection was lost."""
         while not self._closing.is_set():
             if not self.consuming_connection.await_up(_AGAIN):
                 if self.consuming_connection.failure is not None:
@@ -315,11 +314,11 @@ class Runtime:
                 self.definitions.follow()
                 return
             except RemudaError as error:
-                _LOG.warning("definitions of queues cannot be read, and are tried again: %s", error)
+                _LOG.warning("definitions of queues cannot be read; trying again: %s", error)
                 self._closing.wait(_AGAIN)
 
     def _defined(self, change: Change) -> None:
-        """Called for every change of a queue's definition, wherever it was made; mostly by the connection's thread."""
+        """Called for every change of a queue's definition, in any process; mostly by the connection's thread."""
         self.publishing.defined()
         kinds = {
             defined.CREATED: NoticeKind.QUEUE_CREATED,

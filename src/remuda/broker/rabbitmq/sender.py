@@ -1,5 +1,5 @@
-"""Publishing with confirms: messages go out in their publisher's own thread where nothing has to be waited for, and
-what a lost connection left unanswered is sent again."""
+"""Publishing with confirms: messages are sent in their publisher's own thread if that need not wait, and those that a
+lost connection left unanswered are sent again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from remuda.amqp.confirms import Outgoing, Receipt
 from remuda.amqp.connection import Connection
 from remuda.amqp.errors import AmqpError, ChannelClosed, ConnectionEnded, Nacked, Unroutable
 from remuda.model.errors import BrokerClosed
+from remuda.model.texts import BROKER_CLOSED
 
-CLOSED: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 GROUP: Final = 4096
 """Messages in one write, at most."""
 
 
 class Sent:
-    """What became of the messages of one call, by their places in it."""
+    """The outcome of one call's messages, by their index in it."""
 
     def __init__(self, messages: Sequence[Outgoing]) -> None:
         self.messages = messages
@@ -32,7 +32,7 @@ class Sent:
         """How many were sent again because no answer came: each may be there twice."""
 
     def check(self) -> None:
-        """Raise what became of the first that was not taken."""
+        """Raise the error of the first message that was not accepted."""
         if self.returned:
             place, reason = min(self.returned.items())
             key = self.messages[place].routing_key
@@ -43,7 +43,7 @@ class Sent:
 
 
 class _Work:
-    """Some messages of one call that go together."""
+    """Some messages of one call that are sent together."""
 
     __slots__ = ("alone", "call", "places")
 
@@ -51,7 +51,7 @@ class _Work:
         self.call = call
         self.places = places
         self.alone = alone
-        """Whether it may be to blame that RabbitMQ closed the channel: then nobody else goes with it."""
+        """Whether it may be why RabbitMQ closed the channel: then nothing else is sent with it."""
 
 
 class _Call:
@@ -66,7 +66,7 @@ class _Call:
 
 
 class Sender:
-    """One channel with confirms, and a thread that fills it with whatever has to wait."""
+    """One channel with confirms, and a thread that sends what has to wait."""
 
     def __init__(self, connection: Connection, name: str = "remuda-sender") -> None:
         self._connection = connection
@@ -76,7 +76,7 @@ class Sender:
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self._busy = False
-        """Whether the thread has work that may have to wait: whatever comes then stands behind it."""
+        """Whether the thread has work that may have to wait: later messages then queue behind it."""
         self._under_way = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -85,7 +85,7 @@ class Sender:
         self._thread.start()
 
     def submit(self, messages: Sequence[Outgoing], patience: float | None = None) -> Future[Sent]:
-        """Send messages as mandatory; the future holds what became of them. It never waits."""
+        """Send messages as mandatory; the future gives their outcome. Never waits."""
         call = _Call(messages, time.monotonic() + (self._patience if patience is None else patience))
         if not messages:
             call.future.set_result(call.sent)
@@ -93,7 +93,7 @@ class Sender:
         work = _Work(call, range(len(messages)))
         with self._changed:
             if self._closed:
-                raise BrokerClosed(CLOSED)
+                raise BrokerClosed(BROKER_CLOSED)
             self._under_way += 1
             waits = self._busy or bool(self._pending)
         if waits or not self._send_now(work):
@@ -103,7 +103,7 @@ class Sender:
                     self._pending.append(work)
                     self._changed.notify_all()
             if closed:
-                self._give_up(work, BrokerClosed(CLOSED))
+                self._give_up(work, BrokerClosed(BROKER_CLOSED))
         return call.future
 
     def close(self, timeout: float) -> None:
@@ -116,14 +116,14 @@ class Sender:
             self._thread.join(5)
 
     def fail_rest(self) -> None:
-        """The connection is gone for good: nobody shall wait for ever."""
+        """Fail what is left: the connection is closed for good."""
         with self._changed:
             left, self._pending = self._pending, []
         for work in left:
             self._give_up(work, BrokerClosed("the broker was closed before the messages were confirmed"))
 
     def _send_now(self, work: _Work) -> bool:
-        """Send in the caller's own thread, where nothing has to be waited for; False if something has."""
+        """Send in the caller's own thread; False if that would have to wait."""
         assert self._channel is not None
         try:
             receipt = self._channel.publish_now(work.call.messages, mandatory=True)
@@ -160,7 +160,7 @@ class Sender:
                     self._give_up(work, error)
                 return
             except AmqpError as error:
-                # Nothing was sent. Those that have waited long enough are told; the others go on waiting.
+                # Nothing was sent. Calls whose time is up fail; the others go on waiting.
                 now = time.monotonic()
                 late = [work for work in group if work.call.deadline <= now]
                 for work in late:
@@ -190,7 +190,7 @@ class Sender:
                 self._changed.notify_all()
 
     def _sort(self, work: _Work, receipt: Receipt, start: int, stop: int) -> list[_Work]:
-        """What the answers mean for one call; what has to be sent again."""
+        """Apply RabbitMQ's answers to one call. Returns what has to be sent again."""
         sent, unanswered = work.call.sent, []
         for at, place in zip(range(start, stop), work.places, strict=True):
             if at in receipt.returned:
@@ -218,7 +218,7 @@ class Sender:
         call = work.call
         call.left -= count
         if call.left <= 0 and not call.future.done():
-            with contextlib.suppress(Exception):  # whoever waited may have stopped in this moment
+            with contextlib.suppress(Exception):  # the caller may have cancelled it in this moment
                 call.future.set_result(call.sent)
             self._ended()
 

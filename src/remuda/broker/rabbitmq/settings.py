@@ -1,4 +1,4 @@
-"""What the URL of a RabbitMQ says beyond where it is."""
+"""The broker's options in the URL of a RabbitMQ."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from remuda.model.message import MAX_PRIORITY
 from remuda.model.options import read_enum
 
 OPEN: Final = 20.0
-"""Seconds within which a first connection must come about."""
+"""Seconds within which the first connection must succeed."""
 
 
 class RabbitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where RabbitMQ is, and which kind of queue to make."""
+    """How to connect to RabbitMQ, and which kind of queue to create."""
 
     connection: ConnectionOptions
     queue_type: QueueKind = QueueKind.QUORUM
     max_priority: int = MAX_PRIORITY
-    """The priorities that a classic queue has, beside 0. RabbitMQ keeps a queue within the queue for each."""
+    """The highest priority of a classic queue. RabbitMQ keeps a queue within the queue for each."""
     uses_existing: bool = False
-    """Whether queues that somebody else declared otherwise are used as they are."""
+    """Whether queues that another program declared with other arguments are used as they are."""
     log: str | None = STREAM
-    """The stream that is the event log; None keeps none."""
+    """The stream that is the event log; None for no log."""
 
     @classmethod
     def read(cls, url: str) -> RabbitSettings:

@@ -1,5 +1,5 @@
-"""What an answer means on RabbitMQ: a message that goes on is first published anew, confirmed, and only then
-acknowledged where it was. A crash in between leaves it twice, never not at all."""
+"""What an answer means on RabbitMQ: a message that goes on is first published again, confirmed, and only then
+acknowledged where it was. A crash in between leaves two copies, never none."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from remuda.model.state import State
 
 
 class Plan:
-    """What has to be published before some deliveries may be acknowledged, and what is then to be told."""
+    """What must be published before some deliveries may be acknowledged, and the events of that."""
 
     def __init__(self) -> None:
         self.outgoing: list[Outgoing] = []
         self.needs: set[str] = set()
-        """Queues that must be there."""
+        """Queues that must exist."""
         self.parks: set[str] = set()
-        """Queues that must have a place for dead letters."""
+        """Queues that must have a dead-letter queue."""
         self.levels: set[int] = set()
         self.fronted: list[tuple[Incoming, int]] = []
-        """Messages that go before all others, with the attempts that count so far."""
+        """Messages to put before all others, with the attempts that count so far."""
         self.events: list[Event] = []
 
 
 def succeeded(queue: str, numbers: Sequence[int], consumer: str | None) -> list[Event]:
-    """What is told of messages that were acknowledged; nothing else has to be done about them."""
+    """The events of messages that were acknowledged."""
     runs = runs_of(numbers)
     return [
         *(Event(queue, State.SUCCESS, first, count, consumer) for first, count in runs),
@@ -55,7 +55,7 @@ def succeeded(queue: str, numbers: Sequence[int], consumer: str | None) -> list[
 def plan(
     held: HeldDelivery, items: Sequence[Incoming], answer: Settlement, definition: QueueDefinition, now: int
 ) -> Plan:
-    """From an answer other than an acknowledgement to what has to be done."""
+    """The plan for an answer other than an acknowledgement."""
     made = Plan()
     for item in items:
         _decide(made, held, item, answer, definition.options, now)
@@ -119,7 +119,7 @@ def _retry(
 def put_back(
     plan: Plan, queue: str, item: Incoming, attempts: int, delay: int, now: int, failed: Attempt | None = None
 ) -> None:
-    """To the end of the queue, now or after a delay."""
+    """Plan to put a message back at the end of the queue, now or after a delay."""
     history = codec.with_history(item, failed) if failed is not None else None
     changes = {"attempts": attempts, "again": True, "wait": now + delay if delay else 0}
     properties = codec.again(item, changes, history, parked=False)
@@ -171,7 +171,7 @@ def end_message(
 
 
 def _short(detail: str | None) -> str | None:
-    """A traceback, as much of it as goes into a header."""
+    """As much of a traceback as fits into a header."""
     return detail if detail is None or len(detail) < 20_000 else detail[:10_000] + "\n…\n" + detail[-10_000:]
 
 
@@ -189,7 +189,7 @@ class Settler:
         self._ensure = ensure
 
     def is_ready(self, plan: Plan) -> bool:
-        """Whether everything that a plan needs is there, as far as is known."""
+        """Whether everything that a plan needs exists, as far as this process knows."""
         topology = self._topology
         return (
             all(map(topology.knows, plan.needs))
@@ -198,7 +198,7 @@ class Settler:
         )
 
     def prepare(self, plan: Plan) -> None:
-        """Make what a plan needs. Waits for RabbitMQ."""
+        """Create what a plan needs. Waits for RabbitMQ."""
         for queue in plan.needs | plan.parks:
             definition = self._ensure(queue)
             if queue in plan.parks:
@@ -209,7 +209,8 @@ class Settler:
     def carry_out(
         self, plan: Plan, channel: Channel, items: Sequence[Incoming], fetcher: Fetcher | None = None
     ) -> Future[int]:
-        """Publish, then acknowledge; how many were settled. It never waits: `prepare` must have gone before."""
+        """Publish, then acknowledge. The future gives how many were settled. Never waits: `prepare` must be called
+        before."""
         settled: Future[int] = Future()
         fronted = {id(item) for item, _ in plan.fronted}
         self._put_in_front(plan, channel, fetcher)
@@ -233,8 +234,8 @@ class Settler:
         return settled
 
     def _put_in_front(self, plan: Plan, channel: Channel, fetcher: Fetcher | None) -> None:
-        """What shall come next stays here, before all that was fetched: a quorum queue takes messages back to their
-        place by and by, and others could overtake them. Where nobody consumes any more they are returned after all."""
+        """Keep messages that must come next in this process, before all that was fetched: a quorum queue takes a while
+        to put messages back, and others could overtake them. If the fetcher is closed or paused, they are returned."""
         again = [
             msgspec.structs.replace(
                 item.delivery,
@@ -249,7 +250,7 @@ class Settler:
                 channel.nack(delivery)
 
     def _refused(self, plan: Plan, channel: Channel, acked: list[Any], sent: Sent, settled: Future[int]) -> None:
-        """Some were not taken: they go back to where they are. Queues that were gone are made again the next time."""
+        """RabbitMQ refused some: they stay in their queue. Queues that are gone are created again the next time."""
         refused = sent.nacked | sent.returned.keys()
         channel.ack([delivery for place, delivery in enumerate(acked) if place not in refused])
         for place in refused:
@@ -259,7 +260,7 @@ class Settler:
         first = plan.outgoing[min(refused)]
         settled.set_exception(
             Refused(
-                f"RabbitMQ did not take {len(refused)} messages for {first.routing_key!r}: the queue is full or gone; "
+                f"RabbitMQ refused {len(refused)} messages for {first.routing_key!r}: the queue is full or gone; "
                 "they are back in their queue and will be delivered again"
             )
         )

@@ -1,4 +1,4 @@
-"""What a queue's options become on RabbitMQ: native arguments, work of the bus, or a refusal that names the option."""
+"""How a queue's options map to RabbitMQ: native arguments, work of the bus, or a refusal that names the option."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from remuda.model.options import (
     QueueOptions,
     QueueType,
 )
+from remuda.model.texts import read_flag
 
 DEAD: Final = ".dead"
-"""Behind a queue's name: the queue in which its dead letters wait for an operator."""
+"""Suffix of a queue's name: the queue in which its dead letters wait for an operator."""
 
 FIXED: Final = (
     "message_timeout", "expired_queue", "message_limit", "byte_limit", "limit_exceeded", "auto_destroy", "persistence",
     "max_priority",
 )  # fmt: skip
-"""Options that are arguments of the queue, which RabbitMQ does not let anybody change."""
+"""Options that are arguments of the queue, which cannot be changed in RabbitMQ."""
 
 UNUSED: Final = 60_000
-"""Milliseconds without a consumer after which RabbitMQ lets a queue go that ends with its last consumer."""
+"""Milliseconds without a consumer after which RabbitMQ deletes a queue with `auto_destroy=no-consumers`."""
 _MS: Final = 1000
 
 
 class QueueKind(StrEnum):
-    """Which of RabbitMQ's queues a queue is."""
+    """RabbitMQ's type of a queue."""
 
     QUORUM = "quorum"
     CLASSIC = "classic"
@@ -58,15 +59,25 @@ def refuse(options: QueueOptions) -> None:
     if options.unique_ids:
         raise _unsupported("unique_ids", "true", "publish with id= and use an inbox on the consumer's side")
     if options.confirmations != 1:
-        raise _unsupported("confirmations", "other than 1", "each queue's message is answered once")
+        raise _unsupported("confirmations", "other than 1", "each message of a queue is answered once")
     if options.auto_destroy in (AutoDestroy.NO_MESSAGES, AutoDestroy.EMPTY):
-        raise _unsupported("auto_destroy", options.auto_destroy, "no-consumers is possible")
+        raise _unsupported("auto_destroy", options.auto_destroy, "use auto_destroy=no-consumers, or none")
     if options.single_active_consumer:
         instead = "client_limit=1 takes one consumer, and refuses the next until it leaves"
         raise _unsupported("single_active_consumer", "true", instead)
     if options.expired_queue is not None and _evicts(options):
-        instead = "a queue of RabbitMQ has one place for what expired and what was evicted"
+        instead = "a queue of RabbitMQ has one dead-letter queue for both expired and evicted messages"
         raise _unsupported("expired_queue", "together with limit_exceeded=delete-oldest", instead)
+
+
+def refuse_keep(keep: bool) -> None:
+    """Raise `Unsupported` for a consumer that leaves and wants to keep its unanswered messages."""
+    if read_flag("keep", keep):
+        raise Unsupported(
+            "RabbitMQ takes back what a consumer that leaves has not answered; answer it first, or leave keep= out. "
+            "Nothing was changed",
+            "keep",
+        )
 
 
 def refuse_change(before: QueueOptions, after: QueueOptions) -> None:
@@ -91,7 +102,7 @@ def native(
     evicts = _evicts(options)
     highest = min(max_priority, options.max_priority)
     if quorum:
-        # Since 4.0 a quorum queue drops what came back 20 times. How often is the bus's business.
+        # Since 4.0 a quorum queue drops messages that were returned 20 times; the bus has its own limit.
         if version >= (4,):
             arguments["x-delivery-limit"] = -1
     elif highest:
@@ -123,12 +134,12 @@ def parking(kind: QueueKind, version: tuple[int, ...]) -> dict[str, Any]:
 
 
 def parks_natively(options: QueueOptions) -> bool:
-    """Whether RabbitMQ itself may park messages of this queue, so that the place must be there from the beginning."""
+    """Whether RabbitMQ itself may park messages of this queue: then its dead-letter queue must exist from the start."""
     return bool(options.message_timeout or _is_limited(options)) and options.persistence is Persistence.PERSISTENT
 
 
 def version_of(server_properties: Mapping[str, Any]) -> tuple[int, ...]:
-    """The server's version; an unknown one counts as the oldest that has what is needed."""
+    """The server's version; an unknown one counts as the oldest that is supported."""
     text = str(server_properties.get("version", ""))
     parts = text.split("-")[0].split(".")
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else (3, 10)

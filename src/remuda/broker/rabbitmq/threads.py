@@ -16,6 +16,7 @@ from remuda.broker.rabbitmq.fetcher import GATHER, LINGER, Arrival, Fetcher
 from remuda.broker.rabbitmq.operating import Operating
 from remuda.broker.rabbitmq.runs import ScheduleRuns
 from remuda.broker.rabbitmq.runtime import Runtime
+from remuda.broker.rabbitmq.support import refuse_keep
 from remuda.broker.verbs import Verbs
 from remuda.model.commands import Command, Pull, Subscribe
 from remuda.model.document import Document
@@ -23,7 +24,7 @@ from remuda.model.durations import SECOND, Duration
 from remuda.model.errors import ConsumersFull, Unsupported
 from remuda.model.notices import NoticeKind
 from remuda.model.options import Status
-from remuda.model.results import Differences, Receipt
+from remuda.model.results import Differences, Receipt, differences
 from remuda.model.settlement import Settlement
 from remuda.model.texts import read_count, read_flag, read_name
 
@@ -93,19 +94,25 @@ class RabbitBroker(Verbs):
         credit: int | None = None,
         group: str | None = None,
         options: Options = None,
+        priority: int = 0,
     ) -> RabbitSubscription:
-        command = checks.subscribe(0, queue, consumer, batch, credit, group, options)
+        command = checks.subscribe(0, queue, consumer, batch, credit, group, options, priority)
         fetcher, differs = self.begin(command)
         return RabbitSubscription(self, command, fetcher, differs)
 
     def begin(self, command: Subscribe) -> tuple[Fetcher, Differences]:
-        """A consumer of a queue, which is made if need be."""
+        """Start a consumer of a queue, which is created if necessary."""
         runtime = self.runtime
         if command.group is not None:
             raise Unsupported(
                 "RabbitMQ counts what each consumer holds by itself, so consumers cannot share one credit; leave "
                 "group= out. Nothing was changed",
                 "group",
+            )
+        if command.priority:
+            raise Unsupported(
+                "on RabbitMQ all consumers of a queue have the same priority; leave priority= out. Nothing was changed",
+                "priority",
             )
         existed = command.queue in runtime.definitions.queues
         typed = command.options is not None and "type" in command.options
@@ -132,12 +139,7 @@ class RabbitBroker(Verbs):
             runtime.unsubscribe(fetcher)
             raise
         runtime.announce(NoticeKind.CONSUMER_SUBSCRIBED, command.queue, command.consumer)
-        named = command.options or {}
-        standing = known.options
-        differs = {
-            name: (value, getattr(standing, name)) for name, value in named.items() if value != getattr(standing, name)
-        }
-        return fetcher, differs if existed else {}
+        return fetcher, differences(command.options, known.options) if existed else {}
 
     def channel(
         self, name: str, topics: Iterable[str], *, batch: int = 1, options: Mapping[str, Any] | None = None
@@ -159,7 +161,7 @@ class RabbitBroker(Verbs):
         return None if found is None else Delivery(*found, self._settle)
 
     def fetch(self, command: Pull) -> tuple[Any, Any] | None:
-        """What a pull gives; waits as long as it asks."""
+        """What a pull gets; waits as long as it may."""
         self.check_pull(command)
         runtime = self.runtime
         runtime.queues.ensure(command.queue, status=Status.NOT_INITIALIZED)
@@ -181,7 +183,7 @@ class RabbitBroker(Verbs):
             if not runtime.consumers.is_giving(command.queue):
                 arrived: Arrival = []
             elif not command.wait:
-                arrived = self._get(fetcher, command.count)
+                arrived = runtime.consumers.get(fetcher, command.count)
             else:
                 arrived = self._await(fetcher, command.count, deadline)
             if arrived:
@@ -198,7 +200,7 @@ class RabbitBroker(Verbs):
 
     def check_pull(self, command: Pull) -> None:
         if command.newest:
-            raise Unsupported("RabbitMQ gives the oldest message of a queue first, never the newest", "newest")
+            raise Unsupported("RabbitMQ delivers the oldest message of a queue first, never the newest", "newest")
 
     def renew(self, delivery: Delivery) -> bool:
         checks.check_delivery(delivery)
@@ -227,13 +229,13 @@ class RabbitBroker(Verbs):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # Inside
+    # Executing commands
 
     def _do(self, command: Command) -> Any:
         return self.operating.carry_out(command)
 
     def settle(self, delivery: BaseDelivery[Any], settlement: Settlement, runs: Runs | None) -> Future[int] | int:
-        """Answer; what is not done at once is a future. Waits only where RabbitMQ must make something first."""
+        """Answer; returns a future if something must be published first. Waits only if a queue must be created."""
         if delivery.lease is None:
             return 0
         self.runtime.check_open()
@@ -266,14 +268,10 @@ class RabbitBroker(Verbs):
             raise
 
     def _return(self, fetcher: Fetcher, arrived: Arrival) -> None:
-        """Nobody is left to take what was sent: it is there for whoever asks next."""
+        """Keep what was sent to a caller that is gone for the next one."""
         fetcher.answered(len(arrived))
         if arrived and not fetcher.hold_again(arrived) and fetcher.channel is not None:
             self.runtime.consuming.give_back(fetcher.queue, fetcher.channel, arrived)
-
-    def _get(self, fetcher: Fetcher, count: int) -> Arrival:
-        """What is there now, one by one, in the queue's order."""
-        return self.runtime.consumers.get(fetcher, count)
 
 
 def _full(queue: str, count: int) -> ConsumersFull:
@@ -330,7 +328,8 @@ class RabbitSubscription:
         while (delivery := self.receive()) is not None:
             yield delivery
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        refuse_keep(keep)
         if not self._broker.runtime.closed:
             self._broker.runtime.unsubscribe(self._fetcher)
 

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings as they must be, made when they are first needed and made again when they are gone."""
+"""Creates exchanges, queues and bindings when they are first needed, and again when they are gone."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from remuda.model.message import MAX_PRIORITY
 from remuda.model.options import QueueOptions
 
 TOPICS: Final = "remuda.topics"
-"""A topic exchange that leads to the queues of the topics' roots, and to all channels."""
+"""A topic exchange that routes to the queues of the topics' roots, and to all channels."""
 CHANNELS: Final = "remuda.channels"
-"""A topic exchange that leads to channels alone."""
+"""A topic exchange that routes to channels only."""
 _NOT_FOUND: Final = 404
 _PRECONDITION: Final = 406
-_MOURNING: Final = 0.5
-"""Seconds before a queue that somebody deleted is made again. A quorum queue made anew at once takes over the consumers
-of the old one, which are never told (RabbitMQ 3.10), and its messages are delivered to nobody."""
+_REMAKE_DELAY: Final = 0.5
+"""Seconds before a queue that was deleted is created again. A quorum queue that is created at once inherits the
+consumers of the old one, which do not notice (RabbitMQ 3.10), and its messages are delivered to nobody."""
 T = TypeVar("T")
 
 
 class Topology:
-    """Knows what is there. One channel of its own carries the requests, so that a refusal hurts no other work."""
+    """Knows what exists in RabbitMQ. It has a channel of its own, so that a refusal disturbs no other work."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Topology:
         self.kind = kind
         self._max_priority = max_priority
         self.uses_existing = uses_existing
-        """Whether queues that somebody else made are used as they are, whatever their arguments."""
+        """Whether queues of other programs are used as they are, whatever their arguments."""
         self._connection = connection
         self._definitions = definitions
         self._clock = clock
@@ -66,15 +66,15 @@ class Topology:
             self._channel.declare_exchange(exchange, "topic")
 
     def knows(self, queue: str) -> bool:
-        """Whether a queue was made, or found, by this process."""
+        """Whether this process has declared a queue."""
         return queue in self._made
 
     def forget(self, queue: str) -> None:
-        """A queue may be gone: look again before the next use."""
+        """A queue may be gone: declare it again before the next use."""
         self._made.discard(queue)
 
     def make(self, queue: str, definition: QueueDefinition) -> None:
-        """Declare a queue with its bindings, unless this process has."""
+        """Declare a queue with its bindings, unless this process has done so."""
         if queue in self._made:
             return
         with self._guard:
@@ -87,7 +87,7 @@ class Topology:
             self._made.add(queue)
 
     def make_parking(self, queue: str, definition: QueueDefinition) -> str:
-        """The queue for the dead letters of a queue."""
+        """Declare the dead-letter queue of a queue. Returns its name."""
         name = queue + DEAD
         if name not in self._made:
             with self._guard:
@@ -98,7 +98,7 @@ class Topology:
         return name
 
     def make_level(self, level: int) -> str:
-        """The exchange that delays by one of the fixed times."""
+        """Declare the exchange and the queue of a delay level. Returns the exchange."""
         name = exchange_of(level)
         if level not in self._levels:
             with self._guard:
@@ -110,15 +110,16 @@ class Topology:
         return name
 
     def forget_levels(self) -> None:
-        """Places to wait may be gone: look again before the next use."""
+        """Delay queues may be gone: declare them again before the next use."""
         self._levels.clear()
 
     def has_level(self, level: int) -> bool:
         return level in self._levels
 
     def level_made(self, delay: int) -> int:
-        """The longest level within a delay of so many microseconds that is there. Where time has passed since one was
-        made for it, that one, which is a moment too long: an exchange that is not there closes the channel."""
+        """The longest declared level within a delay of this many microseconds; else the shortest declared one, which is
+        a moment too long if time has passed since it was declared. An exchange that does not exist would close the
+        channel."""
         level = level_for(delay)
         made = set(self._levels)
         if level in made or not made:
@@ -126,12 +127,12 @@ class Topology:
         return max((one for one in made if one < level), default=min(made))
 
     def remake(self, queue: str) -> None:
-        """Look whether a queue is still there, and make it again if it is not."""
+        """Create a queue again if it is gone."""
         self.forget(queue)
         definition = self._definitions.queues.get(queue)
         if definition is not None:
             if self.look(queue) is None:
-                time.sleep(_MOURNING)
+                time.sleep(_REMAKE_DELAY)
             self.make(queue, definition)
 
     def remove(self, queue: str, definition: QueueDefinition) -> None:
@@ -143,7 +144,7 @@ class Topology:
             self._made.discard(queue + DEAD)
 
     def rebind(self, queue: str, before: QueueOptions, after: QueueOptions) -> None:
-        """Follow a change of the topics that feed a queue. The new ones come first, so that nothing is missed."""
+        """Change the bindings of a queue to new topics. New ones are added first, so that nothing is missed."""
         old, new = set(routing_keys(before)), set(routing_keys(after))
         with self._guard:
             for key in sorted(new - old):
@@ -185,11 +186,11 @@ class Topology:
             if not self.uses_existing and not self._is_older(queue, arguments):
                 raise Conflict(
                     f"queue {queue!r} is in RabbitMQ with other arguments: {closed.text}. Nothing was changed; remove "
-                    "that queue, choose another name or ?queue_type=, or have it used as it is: ?existing=use"
+                    "that queue, choose another name or ?queue_type=, or use it as it is: ?existing=use"
                 ) from None
 
     def _is_older(self, queue: str, arguments: dict[str, object]) -> bool:
-        """Whether a queue is ours from before RabbitMQ was brought to a newer version."""
+        """Whether a queue is ours from before an upgrade of RabbitMQ."""
         before = {name: value for name, value in arguments.items() if name != "x-delivery-limit"}
         if before == arguments:
             return False
@@ -209,7 +210,7 @@ class Topology:
 
 
 def routing_keys(options: QueueOptions) -> list[str]:
-    """The keys that feed a channel: patterns are AMQP's own, a prefix is itself and all below it."""
+    """The binding keys of a channel: patterns are AMQP's own, a prefix covers itself and all below it."""
     keys = list(options.patterns)
     for prefix in options.topics:
         stem = prefix.removesuffix(".*").removesuffix("*").rstrip(".")
@@ -218,5 +219,5 @@ def routing_keys(options: QueueOptions) -> list[str]:
 
 
 def _root_keys(queue: str) -> Iterable[str]:
-    """A queue is fed by the topics whose root is its name; one whose name has dots is nobody's root."""
+    """The binding keys for topics whose root is the queue's name; a name with dots is no root."""
     return () if "." in queue or "*" in queue or "#" in queue else (f"{queue}.#",)

@@ -1,4 +1,4 @@
-"""What time demands: answers that are overdue, fetching for nobody, and a number of this process's own."""
+"""Periodic work: overdue answers, fetchers that are no longer needed, and this process's worker number."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Upkeep:
 
 
 class WorkerClaim:
-    """A worker number for ids that no other process has: a queue of that name is ours alone while we are there."""
+    """A worker number for ids that no other process has: claimed by an exclusive queue of that name."""
 
     def __init__(self, connection: Connection, ids: Ids, fixed: int | None) -> None:
         self._connection = connection
@@ -85,7 +85,7 @@ class WorkerClaim:
         self._claimed_at = -1
 
     def renew(self) -> None:
-        """Claim it, the first time and whenever the connection was made anew. Waits for RabbitMQ."""
+        """Claim a number, at first and after every reconnection. Waits for RabbitMQ."""
         connects = self._connection.connects
         if not self._connection.up or self._claimed_at == connects:
             return
@@ -107,7 +107,7 @@ class WorkerClaim:
                 if number != self._ids.worker:
                     self._ids.worker = number
                 return
-        raise Conflict(f"all {WORKERS - 1} worker numbers are taken; give this process one of its own: worker=…")
+        raise Conflict(f"all {WORKERS - 1} worker numbers are taken; set the broker option 'worker'")
 
 
 def _numbers_from(first: int) -> Iterator[int]:

@@ -1,1 +1,1 @@
-"""Many processes on one directory: one hosts, the others are guests, and when the host ends a guest takes over."""
+"""Many processes on one directory: one is the host, the others are guests, and one of them takes over when it ends."""

@@ -1,4 +1,4 @@
-"""What a host says, and what comes of it: requests are answered, deliveries reach their inboxes."""
+"""Handles the host's frames: resolves requests, and puts deliveries into their inboxes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("remuda.guest")
 
 
 class Answers:
-    """Takes the host's frames, one by one, on the thread that reads them."""
+    """Handles the host's frames, one by one, on the thread that reads them."""
 
     def __init__(
         self, line: Line, holdings: Holdings, notices: NoticeBoard, give_back: Callable[[Dispatch], None]
@@ -40,25 +40,25 @@ class Answers:
         if kind == frames.RECEIPT:
             self._receipt(*frames.decode(frames.Received, payload))
         elif kind == frames.RESULT:
-            said = frames.decode(frames.Answered, payload)
-            request = self._line.requests.get(said.request)
+            answer = frames.decode(frames.Answered, payload)
+            request = self._line.requests.get(answer.request)
             if request is not None:
                 try:
-                    result = request.shape(said.result)
+                    result = request.shape(answer.result)
                 except RemudaError as error:
                     self._fail(request, error)
                 else:
                     self._resolve(request, result)
-                # Only now: a caller that reads may be interrupted in the middle, and then it is asked again.
-                self._line.requests.pop(said.request, None)
+                # Last, since a caller that reads may be interrupted before: then the request is sent again.
+                self._line.requests.pop(answer.request, None)
         elif kind == frames.FAILED:
-            number, said_error = frames.decode(tuple[int, frames.Error], payload)
+            number, why = frames.decode(tuple[int, frames.Error], payload)
             failed = self._line.requests.get(number)
             if failed is not None:
-                self._fail(failed, frames.raised(said_error))
+                self._fail(failed, frames.raised(why))
                 self._line.requests.pop(number, None)
             elif number == 0:
-                _log.error("the host refused this process: %s", said_error.text)
+                _log.error("the host refused this process: %s", why.text)
         elif kind == frames.DELIVERY:
             tag, delivered = frames.decode(tuple[int, frames.Delivered], payload)
             self._deliver(tag, delivered)
@@ -74,7 +74,7 @@ class Answers:
     # Requests
 
     def _receipt(self, number: int, first: int, ids: list[int | str]) -> None:
-        """A publish is kept, and there is no more to tell of it."""
+        """A publish is stored, and nothing of it was refused."""
         line = self._line
         request = line.requests.get(number)
         if request is not None:
@@ -83,14 +83,14 @@ class Answers:
             line.requests.pop(number, None)
 
     def _resolve(self, request: Request, result: Any) -> None:
-        """The answer to a request is here."""
+        """Resolve a request with the host's result, and update what this guest holds."""
         command, holdings = request.command, self._holdings
         if type(command) is Publish:
             result, watched = result
             if watched:
-                fate: Future[None] = Future()
-                request.pending.confirmed = fate
-                holdings.watched[request.number] = (fate, result.first, result.accepted)
+                outcome: Future[None] = Future()
+                request.pending.confirmed = outcome
+                holdings.watched[request.number] = (outcome, result.first, result.accepted)
             self._line.published(request.number)
         elif type(command) is Settle:
             if not result and request.again:
@@ -114,25 +114,25 @@ class Answers:
             command = request.command
             assert isinstance(command, Subscribe | Pull)
             self._holdings.close_inbox(command.tag, error)
-        if request.question == "watch":
+        if request.query == "watch":
             self._holdings.confirmed(request.number, frames.error_of(error))
         if isinstance(error, NotFound) and type(request.command) in (RemoveQueue, RemoveExchange) and request.again:
-            self._resolve(request, None)  # said again, and the host before had done it
+            self._resolve(request, None)  # sent again, and the last host had carried it out
             return
         if type(request.command) is Settle and not request.waits:
-            _log.error("an answer for queue %s could not be kept: %s", request.command.queue, error)
+            _log.error("an answer for queue %s could not be stored: %s", request.command.queue, error)
         request.fail(error)
 
     def published(self, raw: Any) -> Any:
-        said = frames.decode(frames.Told, raw)
-        return frames.receipt_of(said), said.watched
+        receipt = frames.decode(frames.FullReceipt, raw)
+        return frames.receipt_of(receipt), receipt.watched
 
     def pulled(self, raw: Any) -> Carried | None:
         return frames.carried(frames.decode(frames.Delivered, raw))
 
     def watched_again(self, number: int, raw: Any) -> None:
         if not frames.decode(bool, raw):
-            self._holdings.confirmed(number, None)  # it ended well before anybody asked again
+            self._holdings.confirmed(number, None)  # it succeeded before the new host was asked
 
     def _took(self, request: Request, command: Pull, found: Carried | None) -> None:
         if found is not None:
@@ -147,8 +147,8 @@ class Answers:
 
     # Deliveries
 
-    def _deliver(self, tag: int, said: frames.Delivered) -> None:
-        found, holdings = frames.carried(said, tag), self._holdings
+    def _deliver(self, tag: int, delivered: frames.Delivered) -> None:
+        found, holdings = frames.carried(delivered, tag), self._holdings
         if found is None:
             return
         pull = holdings.pulls.pop(tag, None)

@@ -1,4 +1,4 @@
-"""Commands from another machine, checked as at the door: whoever sends them may be anybody with a password."""
+"""Checks commands from another machine as the API does: the sender may be any program with a password."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _NAMES: Final = ("queue", "unbound", "exchange", "consumer", "to", "group")
 _HIGHEST: Final = 1 << 62
 
 
-def checked_question(question: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What is asked with, or an error that names what is wrong with it."""
-    if question == "parked":
+def checked_query(query: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a query; raises an error that names what is wrong with them."""
+    if query == "parked":
         queue, chosen, limit = values
         return read_name("queue", queue), checks.message_filter(chosen), read_count("limit", limit, 0)
     return values
 
 
 def checked(command: Any) -> Any:
-    """The same command, or an error that names what is wrong with it."""
+    """The command with its values converted; raises an error that names what is wrong with them."""
     for name in _NAMES:
         value = getattr(command, name, None)
         if value is not None:
@@ -53,7 +53,7 @@ def checked(command: Any) -> Any:
     read_optional_text("who", getattr(command, "who", None))
     match command:
         case Publish():
-            # Producers are known by their session, and only the broker itself takes from its spool.
+            # The producer is set from the session, and `spooled` is not on the wire.
             return msgspec.structs.replace(command, messages=command.messages.checked())
         case Subscribe():
             read_count("batch", command.batch, 1)

@@ -1,4 +1,4 @@
-"""The host's end of a connection, and where new ones come in. What goes over them is for others to say."""
+"""The host's end of a connection, and the sockets that accept new ones. Knows bytes, not what they mean."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from remuda.broker.shared.session import Session
 
 _STOP_READING: Final = 4 << 20
-"""Unsent bytes at which a guest is not listened to until it has taken its answers."""
+"""With more unsent bytes than this, nothing is read from a guest until it has taken its answers."""
 _LARGE: Final = 1 << 18
-"""Bytes that are sent by themselves: others are joined first."""
+"""Data of this many bytes is sent by itself; smaller pieces are joined first."""
 _SLOW_AT_ONCE: Final = 4
 _LOAD: Final = 4000
 COMMAND_WEIGHT: Final = 40
-"""A command may bring messages with it: at most a hundred are answered in one turn, and four thousand publishes."""
+"""The load of a command, whose answer may carry messages: one turn handles at most 100 commands, or 4000 publishes."""
 
 
 class Gate(Protocol):
-    """Who may come in."""
+    """Decides which guests are admitted."""
 
     def admit(self, connection: Connection, hello: Hello) -> None:
         """Raise to refuse."""
 
     def lives(self, token: str) -> bool | None:
-        """Whether the guest's process is there; None where nobody can tell."""
+        """Whether the guest's process is alive; None if that is unknown."""
 
     def marks(self, token: str) -> AttemptMarks | None:
-        """What a guest that is gone had begun with, where that is known."""
+        """What a guest that is gone had begun, if that is known."""
 
 
 class Connection:
@@ -51,22 +51,22 @@ class Connection:
         self.unsent: deque[bytes | memoryview] = deque()
         self.unsent_bytes = 0
         self.closing = False
-        """Whether it is to be closed once everything is sent."""
+        """Whether to close it once everything is sent."""
         self.since = time.monotonic()
         self.waits_for = READ
         self.slow = 0
-        """Questions of it that another thread works on."""
+        """How many of its queries another thread works on."""
         self.load = 0
-        """What it asked for in this turn, by weight."""
+        """The weight of its requests in this turn."""
         self.stalled = False
-        """Whether frames of it lie here that are not looked at yet."""
+        """Whether it has frames in the buffer that are not handled yet."""
         self.closed = False
         self.touched: set[Connection] = set()
-        """Where the host notes which connections it has to look at in this turn."""
+        """The host's set of connections to attend to in this turn."""
 
     @property
     def full(self) -> bool:
-        """Whether it has asked for more than it has taken: then it is not listened to for now."""
+        """Whether too many of its answers are outstanding: then nothing is read from it for now."""
         return self.unsent_bytes > _STOP_READING or self.slow >= _SLOW_AT_ONCE or self.load >= _LOAD
 
     def send(self, data: bytes) -> int:
@@ -78,7 +78,7 @@ class Connection:
 
     @property
     def ready(self) -> bool:
-        """Whether frames that lie here may be looked at now."""
+        """Whether the frames in its buffer may be handled now."""
         return self.stalled and not self.full
 
     def flush(self) -> None:
@@ -98,11 +98,11 @@ class Connection:
             sent = 0
         self.unsent_bytes -= sent
         if sent < len(data):
-            unsent.appendleft(memoryview(data)[sent:])  # a copy for each part would be dear where much is on its way
+            unsent.appendleft(memoryview(data)[sent:])  # not copied, which would be slow for much data
 
 
 class Listener:
-    """A socket on which guests come in."""
+    """A socket that accepts guests."""
 
     def __init__(self, listening: socket.socket, gate: Gate, *, local: bool, limit: int = frames.MAX_FRAME) -> None:
         self.socket = listening
@@ -115,7 +115,7 @@ class Listener:
         return Connection(peer, self.gate, local=self._local, limit=self._limit)
 
     def again(self) -> Listener | None:
-        """Another one in its place, if guests cannot find it any more."""
+        """A replacement, if guests can no longer find this one."""
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A directory that any number of processes have open: this one's part in it, which may change from guest to host."""
+"""A directory that any number of processes have open: this one is its host or a guest, which may become the host."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _log = logging.getLogger("remuda.shared")
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.02
 _OWN: Final = frozenset({"worker", "shared", "group", "force_network"})
-"""Options that need not be alike."""
+"""Options that may differ between processes."""
 _SURE: Final = 6
-"""How often in a row the lock file must say that its holder does not share before that is believed: a new holder writes
-it a moment after it got the lock."""
+"""How often in a row the lock file must say that its holder does not share the directory before that is believed: a new
+holder writes it a moment after it got the lock."""
 
 
 class SharedDirectory(Role):
-    """A backend for faces: the engine while this process hosts, else a guest's connection."""
+    """A backend: the engine while this process is the host, else a guest's connection to it."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class SharedDirectory(Role):
         self._changing = threading.Lock()
         self._closing = Uninterrupted(self._close)
 
-    # Which part we have
+    # Becoming the host or a guest
 
     def _open(self) -> None:
-        closed_after_fork(self)  # from now on: another thread may fork while it is being opened
+        closed_after_fork(self)  # first, since another thread may fork while this is being opened
         deadline = time.monotonic() + self._patience
         pause, alone = _FIRST_PAUSE, 0
         while True:
@@ -106,7 +106,7 @@ class SharedDirectory(Role):
                     ) from None
                 if time.monotonic() > deadline:
                     raise HostNotResponding(
-                        f"{self.describe(holder.pid)} does not answer: {error}. Nothing was changed"
+                        f"{self.describe(holder.pid)} does not answer: {error}. Nothing was changed. {self.remedy}"
                     ) from error
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -115,7 +115,7 @@ class SharedDirectory(Role):
         self._thread.start()
 
     def _try_to_host(self, guest: Guest | None = None) -> bool:
-        """Become the host, if nobody is."""
+        """Become the host, if there is none."""
         if is_held(self.path):
             return False
         disk = HostDisk(self.path, group=self._group)
@@ -162,18 +162,17 @@ class SharedDirectory(Role):
     def _new_guest(self) -> Guest:
         if self._extensions is not None and self._extensions != Extensions():
             raise Unsupported(
-                f"directory {str(self.path)!r} is open in another process, and the broker's parts run there: "
-                "extensions cannot be given here. Open the directory in this process first, or with shared=False",
+                f"directory {str(self.path)!r} is open in another process, where extensions would have to run: they "
+                "cannot be set here. Open the directory in this process first, or with shared=False",
                 "extensions",
             )
-        way = _SocketTransport(self)
-        guest = self.guest = Guest(way, patience=self._patience)
+        guest = self.guest = Guest(_SocketTransport(self), patience=self._patience)
         self._presence = Presence(self.path, guest.token, group=self._group)
         self._presence.enter()
         return guest
 
     def _follow(self) -> None:
-        """A guest's life: listen to the host, and when it ends, find the next or become it."""
+        """A guest's life: listen to the host, and when it ends, find the next host or become it."""
         guest = self.guest
         assert guest is not None
         self._compare_options(guest)
@@ -196,15 +195,15 @@ class SharedDirectory(Role):
                 except OSError:
                     pass
                 except RemudaError as error:
-                    # As when the disk is full: somebody else may still succeed, or this process a little later.
-                    _log.error("%s has no host, and this process cannot become it: %s", self.path, error)
+                    # Such as a full disk: another process may still succeed, or this one a little later.
+                    _log.error("%s has no host, and this process cannot become the host: %s", self.path, error)
                     pause = _LONGEST_PAUSE
                 if self._stop.wait(pause):
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _compare_options(self, guest: Guest) -> None:
-        """Who opened the directory first set its rules; others are told where theirs differ."""
+        """Log which options differ from the host's, whose options apply."""
         assert guest.welcome is not None
         ours, theirs = known_options(self._options), guest.welcome.options
         differing = sorted(
@@ -215,16 +214,16 @@ class SharedDirectory(Role):
         if differing:
             _log.warning(
                 "%s is open in process %d with other options, which apply: %s",
-                self.path, guest.pid, ", ".join(f"{name}={theirs.get(name, 'as usual')}" for name in differing),
+                self.path, guest.pid, ", ".join(f"{name}={theirs.get(name, 'default')}" for name in differing),
             )  # fmt: skip
 
     @property
     def hosts(self) -> bool:
-        """Whether this process has the directory."""
+        """Whether this process is the host."""
         return self.runtime is not None
 
     def __getattr__(self, name: str) -> Any:
-        """The engine's own parts, for who looks after it: only a host has them."""
+        """Attributes of the engine, for administration: only a host has them."""
         runtime = self.__dict__.get("runtime")
         if name.startswith("__") or runtime is None:
             raise AttributeError(name)
@@ -233,7 +232,7 @@ class SharedDirectory(Role):
     # The end
 
     def close(self) -> None:
-        """Let go of the directory. What waits for this process goes on in another, if there is one."""
+        """Release the directory. Another process, if there is one, takes over."""
         runtime = self.runtime
         threads = () if runtime is None else (runtime._timer.thread, runtime.upkeep.thread, runtime.notices.thread)
         if threading.current_thread() in threads:
@@ -265,7 +264,7 @@ class SharedDirectory(Role):
                 self._presence.leave()
 
     def disown(self) -> None:
-        """In a fork: the parent's part is the parent's; this process gets its own when it first needs one."""
+        """In a fork: release what belongs to the parent. This process opens the directory when it first needs it."""
         if self._host is not None:
             self._host.disown()
         if self.guest is not None:
@@ -282,15 +281,15 @@ class SharedDirectory(Role):
         self._open_when_needed(self._open)
 
     def describe(self, pid: int) -> str:
-        return (
-            f"process {pid or '(unknown)'}, which has directory {str(self.path)!r}. If it is frozen, "
-            f"`remuda takeover {self.path}` ends it and lets another process go on; it"
-        )
+        return f"process {pid or '(unknown)'}, which hosts directory {str(self.path)!r},"
+
+    @property
+    def remedy(self) -> str:
+        return f"If it is frozen, `remuda takeover {self.path}` ends it and lets another process take over"
 
 
 class _Fence:
-    """Looks whether the directory is still this process's own. If not, nothing more is written there, not even at the
-    end."""
+    """Checks that the directory is still this process's own. If not, nothing more is written there, even on close."""
 
     def __init__(self, disk: DirectoryDisk, abandon: Callable[[BaseException], None]) -> None:
         self._disk = disk
@@ -321,6 +320,10 @@ class _SocketTransport:
     def describe(self, pid: int) -> str:
         return self._shared.describe(pid)
 
+    @property
+    def remedy(self) -> str:
+        return self._shared.remedy
+
     def begin(self, lease: int, events: int) -> Callable[[int], None] | None:
         own = self._shared._presence
         return None if own is None else own.marks().track(lease, events).begin
@@ -332,7 +335,7 @@ class _SocketTransport:
 
 
 class _DirectoryGate:
-    """Lets in processes of the same user, or of the directory's group where that is allowed."""
+    """Admits processes of the same user, or of the directory's group if that is allowed."""
 
     def __init__(self, path: Path, *, group: bool) -> None:
         self._path = path
@@ -340,11 +343,11 @@ class _DirectoryGate:
 
     def admit(self, connection: Connection, hello: Hello) -> None:
         if not hello.token.isalnum():
-            raise StorageError("a guest's token is made of letters and digits")
+            raise StorageError("a guest's token must consist of letters and digits")
         peer = sockets.peer_of(connection.peer)
         if peer is None or peer[1] in (os.geteuid(), 0, os.stat(self._path).st_uid):
             return
-        if self._group:  # the permissions of the socket let only its group come here
+        if self._group:  # the permissions of the socket let only its group connect
             return
         raise StorageError(
             f"directory {str(self._path)!r} is open for user {os.geteuid()}, not for user {peer[1]}; nothing was "

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class HostDisk(DirectoryDisk):
-    """A directory whose holder others reach through its socket.
+    """A directory whose host others reach through a socket in it.
 
-    They can come as soon as it is locked, so that none has to look for a host again and again while the log is read;
-    the first one to be heard is when the host runs. Locking it again changes nothing.
+    They can connect as soon as it is locked, so that none has to look for a host again and again while the log is read;
+    they are answered once the host runs. Locking it again changes nothing.
     """
 
     def __init__(self, path: Path, *, group: bool) -> None:
@@ -31,7 +31,7 @@ class HostDisk(DirectoryDisk):
         self._listening: socket.socket | None = None
         self._socket_file = path / SOCKET
         self._bound: tuple[int, int] | None = None
-        """Which file in the directory is our socket."""
+        """Device and inode of our socket's file."""
 
     def lock(self) -> None:
         if self._listening is not None:
@@ -46,7 +46,7 @@ class HostDisk(DirectoryDisk):
             closed_after_fork(self)
 
     def disown(self) -> None:
-        """In a fork: let go of the handles. The lock and the socket are the parent's, and end with it."""
+        """In a fork: close the handles. The lock and the socket are the parent's, and end with it."""
         self.unlock()
 
     def _bind(self) -> socket.socket:
@@ -63,7 +63,7 @@ class HostDisk(DirectoryDisk):
         return found.st_dev, found.st_ino
 
     def listen_again(self) -> socket.socket | None:
-        """A new socket if the old one was removed, so that others find their way here again; None if it is there."""
+        """A new socket if the old one's file was removed, so that others can connect again; None if it is there."""
         return None if self._listening is None or self._found() == self._bound else self._bind()
 
     def unlock(self) -> None:
@@ -73,13 +73,13 @@ class HostDisk(DirectoryDisk):
         super().unlock()
 
     def listener(self, gate: Gate) -> Listener:
-        """Where guests come in, once it is locked."""
+        """The listener for guests, once the directory is locked."""
         assert self._listening is not None
         return _DirectoryListener(self, self._listening, gate)
 
 
 class _DirectoryListener(Listener):
-    """A socket that anybody who may write in the directory can remove."""
+    """A socket whose file can be removed by anyone who may write in the directory."""
 
     def __init__(self, disk: HostDisk, listening: socket.socket, gate: Gate) -> None:
         super().__init__(listening, gate, local=True)
@@ -91,12 +91,12 @@ class _DirectoryListener(Listener):
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process has a directory. Cheaper than trying to have it, and leaves no trace."""
+    """Whether some process holds a directory's lock. Cheaper than trying to lock it, and leaves no trace."""
     with unforked:
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            return False  # whoever tries to have it is told why that cannot be
+            return False  # locking it will raise why it cannot be opened
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

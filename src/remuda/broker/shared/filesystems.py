@@ -1,4 +1,4 @@
-"""Where a directory lies: on a network, locks and sockets do not reach every machine that can write there."""
+"""Which file system a directory is on: on a network, locks and sockets do not reach every machine that can write."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def check_local(path: Path, *, force: bool = False) -> None:
     kind = kind_of(path)
     if kind in _NETWORK or kind.startswith(_NETWORK_FUSE):
         raise StorageError(
-            f"directory {str(path)!r} lies on a network file system ({kind}), where another machine could write to it "
+            f"directory {str(path)!r} is on a network file system ({kind}), where another machine could write to it "
             "at the same time and damage it; nothing was changed. Choose a local disk, connect by remuda://, or open "
             "it with force_network=True if only this machine uses it"
         )
 
 
 def kind_of(path: Path, mounts: str = _MOUNTS) -> str:
-    """The kind of file system that a path lies on, or will; empty where the system does not tell."""
+    """The type of file system that a path is, or will be, on; empty if the system does not tell."""
     place = Path(os.path.realpath(path))
     best, kind = -1, ""
     try:

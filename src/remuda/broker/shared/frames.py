@@ -1,7 +1,7 @@
-"""What guest and host say to each other: frames of a length, a kind and a msgpack. No I/O.
+"""The wire protocol of guest and host: frames of a length, a kind and a msgpack payload. No I/O.
 
-Commands are the values that faces build; messages travel as the log's own columns. Every request has a number, under
-which its answer comes back.
+Commands are the values that the API builds; messages travel as the log's own columns. Every request has a number, which
+its answer repeats.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ COMMAND: Final = 4
 ASK: Final = 5
 BEGUN: Final = 6
 GOODBYE: Final = 7
-PING: Final = 8
 SINGLE: Final = 9
 # From the host
 WELCOME: Final = 33
@@ -53,16 +52,16 @@ CLOSED: Final = 37
 CONFIRMED: Final = 38
 NOTICES: Final = 39
 MOVING: Final = 40
-PONG: Final = 41
+
 RECEIPT: Final = 42
 
 
 class WireError(RemudaError):
-    """The other side said something that is not part of the protocol. The connection is closed; nothing was changed."""
+    """The other side sent something that is not part of the protocol. The connection is closed; nothing was changed."""
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The first words of a guest. `token` is its own for life: under it, a host knows it again."""
+    """A guest's first frame. It keeps its `token` for life, so that a host recognizes it."""
 
     version: int
     token: str
@@ -72,7 +71,7 @@ class Hello(msgspec.Struct, frozen=True):
     epoch: int = 0
     """The newest host it has seen."""
     far: bool = False
-    """Whether it comes from another machine: what it says is checked, and it cannot read the directory."""
+    """Whether it is on another machine: its commands are checked, and it cannot read the directory."""
     grants: Grants | None = None
     """What it may do; None for everything. Set by the server that has checked its login, never by itself."""
 
@@ -95,7 +94,7 @@ class Error(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """A delivery that a guest had in its hands when it lost its host."""
+    """A delivery that a guest held when it lost its host."""
 
     queue: str
     lease: int
@@ -120,7 +119,7 @@ _ONE: Final = msgspec.Meta(min_length=1, max_length=1)
 
 
 class Single(msgspec.Struct, frozen=True, array_like=True):
-    """A publish of one message, as mostly: the command, and the columns in the order of `Messages`."""
+    """A publish of one message, the usual case: the command, and the columns in the order of `Messages`."""
 
     request: int
     queue: str | None
@@ -152,7 +151,7 @@ class Commanded(msgspec.Struct, frozen=True, array_like=True):
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
     request: int
-    question: str
+    query: str
     values: msgspec.Raw
 
 
@@ -166,15 +165,15 @@ Received = tuple[int, int, list[int | str]]
 
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True):
-    """A delivery with its messages. With `check` the host is asked once more before it is handed over."""
+    """A delivery with its messages. With `check`, the guest asks the host again before it hands it over."""
 
     dispatch: Dispatch | None
     check: bool = False
     columns: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
-    """A receipt that has more to tell than ids: as `Receipt`, with those as the log writes them."""
+class FullReceipt(msgspec.Struct, frozen=True, array_like=True):
+    """A receipt with more than ids: as `Receipt`, with the ids as the log writes them."""
 
     first: int
     ids: list[int | str]
@@ -191,12 +190,12 @@ class Pages(msgspec.Struct, frozen=True, array_like=True):
 
     records: list[bytes]
     following: int | None
-    """None when there is no more now."""
+    """None if there is no more now."""
     gaps: list[tuple[int, int]] = []
 
 
 class Carried(Dispatch, frozen=True):
-    """A delivery that brought its messages along."""
+    """A delivery that carries its messages."""
 
     messages: Messages | None = None
     check: bool = False
@@ -232,7 +231,7 @@ VERBS: Final[tuple[type[Any], ...]] = (
     verbs.Bind,
     verbs.Unbind,
 )
-"""Commands by their number on the wire. New ones come at the end."""
+"""Commands by their number on the wire. Add new ones at the end."""
 _NUMBER: Final = {verb: number for number, verb in enumerate(VERBS)}
 
 RESULTS: Final[dict[type[Any], Any]] = {
@@ -257,7 +256,7 @@ RESULTS: Final[dict[type[Any], Any]] = {
     verbs.Unbind: None,
 }
 
-QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
+QUERIES: Final[dict[str, tuple[Any, Any]]] = {
     "health": (tuple[()], Health),
     "info": (tuple[str], QueueInfo),
     "queues": (tuple[()], list[QueueInfo]),
@@ -279,15 +278,15 @@ QUESTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "log_events": (tuple[int, int | None], Pages),
     "log_changes": (tuple[str | None], list[QueueChange]),
 }
-"""Queries by name: what is asked with, and what is answered."""
+"""Queries by name: the types of the arguments and of the answer."""
 
 _values = msgspec.structs.astuple
 _GIVEN: Final = 2
-"""The first field of a receipt behind its ids."""
+"""The index of the first field of a receipt after its ids."""
 _IDS: Final = Messages.__struct_fields__.index("ids")
 _HEADERS: Final = Messages.__struct_fields__.index("headers")
 _PLAIN: Final = tuple(map(type, _values(Messages([], ""))))
-"""Of which types the columns of most messages are."""
+"""The types that the columns of most messages have."""
 _encode = msgspec.msgpack.Encoder().encode
 _pack_head = HEAD.pack
 _decoders: dict[Any, Callable[[Any], Any]] = {}
@@ -314,21 +313,21 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 class Buffer:
-    """Bytes as they come in, and the frames in them. One that is longer than `limit` is refused before it is read."""
+    """Splits incoming bytes into frames. One that is longer than `limit` is refused before it is read."""
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
         self.held = bytearray()
-        """What is not whole yet, or not taken."""
+        """Bytes of frames that are incomplete, or were not taken."""
 
     def __len__(self) -> int:
         return len(self.held)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that are whole now. Those that are not taken stay, for when it is called again."""
+        """The complete frames. Those that are not taken stay for the next call."""
         if len(data) >= _HEAD_BYTES and not self.held:
             length, kind = HEAD.unpack_from(data)
-            if length == len(data) - _HEAD_BYTES and length <= self.limit:  # as mostly: one, and nothing else
+            if length == len(data) - _HEAD_BYTES and length <= self.limit:  # the usual case: exactly one frame
                 return iter(((kind, data[_HEAD_BYTES:]),))
         return self._frames(data)
 
@@ -375,7 +374,7 @@ def messages_of(columns: msgspec.Raw) -> Messages:
     messages = record.messages
     count = len(messages.bodies)
     found = _values(messages)
-    if list(map(type, found)).count(list) > 1:  # else there are the bodies alone
+    if list(map(type, found)).count(list) > 1:  # else only the bodies are a list
         for name, column in zip(Messages.__struct_fields__, found, strict=True):
             if type(column) is list and len(column) != count:
                 raise WireError(f"column {name!r} has {len(column)} values for {count} bodies")
@@ -386,7 +385,7 @@ def messages_of(columns: msgspec.Raw) -> Messages:
 
 
 def publish_frame(request: int, command: Publish) -> bytes:
-    """A publish, which its producer knows by the number of the request: as `Published`, or as `Single`."""
+    """A publish as `Published` or as `Single`. The number of the request is the producer's sequence."""
     messages = command.messages
     if len(messages.bodies) == 1:
         values = _values(messages)
@@ -401,32 +400,34 @@ def publish_frame(request: int, command: Publish) -> bytes:
 
 
 def _is_single(kinds: tuple[type, ...]) -> bool:
-    """Whether every column of one message is one value, as `Single` has it."""
+    """Whether every column of one message is a single value, as `Single` needs it."""
     lists = 2 if kinds[_IDS] is list else 1
     return kinds.count(list) == lists and kinds[_IDS] is not range and kinds[_HEADERS] is dict
 
 
-def single_of(said: Single, producer: str) -> Publish:
-    request, queue, unbound, exchange, options, *columns = _values(said)
+def single_of(single: Single, producer: str) -> Publish:
+    request, queue, unbound, exchange, options, *columns = _values(single)
     if options is not None:
         options = typed_options(options)
     return Publish(Messages(*columns), queue, unbound, exchange, options, None, producer, request)
 
 
-def publish_of(said: Published, producer: str) -> Publish:
-    messages = messages_of(said.columns)
-    options = None if said.options is None else typed_options(said.options)
-    return Publish(messages, said.queue, said.unbound, said.exchange, options, None, producer, said.sequence)
+def publish_of(published: Published, producer: str) -> Publish:
+    messages = messages_of(published.columns)
+    options = None if published.options is None else typed_options(published.options)
+    return Publish(
+        messages, published.queue, published.unbound, published.exchange, options, None, producer, published.sequence
+    )
 
 
 def command_frame(request: int, command: Command, *, waits: bool = True) -> bytes:
     return frame(COMMAND, Commanded(request, _NUMBER[type(command)], raw(command), waits))
 
 
-def command_of(said: Commanded) -> Any:
-    if not 0 <= said.verb < len(VERBS):
-        raise WireError(f"there is no command number {said.verb}")
-    command = decode(VERBS[said.verb], said.command)
+def command_of(commanded: Commanded) -> Any:
+    if not 0 <= commanded.verb < len(VERBS):
+        raise WireError(f"there is no command number {commanded.verb}")
+    command = decode(VERBS[commanded.verb], commanded.command)
     options = getattr(command, "options", None)
     if options is not None:
         command = msgspec.structs.replace(command, options=typed_options(options))
@@ -437,7 +438,7 @@ _OPTION_TYPES: Final = {field.name: field.type for field in msgspec.structs.fiel
 
 
 def typed_options(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as `read_options` gives them, after they were on the wire."""
+    """Options from the wire, with the types that `read_options` gives them."""
     values: dict[str, Any] = {}
     for name, value in named.items():
         if name not in _OPTION_TYPES:
@@ -453,7 +454,7 @@ def typed_options(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def receipt_frame(request: int, receipt: Receipt) -> bytes:
-    """The answer to a publish: mostly there is nothing to tell but where it stands, and under which ids."""
+    """The answer to a publish: mostly just the first offset and the ids."""
     if wire is not None:
         data = wire.receipt_frame(request, receipt)
         if data is not None:
@@ -463,11 +464,11 @@ def receipt_frame(request: int, receipt: Receipt) -> bytes:
     if receipt.watch is None and not any(_values(receipt)[_GIVEN:]):
         payload = _encode((request, receipt.first, ids))
         return _pack_head(len(payload), RECEIPT) + payload
-    return frame(RESULT, (request, _told(receipt, ids)))
+    return frame(RESULT, (request, _full_receipt(receipt, ids)))
 
 
-def _told(receipt: Receipt, ids: list[Any]) -> Told:
-    return Told(
+def _full_receipt(receipt: Receipt, ids: list[Any]) -> FullReceipt:
+    return FullReceipt(
         receipt.first,
         ids,
         {row: error_of(refused) for row, refused in receipt.refusals.items()},
@@ -483,19 +484,19 @@ def plain_receipt(first: int, ids: Any) -> Receipt:
     return Receipt(first, range(*ids) if len(ids) == 3 and type(ids[0]) is int else ids, {})
 
 
-def receipt_of(said: Told) -> Receipt:
-    ids: Any = said.ids
+def receipt_of(full: FullReceipt) -> Receipt:
+    ids: Any = full.ids
     if len(ids) == 3 and type(ids[0]) is int:
         ids = range(*ids)
-    refusals, partly = said.refusals, said.partly_refused
+    refusals, partly = full.refusals, full.partly_refused
     return Receipt(
-        said.first,
+        full.first,
         ids,
         {row: _refused(error) for row, error in refusals.items()} if refusals else {},
-        said.unchanged,
+        full.unchanged,
         None,
-        said.differs,
-        said.unroutable,
+        full.differs,
+        full.unroutable,
         {row: _refused(error) for row, error in partly.items()} if partly else {},
     )
 
@@ -506,14 +507,14 @@ def delivered(dispatch: Dispatch | None, messages: Messages | None, check: bool 
     return Delivered(dispatch, check, columns_of(messages))
 
 
-def carried(said: Delivered, tag: int | None = None) -> Carried | None:
-    sent = said.dispatch
+def carried(delivery: Delivered, tag: int | None = None) -> Carried | None:
+    sent = delivery.dispatch
     if sent is None:
         return None
     return Carried(
         sent.queue, sent.consumer, sent.tag if tag is None else tag, sent.lease, sent.runs, sent.attempts,
         sent.deadline, sent.remaining, sent.redelivered, sent.hand_over, sent.shared, sent.arrivals,
-        messages_of(said.columns), said.check,
+        messages_of(delivery.columns), delivery.check,
     )  # fmt: skip
 
 
@@ -532,14 +533,14 @@ _CLASSES: Final = {
 _WITH_MORE: Final = frozenset({"DeliveryFailed", "Unsupported"})
 
 
-def raised(said: Error) -> RemudaError:
+def raised(error: Error) -> RemudaError:
     """The error as it was raised on the other side."""
-    kind = _CLASSES.get(said.kind, RemudaError)
-    if said.kind in _WITH_MORE:
-        return kind(said.text, said.more)
-    return RemudaError(said.text) if kind is errors.PartlyRefused else kind(said.text)
+    kind = _CLASSES.get(error.kind, RemudaError)
+    if error.kind in _WITH_MORE:
+        return kind(error.text, error.more)
+    return RemudaError(error.text) if kind is errors.PartlyRefused else kind(error.text)
 
 
-def _refused(said: Error) -> Refused:
-    error = raised(said)
-    return error if isinstance(error, Refused) else Refused(str(error))
+def _refused(error: Error) -> Refused:
+    refusal = raised(error)
+    return refusal if isinstance(refusal, Refused) else Refused(str(refusal))

@@ -1,8 +1,8 @@
-"""A guest: commands go to the host's process, and what comes of them comes back.
+"""A guest: sends commands to the host's process and gets the results back.
 
-It remembers what it asked and did not hear of, what it subscribed to and what it holds. So when its host ends it goes
-on with the next one: it reclaims its deliveries, subscribes again, and asks again under the same numbers. Or it becomes
-the host itself, and then the same is done in this process.
+It remembers its unanswered requests, its subscriptions and the deliveries it holds. When the host ends, it goes on with
+the next one: it reclaims its deliveries, subscribes again, and repeats its requests under the same numbers. Or it
+becomes the host itself, and does the same in this process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from remuda.broker.embedded.inside import CalledFromInside
 from remuda.broker.embedded.notices import NoticeBoard
+from remuda.broker.embedded.recipients import CLOSED_BEFORE_OUTCOME
 from remuda.broker.shared import frames
 from remuda.broker.shared.answers import Answers
 from remuda.broker.shared.frames import Carried, Welcome
@@ -34,6 +35,7 @@ from remuda.broker.shared.tls import TlsSocket
 from remuda.model.commands import CancelPull, Command, HandOver, Publish, Pull, Settle, Unsubscribe
 from remuda.model.errors import BrokerClosed, HostNotResponding, RemudaError
 from remuda.model.settlement import Outcome, Settlement
+from remuda.model.texts import BROKER_CLOSED
 
 if TYPE_CHECKING:
     from remuda.broker.embedded.inbox import Inbox
@@ -45,10 +47,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("remuda.guest")
 _UNREAD: Final = 500
-"""Answers that nobody has waited for, after which they are read."""
+"""With more unanswered requests than this, answers are read even if no caller waits."""
 PATIENCE: Final = 30.0
 """Seconds without an answer after which a call gives up."""
-_CLOSED_TEXT: Final = "the broker is closed; open it again to go on. Everything accepted before is kept"
 
 
 class Guest(Queries):
@@ -72,39 +73,41 @@ class Guest(Queries):
         self._answers = Answers(self.line, self.holdings, self.notices, self.give_back)
         self._reading = Reading(self.line, self._answers, self._attentive, lambda: transport.describe(self.pid))
         self._waiting: set[int] = set()
-        """The threads that wait for an answer."""
+        """The ids of threads that wait for an answer."""
         self._last_peer: socket.socket | None = None
         self._successor: Succession | None = None
-        """The engine in this very process, once it has become the host."""
+        """What executes requests in this process, once it has become the host."""
         self._engine: Runtime | None = None
-        """The same, from the moment on in which it is given what was under way."""
+        """The engine in this process, from the moment it begins to take over what was under way."""
         self._late: list[Request] | None = None
-        """What is asked while everything else is handed to it."""
+        """Requests that come while the engine takes over the earlier ones."""
         self._clock_offset = time.time_ns() // 1000 - monotonic_micros()
         self._unattended = False
-        """Whether answers are to come where no thread waits for them: for coroutines, and over TLS."""
+        """Whether answers come that no thread waits for: with coroutines, and over TLS."""
 
-    # The way in
+    # Sending requests
 
     def new_tag(self) -> int:
         return next(self.tags)
 
     def submit(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
-        """Have the host carry out a command, and wait for its answer.
+        """Send a command to the host, and wait for its result.
 
-        Without `wait` an answer is taken for given; if it does not reach this host, it goes to the next.
+        Without `wait`, an answer counts as done; if it does not reach this host, it goes to the next.
         """
-        # Whoever reads for others may find that one of them is gone, and gives back what was for it.
-        return self._asked_once(self._submit, command, inbox, wait) if wait else self._submit(command, inbox, wait)
+        # Without `wait` it may be called within another call: a thread that reads for others gives back what was for
+        # a consumer that is gone.
+        return self._not_within(self._submit, command, inbox, wait) if wait else self._submit(command, inbox, wait)
 
-    def _asked_once(self, ask: Callable[..., Any], *given: Any) -> Any:
-        """What interrupts a thread that waits for an answer, or reads the others', cannot wait for one itself."""
+    def _not_within(self, call: Callable[..., Any], *given: Any) -> Any:
+        """Refuse a call that interrupts a thread which waits for an answer, or reads those of others: the thread could
+        never go on."""
         caller = threading.get_ident()
         if caller in self._waiting:
             raise CalledFromInside
         try:
             self._waiting.add(caller)
-            return ask(*given)
+            return call(*given)
         finally:
             self._waiting.discard(caller)
 
@@ -125,8 +128,7 @@ class Guest(Queries):
         return request.pending
 
     def _publish_alone(self, command: Publish) -> Request | None:
-        """Send one message in one go, where nobody else asks anything; None, and nothing is done, where that is not
-        so."""
+        """Send one message by the fast path, if no other request is under way; else return None and do nothing."""
         line = self.line
         with line.lock:
             return (
@@ -134,7 +136,7 @@ class Guest(Queries):
             )
 
     def begin(self, command: Command, inbox: Inbox | None = None, *, wait: bool = True) -> Pending:
-        """The same without waiting: the result is there when `Pending.answer` is."""
+        """As `submit`, without waiting: the result is valid once `Pending.answer` is done."""
         request = self._request_for(command, inbox, wait)
         if request.awaited:
             request.future = request.pending.answer = Future()
@@ -142,7 +144,7 @@ class Guest(Queries):
         return request.pending
 
     def wait(self, ticket: int) -> None:
-        """Answers come when they count, so there is nothing to wait for."""
+        """Nothing to wait for: the host answers once a result is stored."""
 
     def kept(self, ticket: int) -> Future[None]:
         done: Future[None] = Future()
@@ -169,15 +171,15 @@ class Guest(Queries):
                 request.awaited = False
         return request
 
-    def ask(self, question: str, *values: Any) -> Any:
-        return self._asked_once(self._ask, question, *values)
+    def ask(self, query: str, *values: Any) -> Any:
+        return self._not_within(self._ask, query, *values)
 
-    def _ask(self, question: str, *values: Any) -> Any:
+    def _ask(self, query: str, *values: Any) -> Any:
         number = self.line.new_number()
-        kind = frames.QUESTIONS[question][1]
-        asked = frames.frame(frames.ASK, frames.Asked(number, question, frames.raw(values)))
+        kind = frames.QUERIES[query][1]
+        asked = frames.frame(frames.ASK, frames.Asked(number, query, frames.raw(values)))
         request = Request(number, asked, lambda raw: frames.decode(kind, raw))
-        request.question, request.values = question, values
+        request.query, request.values = query, values
         self._send(request)
         if not self._reading.wait_for(request, self._patience):
             raise self.not_responding()
@@ -189,7 +191,7 @@ class Guest(Queries):
         line = self.line
         with line.lock:
             if self.closed:
-                raise BrokerClosed(_CLOSED_TEXT)
+                raise BrokerClosed(BROKER_CLOSED)
             engine = self._engine
             if engine is None:
                 line.post(request)
@@ -207,18 +209,19 @@ class Guest(Queries):
             self._reading.wake()
 
     def not_responding(self) -> HostNotResponding:
-        return HostNotResponding(
-            f"{self._transport.describe(self.pid)} has not answered for {self._patience:.0f} seconds. What was "
-            "asked may or may not have been done"
+        text = (
+            f"{self._transport.describe(self.pid)} has not answered for {self._patience:.0f} seconds. The command may "
+            f"or may not have been carried out. {self._transport.remedy}"
         )
+        return HostNotResponding(text.rstrip())
 
-    # What callers do beside commands
+    # Pulls and deliveries
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
         if self.closed:
             return True
         if tag not in self.holdings.pulls and self._late is None and self._successor is None:
-            return False  # its delivery came a moment ago, or its time was up by the host's clock: the inbox tells
+            return False  # it was just served, or timed out by the host's clock: the inbox has the answer
         cancelled: bool = self.submit(CancelPull(queue, tag)).result
         if cancelled:
             self.holdings.pulls.pop(tag, None)
@@ -228,7 +231,7 @@ class Guest(Queries):
         self.holdings.pulls.pop(tag, None)
 
     def forget_inbox(self, tag: int) -> None:
-        """What lay there went back with the answer to the command."""
+        """Nothing to do: the inbox was emptied when the host answered `Unsubscribe`."""
 
     def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
         def give_back(answered: Future[Any]) -> None:
@@ -257,12 +260,12 @@ class Guest(Queries):
         if mark is not None:
             return mark
 
-        def tell(offset: int) -> None:
+        def report(offset: int) -> None:
             with self.line.lock:
-                self.line.say(frames.frame(frames.BEGUN, (lease, offset)))
+                self.line.send(frames.frame(frames.BEGUN, (lease, offset)))
             self.line.send_waiting()
 
-        return tell
+        return report
 
     def asks(self, dispatch: Dispatch) -> bool:
         return dispatch.lease is not None and (
@@ -274,7 +277,7 @@ class Guest(Queries):
             self.begin(Unsubscribe(queue, consumer))
 
     def check_stalled(self) -> None:
-        """The host tells with its answers."""
+        """Nothing to do: the host's answers say so."""
 
     def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
         if dispatch.lease is None or not self.asks(dispatch):
@@ -304,7 +307,7 @@ class Guest(Queries):
         return dispatch, dispatch.messages
 
     def _engine_here(self) -> Runtime:
-        """The engine in this process, which made a delivery that nobody brought here."""
+        """The engine in this process, which made a delivery that carries no messages."""
         assert self._engine is not None
         return self._engine
 
@@ -313,34 +316,33 @@ class Guest(Queries):
         return self._transport.reader(self)
 
     def clock(self) -> int:
-        """The host's time, as far as it is known here."""
+        """The host's time, as estimated here."""
         return monotonic_micros() + self._clock_offset
 
     # The connection, on one thread
 
     def connect(self) -> None:
-        """Come to the host that there is now; raises `OSError` where there is none, and Remuda's errors where it does
-        not take us."""
+        """Connect to the current host; raises `OSError` if there is none, and Remuda's errors if it refuses us."""
         self._last_peer = self._transport.connect()
         link = join(self._last_peer, self._transport.hello(self.token, self.epoch), self._patience)
         self.welcome, self.pid, self.epoch = link.welcome, link.welcome.pid, link.welcome.epoch
         self._clock_offset = link.clock_offset
         self._unattended = self._unattended or isinstance(link.peer, TlsSocket)
-        self.line.attach(link, self.holdings, self._answers, hears=self.hears)
+        self.line.attach(link, self.holdings, self._answers, wants_notices=self.wants_notices)
 
     def listen(self) -> None:
-        """Be there for what the host says until the connection ends."""
+        """Read what the host sends until the connection ends."""
         self._reading.follow()
 
     def _attentive(self) -> bool:
-        """Whether something may come that nobody waits for."""
-        holdings = self.holdings
-        return bool(self._unattended or holdings.subscriptions or holdings.pulls or holdings.watched or self.hears)
+        """Whether frames may come that no caller waits for."""
+        held = self.holdings
+        return bool(self._unattended or held.subscriptions or held.pulls or held.watched or self.wants_notices)
 
     # Becoming the host
 
     def hand_to(self, runtime: Runtime) -> None:
-        """The engine runs in this process from now on: bring everything that is under way to it."""
+        """Hand everything that is under way to the engine, which runs in this process from now on."""
         succession = Succession(runtime, self.holdings, self.token)
         with self.line.lock:
             self._late = []
@@ -363,7 +365,7 @@ class Guest(Queries):
     # The end
 
     def disown(self) -> None:
-        """In a fork: let go of the connection, which is the parent's."""
+        """In a fork: close the connection, which is the parent's."""
         self.closed = True
         self._reading.close()
         for peer in (self.line.peer, self._last_peer):
@@ -371,13 +373,13 @@ class Guest(Queries):
                 peer.close()
 
     def leave_line(self) -> None:
-        """The thread that listened has ended, perhaps before it heard anything of the last host."""
+        """Close what is left of the connection when the thread that listened ends."""
         self._reading.close()
         if self._last_peer is not None:
             self._last_peer.close()
 
     def close(self) -> None:
-        """Say goodbye. The host puts back what is not answered."""
+        """Say goodbye to the host, which then puts back what is not answered."""
         with self.line.lock:
             if self.closed:
                 return
@@ -390,15 +392,15 @@ class Guest(Queries):
                     peer.sendall(frames.frame(frames.GOODBYE, None))
                 with contextlib.suppress(OSError):
                     peer.shutdown(socket.SHUT_WR)
-        self.end(BrokerClosed(_CLOSED_TEXT))
+        self.end(BrokerClosed(BROKER_CLOSED))
 
     def end(self, failure: Exception) -> None:
-        """Nobody will answer any more."""
+        """Fail everything that waits for the host."""
         requests, self.line.requests = self.line.requests, {}
         for request in requests.values():
             request.fail(failure)
         self.holdings.end(
             None if isinstance(failure, BrokerClosed) else failure,
-            BrokerClosed("the broker was closed; the message is kept and its fate is not known yet"),
+            BrokerClosed(CLOSED_BEFORE_OUTCOME),
         )
         self.notices.close()

@@ -1,4 +1,4 @@
-"""What a guest has with its host: subscriptions, pulls that wait, deliveries in hand. The next host is told of it."""
+"""What a guest has at its host, and restores at the next: subscriptions, waiting pulls, and deliveries it holds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BACK: Final = frozenset({Outcome.NACK, Outcome.RETRY, Outcome.RELEASE})
 
 
 class Held:
-    """A delivery in this process's hands."""
+    """A delivery that a guest holds."""
 
     __slots__ = ("consumer", "deadline", "left", "pulled", "queue", "runs")
 
@@ -38,20 +38,20 @@ class Held:
 
 
 class Holdings:
-    """Kept up to date by what is asked and answered. `clock` is the host's."""
+    """Updated with every request and answer. `clock` is the host's."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.subscriptions: dict[int, tuple[Subscribe, Inbox]] = {}
         self.pulls: dict[int, tuple[Pull, Inbox, float]] = {}
-        """Pull requests that found nothing and wait, with the time until which they do."""
+        """Pull requests that wait, each with the time until which it does."""
         self.held: dict[int, Held] = {}
         self._many = _HELD
-        """How many of them there may be before those are let go whose time is up."""
+        """How many there may be before those are dropped whose time is up."""
         self.watched: dict[int, tuple[Future[None], int, int]] = {}
-        """Batches whose fate is awaited, by request: first offset and count."""
+        """Batches whose outcome is awaited, by request: first offset and count."""
         self.gone: dict[int, int] = {}
-        """Deliveries that were over when a new host was asked, and how many messages of each were back in the queue."""
+        """Deliveries that a new host could not restore, and how many messages of each were back in the queue."""
 
     # Deliveries
 
@@ -82,7 +82,7 @@ class Holdings:
         return [Claim(held.queue, lease, held.consumer, held.runs, held.pulled) for lease, held in self.held.items()]
 
     def reclaimed(self, claims: list[Claim], counts: list[int]) -> None:
-        """Deliveries of which nothing is in flight any more were answered for, or their time was up."""
+        """Drop deliveries of which nothing is in flight any more: they were answered, or their time was up."""
         now = self._clock()
         for claim, count in zip(claims, counts, strict=True):
             held = self.held.get(claim.lease)
@@ -92,14 +92,14 @@ class Holdings:
                 self.held.pop(claim.lease, None)
 
     def settled_before(self, command: Settle, expected: int) -> int:
-        """How many messages an answer had settled that is said again and settles none: the host before may have kept
-        it, and only what it said of that was lost."""
+        """How many messages an answer had settled that was sent again and settled none: the last host may have stored
+        it, and only its reply was lost."""
         back = self.gone.get(command.lease)
         if back is None:
             return 0
         if not back or command.settlement.outcome in _BACK:
             return expected
-        # Those that are back will be delivered again, whoever is told otherwise.
+        # Messages that are back in the queue will be delivered again: they were not settled.
         return max(expected - back, 0) if command.runs is None else 0
 
     # Subscriptions and pulls
@@ -127,7 +127,7 @@ class Holdings:
         if inbox is not None:
             inbox.close(failure)
 
-    # Batches whose fate is awaited
+    # Batches whose outcome is awaited
 
     def confirmed(self, number: int, why: frames.Error | None) -> None:
         watched = self.watched.pop(number, None)
@@ -139,11 +139,12 @@ class Holdings:
                     watched[0].set_exception(frames.raised(why))
 
     def end(self, failure: Exception | None, unknown: Exception) -> None:
-        """Nothing more will come: inboxes are closed, with the failure where there is one, and fates stay `unknown`."""
+        """Nothing more will come: close the inboxes, with the failure if there is one, and raise `unknown` to those
+        that wait for an outcome."""
         watched, self.watched = self.watched, {}
-        for fate, _, _ in watched.values():
+        for outcome, _, _ in watched.values():
             with contextlib.suppress(InvalidStateError):
-                fate.set_exception(unknown)
+                outcome.set_exception(unknown)
         for _, inbox in list(self.subscriptions.values()):
             inbox.close(failure)
         for _, inbox, _ in list(self.pulls.values()):

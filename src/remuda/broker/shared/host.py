@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("remuda.host")
 _GRACE: Final = 2.0
-"""Seconds for which a guest that lost its connection, but may live, keeps what it holds."""
+"""Seconds for which a guest that lost its connection, but may be alive, keeps what it holds."""
 _CLAIMING: Final = 3.0
 """Seconds within which guests of the last host must have reclaimed their deliveries."""
 _STRANGERS: Final = 10.0
-"""Seconds within which a new connection must have said who it is."""
+"""Seconds within which a new connection must send its hello."""
 _DEFERRED: Final = 0.025
 _LOOK: Final = 1.0
-"""Seconds after which a host looks whether others can find it."""
+"""Seconds between two checks that others can find the host."""
 
 
 class Host:
-    """Listens, and does for guests what faces in this process do for themselves."""
+    """Accepts guests and executes their requests on the engine of this process."""
 
     def __init__(self, runtime: Runtime, epoch: int = 0) -> None:
         self._runtime = runtime
@@ -57,27 +57,27 @@ class Host:
         self._readiness.register(self._wake_from, READ, None)
         self._listeners: list[Listener] = []
         self._deaf: list[Listener] = []
-        """Those at which nobody can come in for now, as when this process has as many files open as it may."""
+        """Those that cannot accept connections at present, as when this process has too many files open."""
         self._connections: set[Connection] = set()
         self._touched: set[Connection] = set()
-        """Those with which something is to be done in this turn."""
+        """Those to attend to in this turn."""
         self._stalled: set[Connection] = set()
         self._strangers: set[Connection] = set()
-        """Those that have not said yet who they are."""
+        """Those that have not sent their hello yet."""
         self._absent: set[Session] = set()
-        """Those without a connection, which may come back."""
+        """Guests without a connection, which may come back."""
         self._sessions: dict[str, Session] = {}
         self._awake = False
         self._posted: deque[Callable[[], None]] = deque()
         self._dirty: deque[Session] = deque()
         self._eager = False
-        """Whether one of them was added since the last turn sent what there was."""
+        """Whether one was added since the last turn sent what there was."""
         self._requests = RequestHandler(runtime, self._post, self._later)
         self._gathering = Gathering()
         self._receiving = Receiving()
         self._stopping = False
         self._expected = runtime.engine.survivors
-        """Guests of the last host: deliveries in flight may be theirs."""
+        """Guests of the last host, which may hold deliveries in flight."""
         self._claiming = (time.monotonic() + _CLAIMING) if self._expected else 0.0
         self._moves = True
         self._thread = threading.Thread(target=self._run, name="remuda-host", daemon=True)
@@ -85,11 +85,11 @@ class Host:
     # From other threads
 
     def listen(self, listener: Listener) -> None:
-        """Take connections there too."""
+        """Accept connections there, too."""
         self._post(lambda: self._add_listener(listener))
 
     def adopt(self, peer: socket.socket, gate: Gate) -> None:
-        """Take a connection that was made elsewhere."""
+        """Serve a connection that was accepted elsewhere."""
         peer.setblocking(False)
         self._post(lambda: self._add(Connection(peer, gate, local=True)))
 
@@ -98,7 +98,7 @@ class Host:
         self._thread.start()
 
     def stop(self, *, moves: bool = True) -> None:
-        """Answer what is under way, and say goodbye: guests go on with the next host, if this one `moves`."""
+        """Answer what is under way, and stop. With `moves`, guests go on with the next host."""
         self._moves = moves
         self._stopping = True
         self._post(lambda: None)
@@ -106,7 +106,7 @@ class Host:
             self._thread.join(30)
 
     def note_attached(self, token: str) -> None:
-        """A guest of the last host has reclaimed what it held, or is this very process."""
+        """Note that a guest of the last host has reclaimed what it held, or is this very process."""
         self._requests.attached.add(token)
 
     @property
@@ -115,7 +115,7 @@ class Host:
         return [session.pid for session in list(self._sessions.values())]
 
     def disown(self) -> None:
-        """In a fork: let go of the handles, which are the parent's."""
+        """In a fork: close the handles, which are the parent's."""
         for listener in self._listeners:
             listener.socket.close()
         for connection in list(self._connections):
@@ -194,7 +194,7 @@ class Host:
                 self._accept(source)
 
     def _commit(self) -> None:
-        """Keep and answer what was asked in this turn, by those too who come within a moment if they are likely to."""
+        """Store and answer the requests of this turn; guests that are likely to send one in a moment are waited for."""
         requests, gathering = self._requests, self._gathering
         waiting = requests.waiting
         if not waiting:
@@ -228,7 +228,7 @@ class Host:
                 except (BlockingIOError, InterruptedError):
                     return
                 except OSError as error:
-                    _log.error("a connection could not be accepted; no more are for a second: %s", error)
+                    _log.error("a connection could not be accepted; trying again in a second: %s", error)
                     self._readiness.unregister(listener.socket)
                     self._deaf.append(listener)
                     return
@@ -248,7 +248,7 @@ class Host:
         self._readiness.register(connection.peer, READ, connection)
 
     def _guarded(self, connection: Connection, work: Callable[[Connection], None]) -> None:
-        """Whatever a peer sends costs its own connection, never the others'."""
+        """Handle a connection: an error costs this one, never the others."""
         try:
             work(connection)
         except Exception as error:
@@ -268,17 +268,17 @@ class Host:
         session = connection.session
         try:
             if session is None or connection.buffer.held or connection.stalled or connection.closing:
-                said: bytes | Publish = self._receiving.receive(connection.peer)
+                received: bytes | Publish = self._receiving.receive(connection.peer)
             else:
-                said = self._receiving.receive_publish(connection.peer, session.token)
+                received = self._receiving.receive_publish(connection.peer, session.token)
         except (BlockingIOError, InterruptedError):
             return
-        if type(said) is Publish:
+        if type(received) is Publish:
             assert session is not None
-            self._requests.publish(connection, session, said)
+            self._requests.publish(connection, session, received)
             connection.load += 1
-        elif said:
-            self._feed(connection, said)
+        elif received:
+            self._feed(connection, received)
         else:
             self._lose(connection)
 
@@ -304,7 +304,7 @@ class Host:
                 self._stalled.add(connection)
                 return
 
-    # Who comes
+    # New guests
 
     def _greet(self, connection: Connection, kind: int, payload: bytes) -> None:
         if kind != frames.HELLO:
@@ -383,7 +383,7 @@ class Host:
         self._touched.clear()
 
     def _listen_to(self, connection: Connection) -> None:
-        """A guest that does not take its answers is not heard until it does."""
+        """Wait for what a connection needs. Nothing is read from a guest that does not take its answers."""
         wanted = 0 if connection.full or connection.stalled else READ
         if connection.unsent:
             wanted |= WRITE
@@ -408,7 +408,7 @@ class Host:
                 self._drop(connection)
         if self._listeners and now - self._looked > _LOOK:
             self._looked = now
-            self._look_for_sockets()
+            self._check_sockets()
         if self._claiming and (now >= self._claiming or self._expected <= self._requests.attached):
             self._claiming = 0.0
             try:
@@ -417,8 +417,8 @@ class Host:
                 _log.error("deliveries of processes that are gone could not be put back yet: %s", error)
                 self._claiming = now + 1.0
 
-    def _look_for_sockets(self) -> None:
-        """Somebody may have removed one, and others then do not find this process."""
+    def _check_sockets(self) -> None:
+        """Replace a socket that was removed: others could not find this process."""
         deaf, self._deaf = self._deaf, []
         for listener in deaf:
             self._readiness.register(listener.socket, READ, listener)
@@ -429,7 +429,7 @@ class Host:
                 _log.error("the socket in the directory is gone, and other processes cannot find this one: %s", error)
                 continue
             if again is not None:
-                _log.warning("the socket in the directory was removed, and is there again")
+                _log.warning("the socket in the directory was removed; it was created again")
                 self._readiness.unregister(listener.socket)
                 listener.close()
                 self._listeners[at] = again
@@ -440,7 +440,7 @@ class Host:
     def _lose(self, connection: Connection) -> None:
         """A connection broke."""
         if connection.closed:
-            return  # its guest is back over another one
+            return  # its guest is back over another connection
         session = connection.session
         self._drop(connection)
         if session is None or session.token not in self._sessions:
@@ -474,7 +474,7 @@ class Host:
         session.end(None if gate is None else gate.marks(session.token))
 
     def _shut(self) -> None:
-        """Answer what was done, tell everyone, and close."""
+        """Answer what was executed, tell all guests to move, and close."""
         for listener in self._listeners:
             with contextlib.suppress(Exception):
                 self._readiness.unregister(listener.socket)
@@ -505,7 +505,7 @@ class Host:
 
 
 def _send_outgoing(connection: Connection) -> None:
-    """Send what waits for a guest, as long as it takes it."""
+    """Send what waits for a guest, as far as it takes it."""
     session = connection.session
     while session is not None and session.outgoing(connection.send):
         connection.flush()
@@ -514,7 +514,7 @@ def _send_outgoing(connection: Connection) -> None:
 
 
 def known_options(options: Any) -> dict[str, Any]:
-    """Options of a broker that are not the usual ones, as the wire can carry them."""
+    """A broker's options that differ from the defaults, as the wire can carry them."""
     usual = type(options)()
     return {
         name: msgspec.to_builtins(getattr(options, name))

@@ -1,4 +1,4 @@
-"""Who has a directory, and whether it answers; looked at from outside, without taking part."""
+"""Which process hosts a directory, and whether it answers; seen from outside, without opening the directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE: Final = 3.0
 
 
 def holder_of(path: Path) -> int | None:
-    """The process that has a directory; None if nobody has it, 0 if it cannot be seen from here."""
+    """The process that holds a directory; None if there is none, 0 if it cannot be seen from here."""
     if not is_held(path):
         return None
     try:
@@ -51,7 +51,7 @@ def answers(path: Path, patience: float = _PATIENCE) -> bool:
 
 
 def wait_for_change(path: Path, pid: int, seconds: float = 10.0) -> int | None:
-    """Who has the directory once `pid` has it no longer; None if nobody took it within a moment."""
+    """The process that holds the directory once `pid` no longer does; None if none took it within a moment."""
     deadline, free_since = time.monotonic() + seconds, 0.0
     while time.monotonic() < deadline:
         now = holder_of(path)

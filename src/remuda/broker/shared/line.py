@@ -1,4 +1,4 @@
-"""A guest's line to its host: what was said over it and not answered is said again to the next host."""
+"""A guest's line to its host: requests that were sent over it and not answered are sent again to the next host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Shapes(Protocol):
-    """How the answers to what is asked again become results."""
+    """How answers to repeated requests become results."""
 
     def pulled(self, raw: Any, /) -> Any: ...
     def watched_again(self, number: int, raw: Any, /) -> None: ...
@@ -44,17 +44,17 @@ def _send_some(peer: socket.socket, data: bytes) -> int:
 
 
 class Line:
-    """The connection, while there is one, and the requests under way. Whoever sends holds `lock`."""
+    """The connection, while there is one, and the requests under way. `lock` is held to send."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.peer: socket.socket | None = None
         self.buffer = frames.Buffer()
-        """What came from there and is not whole yet."""
+        """What was received and is not a complete frame yet."""
         self.requests: dict[int, Request] = {}
         self.new_number = itertools.count(1).__next__
         self.backlog: deque[Request] = deque()
-        """Publishes that wait until fewer are under way: a host remembers only so many of each guest."""
+        """Publishes that wait until fewer are under way: a host remembers only so many per guest."""
         self._publishing: set[int] = set()
 
     def post(self, request: Request) -> None:
@@ -65,10 +65,10 @@ class Line:
                 return
             self._publishing.add(request.number)
         request.sent = True
-        self.say(request.frame)
+        self.send(request.frame)
 
     def post_alone(self, command: Publish, shape: Callable[[Any], Any]) -> Request | None:
-        """Send one message over a line that is free; None, and nothing is done, where that is not so."""
+        """Send one message over a line with no other request under way; else return None and do nothing."""
         peer = self.peer
         if self.requests or self.buffer.held or peer is None or wire is None or isinstance(peer, TlsSocket):
             return None
@@ -88,15 +88,15 @@ class Line:
             self._publishing.discard(number)
             return None
         if rest:
-            self._say(peer, rest)
+            self._send(peer, rest)
         return request
 
-    def say(self, data: bytes) -> None:
-        """Send to the host, if there is one now. What is lost here is said again to the next."""
+    def send(self, data: bytes) -> None:
+        """Send to the host, if there is one now. What is lost here is sent again to the next."""
         if self.peer is not None:
-            self._say(self.peer, data)
+            self._send(self.peer, data)
 
-    def _say(self, peer: socket.socket, data: bytes) -> None:
+    def _send(self, peer: socket.socket, data: bytes) -> None:
         try:
             if isinstance(peer, TlsSocket):
                 peer.sendall(data)
@@ -115,7 +115,7 @@ class Line:
                 self.peer.shutdown(socket.SHUT_RDWR)
 
     def published(self, number: int) -> None:
-        """A publish was answered: another may go, once somebody catches up."""
+        """A publish was answered: one that waits may be sent by `catch_up`."""
         self._publishing.discard(number)
 
     def answered(self, request: Request) -> None:
@@ -125,26 +125,26 @@ class Line:
         self.requests.pop(request.number, None)
 
     def send_waiting(self) -> None:
-        """Whoever may wait for the line sends publishes that waited."""
+        """Send publishes that waited; may block until the line is free."""
         if self.backlogged:
             with self.lock:
                 self.catch_up()
 
     def catch_up(self) -> None:
-        """Send publishes that waited, for who holds the lock."""
+        """Send publishes that waited. The caller holds the lock."""
         while self.backlog and len(self._publishing) < UNCONFIRMED:
             request = self.backlog.popleft()
             self._publishing.add(request.number)
             request.sent = True
-            self.say(request.frame)
+            self.send(request.frame)
 
     @property
     def backlogged(self) -> bool:
-        """Whether publishes wait that may go now."""
+        """Whether publishes wait that may be sent now."""
         return bool(self.backlog) and len(self._publishing) < UNCONFIRMED
 
     def take_all(self) -> list[Request]:
-        """All that nobody answered, for whoever answers it in another way."""
+        """Take over all unanswered requests, to execute them in this process."""
         requests = [request for request in self.requests.values() if not request.restores]
         self.requests = {}
         self.backlog.clear()
@@ -153,8 +153,8 @@ class Line:
 
     # A new host
 
-    def attach(self, link: Link, holdings: Holdings, shapes: Shapes, *, hears: bool) -> None:
-        """Bring everything that is under way to a host that knows nothing of it, or may not."""
+    def attach(self, link: Link, holdings: Holdings, shapes: Shapes, *, wants_notices: bool) -> None:
+        """Repeat everything that is under way to a host that may not know of it."""
         with self.lock:
             self.buffer, self.peer = link.buffer, link.peer
             self.requests = {number: one for number, one in self.requests.items() if not one.restores}
@@ -163,12 +163,12 @@ class Line:
                 self.new_number(), b"", lambda raw: holdings.reclaimed(claims, frames.decode(list[int], raw))
             )
             data = [frames.frame(frames.ATTACH, (attached.number, claims)), *self._again(holdings, shapes)]
-            if hears:
+            if wants_notices:
                 asked = frames.Asked(self.new_number(), "notices", frames.raw((True,)))
                 data.append(frames.frame(frames.ASK, asked))
             attached.restores = True
             self.requests[attached.number] = attached
-            self.say(b"".join(data))
+            self.send(b"".join(data))
 
     def _again(self, holdings: Holdings, shapes: Shapes) -> Iterator[bytes]:
         """Frames that restore what was under way."""
@@ -181,7 +181,7 @@ class Line:
             yield self._restore(msgspec.structs.replace(pull, wait=left), shapes.pulled, inbox)
         for number, (_, first, count) in list(holdings.watched.items()):
             watch = Request(number, b"", partial(shapes.watched_again, number))
-            watch.question, watch.restores = "watch", True
+            watch.query, watch.restores = "watch", True
             self.requests[number] = watch
             yield frames.frame(frames.ASK, frames.Asked(number, "watch", frames.raw((first, count))))
         for request in unanswered:

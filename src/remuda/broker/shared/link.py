@@ -22,37 +22,41 @@ class Transport(Protocol):
     """How a guest connects to its host."""
 
     def connect(self) -> socket.socket:
-        """A connection; raises `OSError` while nobody listens."""
+        """A connection; raises `OSError` while there is no host."""
 
     def hello(self, token: str, epoch: int) -> Hello: ...
 
     def describe(self, pid: int) -> str:
-        """What to do about a host that does not answer."""
+        """The host, as the subject of a sentence."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a host that does not answer; empty if there is nothing."""
 
     def begin(self, lease: int, events: int) -> Callable[[int], None] | None:
-        """Where what is begun can be marked without telling the host; None where it cannot."""
+        """A function that marks an offset as begun without telling the host; None if there is none."""
 
     def reader(self, guest: Guest) -> EventLog: ...
 
 
 class Link(NamedTuple):
-    """A connection to a host that has let us in."""
+    """A connection to a host that has admitted us."""
 
     peer: socket.socket
     buffer: frames.Buffer
     welcome: Welcome
     clock_offset: int
-    """What the host's clock is ahead of `monotonic_micros`."""
+    """How far the host's clock is ahead of `monotonic_micros`."""
 
 
 def monotonic_micros() -> int:
-    """A time that goes on evenly when this machine's clock is set."""
+    """A time that does not jump when this machine's clock is set."""
     return time.monotonic_ns() // 1000
 
 
 def join(peer: socket.socket, hello: Hello, patience: float) -> Link:
-    """Be let in by the host at the other end; raises `OSError` where it does not answer, and Remuda's errors where it
-    does not take us."""
+    """Shake hands with the host at the other end; raises `OSError` if it does not answer, and Remuda's errors if it
+    refuses us."""
     try:
         with contextlib.suppress(OSError):
             peer.settimeout(patience)
@@ -61,7 +65,7 @@ def join(peer: socket.socket, hello: Hello, patience: float) -> Link:
         asked_at = monotonic_micros()
         welcome = _welcome(peer, buffer)
         if welcome.epoch < hello.epoch:
-            raise ConnectionResetError("this was the host before the last one")
+            raise ConnectionResetError("this is an earlier host, which has been replaced")
         peer.settimeout(None)
     except BaseException:
         peer.close()
@@ -75,7 +79,7 @@ def _welcome(peer: socket.socket, buffer: frames.Buffer) -> Welcome:
         data = peer.recv(_READ)
         if not data:
             raise ConnectionResetError("the host closed the connection")
-        first = next(buffer.feed(data), None)  # what comes behind it stays there
+        first = next(buffer.feed(data), None)  # later frames stay in the buffer
     kind, payload = first
     if kind == frames.FAILED:
         raise frames.raised(frames.decode(tuple[int, frames.Error], payload)[1])

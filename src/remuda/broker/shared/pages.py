@@ -1,4 +1,4 @@
-"""The log for those who cannot read the directory: page by page, as the host reads it for them."""
+"""The log for guests that cannot read the directory: the host reads it for them, page by page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from remuda.broker.shared.guest import Guest
     from remuda.model.message import Message
 
-LOG_QUESTIONS: Final = frozenset(
+LOG_QUERIES: Final = frozenset(
     {
         "log_ends", "log_offset_at", "log_position_at", "log_offset_of", "log_events_of", "log_messages",
         "log_events", "log_changes",
@@ -27,14 +27,14 @@ LOG_QUESTIONS: Final = frozenset(
 _PAGE: Final = 1 << 20
 
 
-def answer_from_log(runtime: Runtime, question: str, values: Sequence[Any]) -> Any:
-    """What the log says to a question from afar."""
+def answer_from_log(runtime: Runtime, query: str, values: Sequence[Any]) -> Any:
+    """The log's answer to a remote query."""
     log = runtime.reader()
-    if question == "log_messages":
+    if query == "log_messages":
         return _page(log.messages(*values), log, events=False)
-    if question == "log_events":
+    if query == "log_events":
         return _page(log.events(*values), log, events=True)
-    return getattr(log, question.removeprefix("log_"))(*values)
+    return getattr(log, query.removeprefix("log_"))(*values)
 
 
 def _page(records: Iterator[Appended] | Iterator[Events], log: Any, *, events: bool) -> Pages:
@@ -140,9 +140,9 @@ class RemoteLog:
     ) -> Iterator[Events]:
         return follow(self.events, start, poll, stop)
 
-    def _read(self, question: str, kind: int, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Any]:
+    def _read(self, query: str, kind: int, start: int, stop: int | None, gaps: dict[range, None]) -> Iterator[Any]:
         while True:
-            page: Pages = self._guest.ask(question, start, stop)
+            page: Pages = self._guest.ask(query, start, stop)
             gaps.update(dict.fromkeys(range(*gap) for gap in page.gaps))
             for payload in page.records:
                 yield codec.decode(kind, payload).record

@@ -1,5 +1,5 @@
-"""What a user of the wire may do, by the names that configure, write and read are granted for: asked before anything
-happens."""
+"""What a user of the wire may do: configure, write and read are granted for patterns of names, and checked before
+anything happens."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ _READS: Final = (SetCredit, Unsubscribe, CancelPull, HandOver, Renew)
 _CONFIGURES: Final = (DeclareQueue, ConfigureQueue, SetStatus, RemoveQueue, Clear, Reprocess, Forget)
 _OF_A_QUEUE: Final = frozenset({"parked", "waiting"})
 _HARMLESS: Final = frozenset({"health", "flush", "watch", "notices", "queues", "exchanges", "document"})
-"""Queries that anybody may ask; what they are not to see is left out of the answer."""
+"""Queries that every user may ask; what they may not see is left out of the answer."""
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """Patterns of the names that each access is granted for; None where it is for none."""
+    """For each kind of access, the pattern of names that it is granted for; None for no names."""
 
     user: str
     configure: str | None = None
     write: str | None = None
     read: str | None = None
     others: tuple[str, ...] = ()
-    """Vhosts of others: names under them are nobody's here."""
+    """Other vhosts: no access to names under them is granted here."""
 
 
 class Permissions:
@@ -152,7 +152,7 @@ class Permissions:
                     self._check_options(root(topic), command.options)
 
     def _check_options(self, queue: str, options: Mapping[str, Any] | None) -> None:
-        """Options can make a queue, fill it from topics, and have others filled from it."""
+        """Options can create a queue, fill it from topics, and make it fill other queues."""
         if not options:
             return
         self.check(CONFIGURE, "queue", queue)
@@ -175,21 +175,21 @@ class Permissions:
 
     # Queries
 
-    def check_question(self, question: str, values: tuple[Any, ...]) -> None:
-        if question == "info":
+    def check_query(self, query: str, values: tuple[Any, ...]) -> None:
+        if query == "info":
             if not self.sees(values[0]):
                 raise self._refusal(f"any access to queue {values[0]!r}")
-        elif question in _OF_A_QUEUE:
+        elif query in _OF_A_QUEUE:
             self.check(READ, "queue", values[0])
-        elif question not in _HARMLESS:
-            what = "reading the log" if question.startswith("log_") else question
-            raise self._refusal(f"{what}, which takes all access to all names,")
+        elif query not in _HARMLESS:
+            what = "reading the log" if query.startswith("log_") else query
+            raise self._refusal(f"{what}, which needs full access to all names,")
 
-    def only_seen(self, question: str, answer: Any) -> Any:
-        """An answer without what the user is not to see."""
-        if question == "queues":
+    def only_seen(self, query: str, answer: Any) -> Any:
+        """An answer without what the user may not see."""
+        if query == "queues":
             return [info for info in answer if self.sees(info.name)]
-        if question == "exchanges":
+        if query == "exchanges":
             return {name: exchange for name, exchange in answer.items() if self.sees(name)}
         if isinstance(answer, Document):
             views = tuple(view for view in answer.queues if self.may(READ, view.queue))

@@ -1,6 +1,6 @@
-"""Which guests a directory has: each keeps a file there locked while it lives, and marks in it what it has begun with.
+"""Which guests a directory has: each keeps a file there locked while it lives, and marks what it has begun beside it.
 
-The system drops the lock when the process ends, however it ends. So the next host knows whom to wait for.
+The system drops the lock when the process ends, however it ends. So the next host knows which guests to wait for.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Presence:
             self._folder.mkdir(mode=0o770 if self._group else 0o700)
         with unforked:
             while not self._lock():
-                pass  # whoever looked before it was locked took it for one that was left here, and removed it
+                pass  # a survey found the file before it was locked, took it for a leftover, and removed it
 
     def _lock(self) -> bool:
         """Whether the file that is locked is the one in the folder."""
         handle = os.open(self._path, _FLAGS, 0o660 if self._group else 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # others hold it for no longer than it takes to look
+            fcntl.flock(handle, fcntl.LOCK_EX)  # others hold it only for the moment of a survey
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(self._path)):
                     self._handle = handle
@@ -53,7 +53,7 @@ class Presence:
         return self._handle is not None
 
     def marks(self) -> AttemptMarks:
-        """Where this process marks what it begins with."""
+        """The marks of what this process has begun."""
         if self._marks is None:
             self._marks = AttemptMarks(f"{self._path}{_MARKS}")
         return self._marks
@@ -72,24 +72,25 @@ class Presence:
 
 
 def lives(directory: Path, token: str) -> bool:
-    """Whether the guest's process is there."""
+    """Whether the guest's process is alive."""
     return _lives(directory / FOLDER / token)
 
 
 def marks_of(directory: Path, token: str) -> AttemptMarks | None:
-    """What a guest that is gone had begun with."""
+    """What a guest that is gone had begun."""
     path = f"{directory / FOLDER / token}{_MARKS}"
     return AttemptMarks.left_in(path) if os.path.exists(path) else None
 
 
 def clear(directory: Path, token: str) -> None:
-    """A guest is gone, and nothing of it is needed any more."""
+    """Remove the files of a guest that is gone."""
     if "/" not in token:
         remove(directory / FOLDER / token)
 
 
 def survey(directory: Path) -> Survivors:
-    """Guests that live, and the marks of those that do not. Only who holds the directory's lock asks."""
+    """The guests that are alive, and the marks of those that are not, whose files are removed. For the holder of the
+    directory's lock only."""
     folder, alive, marks = directory / FOLDER, set(), []
     try:
         names = [name for name in os.listdir(folder) if not name.endswith(_MARKS)]

@@ -1,4 +1,4 @@
-"""What a guest asks its host beside commands: by name, with values, and the answer is awaited."""
+"""A guest's queries to its host: by name, with values, and the answer is awaited."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from remuda.model.routing import Binding, ExchangeKind
 
 
 class Queries:
-    """The part of a backend that only asks."""
+    """The part of a backend that changes nothing."""
 
     closed: bool
     notices: NoticeBoard
-    hears = False
-    """Whether the host is to tell us notices."""
+    wants_notices = False
+    """Whether the host sends us notices."""
 
     @abstractmethod
-    def ask(self, question: str, *values: Any) -> Any:
-        """The host's answer to a question of `frames.QUESTIONS`."""
+    def ask(self, query: str, *values: Any) -> Any:
+        """The host's answer to a query of `frames.QUERIES`."""
 
     def health(self) -> Health:
         try:
@@ -69,13 +69,13 @@ class Queries:
 
     def on_notice(self, handler: Handler) -> None:
         self.notices.add(handler)
-        self.hears = True
+        self.wants_notices = True
         self.ask("notices", True)
 
     def off_notice(self, handler: Handler) -> None:
         self.notices.remove(handler)
         if not self.notices.wanted:
-            self.hears = False
+            self.wants_notices = False
             self.ask("notices", False)
 
     @property

@@ -1,8 +1,8 @@
-"""Sends and receives that are over at once, and do not let go of the interpreter. In C where that could be built.
+"""Sends and receives that do not block and do not release the GIL. In C where that could be built.
 
-`socket.send` and `socket.recv` let other threads run meanwhile, also where they cannot block. In a process that is busy
-with Python code of its own, each of them then waits until that is interrupted, and a guest's message waits for all of
-them: with busy hosts this makes two to three times as many messages.
+`socket.send` and `socket.recv` release the GIL even if they cannot block. In a process that is busy with Python code of
+its own, each of them then waits to get it back, and a guest's message waits for all of them: keeping it makes two to
+three times as many messages with a busy host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if wire is not None:
 
 
 def send_at_once(peer: socket.socket, data: bytes | memoryview) -> int:
-    """Send as much as the system takes now; raises `BlockingIOError` where that is nothing."""
+    """Send as much as the system takes now; raises `BlockingIOError` if that is nothing."""
     if len(data) > _LITTLE:
         return peer.send(data, _FLAGS)
     if wire is not None:
@@ -40,9 +40,9 @@ def send_at_once(peer: socket.socket, data: bytes | memoryview) -> int:
 
 
 class Receiving:
-    """Takes what has come, from one connection or several, on one thread at a time.
+    """Receives from one connection or several, on one thread at a time.
 
-    A buffer for much is dear to come by, so it is only made where much comes.
+    Large buffers are costly to allocate, so one is used only after much has come at once.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Receiving:
         self._much = False
 
     def receive(self, peer: socket.socket) -> bytes:
-        """Nothing at the end; raises `BlockingIOError` where nothing has come."""
+        """What has come; empty at the end of the connection. Raises `BlockingIOError` if nothing has."""
         if self._much or (wire is None and _recv is None):
             data = peer.recv(_MUCH if self._much else _LITTLE, _FLAGS)
         elif wire is not None:
@@ -64,9 +64,9 @@ class Receiving:
         return data
 
     def receive_publish(self, peer: socket.socket, producer: str) -> bytes | Publish:
-        """As `receive`, or the command, where what has come is the publish of one message and nothing else."""
+        """As `receive`; or the command, if what has come is the publish of one message and nothing else."""
         if self._much or wire is None:
             return self.receive(peer)
-        said: bytes | Publish = wire.receive_publish(peer.fileno(), producer)
-        self._much = type(said) is bytes and len(said) >= _LITTLE
-        return said
+        received: bytes | Publish = wire.receive_publish(peer.fileno(), producer)
+        self._much = type(received) is bytes and len(received) >= _LITTLE
+        return received

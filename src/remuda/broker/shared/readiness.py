@@ -1,4 +1,4 @@
-"""Which sockets are ready. Asked of the system itself where that is Linux: a host asks for every message."""
+"""Which sockets are ready. With epoll itself on Linux, since a host asks for every message."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol
 READ: Final = selectors.EVENT_READ
 WRITE: Final = selectors.EVENT_WRITE
 _SELECTABLE: Final = 1024
-"""Handles below this number can be waited for by `select`, which counts in microseconds."""
+"""`select`, which counts in microseconds, can wait only for file descriptors below this number."""
 
 Ready = Sequence[tuple[Any, int]]
-"""What a socket was registered with, and whether it can be read from; else it takes more."""
+"""The object each socket was registered with, and whether it can be read; if not, it can be written."""
 
 
 class Readiness(Protocol):
@@ -22,7 +22,7 @@ class Readiness(Protocol):
     def modify(self, peer: socket.socket, wanted: int, source: Any) -> None: ...
     def unregister(self, peer: socket.socket) -> None: ...
     def wait(self, seconds: float | None) -> Ready:
-        """What is ready within that time; None for however long it takes. Counts in milliseconds."""
+        """What is ready within that time; None waits for ever. Counts in milliseconds."""
 
     def wait_shortly(self, seconds: float) -> Ready:
         """The same, for less than a millisecond."""

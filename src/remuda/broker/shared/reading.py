@@ -1,8 +1,8 @@
-"""Who reads what the host says: the thread that waits for an answer, or the guest's own.
+"""Which thread reads the host's frames: a caller that waits for an answer, or the guest's own thread.
 
-A caller reads for itself, and for all who wait beside it, so that no other thread has to wake up first. Where
-something may come that nobody waits for, as deliveries do, the guest's thread reads; else it only looks whether the
-host is there.
+A caller reads for itself, and for all others that wait, so that no other thread has to wake up first. If frames may
+come that no caller waits for, such as deliveries, the guest's thread reads; else it only watches for the end of the
+connection.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("remuda.guest")
 _READ: Final = 1 << 16
 _TICK: Final = 1000
-"""Milliseconds after which the guest's thread looks around though nothing has come."""
+"""Milliseconds after which the guest's thread checks on things though nothing has come."""
 _MOMENT: Final = 0.001
 _WORRY: Final = 5.0
 """Seconds without an answer after which the log says so."""
 _GONE: Final = getattr(select, "POLLRDHUP", select.POLLIN) | select.POLLHUP | select.POLLERR
-"""What tells of the host's end, and nothing else; where the system has no such sign, anything that comes."""
+"""Events that signal the end of the connection and nothing else; if the system has none, also incoming data."""
 
 
 class Reading:
-    """Reads from a line, one thread at a time. `attentive` tells whether something may come that nobody waits for."""
+    """Reads from a line, one thread at a time. `attentive` says whether frames may come that no caller waits for."""
 
     def __init__(
         self, line: Line, answers: Answers, attentive: Callable[[], bool], describe: Callable[[], str]
@@ -52,25 +52,25 @@ class Reading:
         self._attentive = attentive
         self._describe = describe
         self._reader: object = None
-        """Whoever reads, if anybody does. Unlike a lock it tells whose turn it is, so that an interrupt which comes
-        between taking it and the next line leaves nobody out for good."""
+        """The one whose turn it is to read, if any. Unlike a lock it says whose turn it is, so that an interrupt right
+        after it was taken cannot keep the others out for good."""
         self._turn = threading.Lock()
-        """Held to change that, and no longer."""
+        """Held only to change `_reader`."""
         self._receiving = Receiving()
         self._watched: tuple[socket.socket, select.poll] | None = None
-        """The connection that callers read from, and how they wait for it."""
+        """The connection that callers read from, and the poll object to wait for it with."""
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._resting = False
         self._stopped = False
         self._heard = False
-        """Whether anything has come since the guest's thread last looked around."""
+        """Whether anything has come since the guest's thread last checked."""
         self._heard_at = time.monotonic()
         self._worried = False
 
-    # A caller
+    # Callers
 
     def wait_for(self, request: Request, patience: float) -> bool:
-        """Whether the answer came in time."""
+        """Wait for the answer to a request; False if it did not come in time."""
         deadline = request.since + patience
         gate: threading.Lock | None = None
         try:
@@ -80,10 +80,10 @@ class Reading:
                     self._end_turn(request)
                     if request.finished:
                         break
-                    self.wake()  # it may have found the turn taken
+                    self.wake()  # the guest's thread may have found the turn taken
                 elif gate is None:
                     gate = request.new_gate()
-                    continue  # whoever read may have left before there was a gate to open
+                    continue  # the reader may have left before there was a gate to open
                 gate = gate or request.new_gate()
                 left = deadline - time.monotonic()
                 if not request.finished and (left <= 0 or not gate.acquire(timeout=left)):
@@ -96,20 +96,20 @@ class Reading:
             self._pass_on()
 
     def read_receipt(self, request: Request) -> bool:
-        """Read the answer to one message in one go, if it is what comes next; else, False, it is to be waited for like
-        any other."""
+        """Read the receipt of one message by the fast path, if it is what comes next; if not, returns False, and the
+        answer must be waited for with `wait_for`."""
         line = self._line
         peer = line.peer
         if peer is None or wire is None or not self._take_turn(request):
             return False
         try:
-            if line.peer is peer:  # which is not closed then before our turn ends
-                said = wire.receive_receipt(peer.fileno(), request.number, _TICK)
-                if type(said) is Pending:
+            if line.peer is peer:  # then it is not closed before our turn ends
+                received = wire.receive_receipt(peer.fileno(), request.number, _TICK)
+                if type(received) is Pending:
                     self._heard = True
-                    request.pending = said
+                    request.pending = received
                     line.answered(request)
-                elif said is not None and not (said and self._take(said)):
+                elif received is not None and not (received and self._take(received)):
                     _hang_up(peer)
         except OSError:
             pass
@@ -147,7 +147,7 @@ class Reading:
             watched = self._watched
             watch = watched[1] if watched is not None and watched[0] is peer else self._watch(peer)
             while not request.finished:
-                # In `recv` it would be woken twice: also when the host takes what was sent.
+                # A blocking `recv` would also wake up when the host takes what was sent.
                 if not watch.poll(tick):
                     if time.monotonic() >= deadline:
                         return
@@ -167,7 +167,7 @@ class Reading:
             _complain(error)
             _hang_up(peer)
         except BaseException:
-            # Ctrl-C in the middle of an answer: it is asked for again, over another connection.
+            # Ctrl-C in the middle of an answer: the request is sent again, over another connection.
             _hang_up(peer)
             raise
 
@@ -178,7 +178,7 @@ class Reading:
         return watch
 
     def _pass_on(self) -> None:
-        """Somebody else reads from here on, if there is anything to read."""
+        """Let another thread read, if there is anything to read."""
         line = self._line
         waiting = [one for one in list(line.requests.values()) if one.awaited] if line.requests else None
         if self._attentive() or (waiting and any(one.gate is None for one in waiting)):
@@ -189,7 +189,7 @@ class Reading:
             line.send_waiting()
 
     def wake(self) -> None:
-        """Have the guest's thread look whether it should read."""
+        """Make the guest's thread check whether it should read."""
         if self._resting and self._wake is not None:
             self._resting = False
             with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ class Reading:
     # The guest's thread
 
     def follow(self) -> None:
-        """Take what the host says, where nobody else does, until the connection ends."""
+        """Read what no caller reads, until the connection ends."""
         line, peer = self._line, self._line.peer
         assert peer is not None
         watch = select.poll()
@@ -213,10 +213,10 @@ class Reading:
         self._heard_at = time.monotonic()
         try:
             self._wait_for_turn()
-            goes_on = self._take(b"")  # what came right behind the welcome
+            goes_on = self._take(b"")  # frames that came right behind the welcome
             while goes_on and not self._stopped:
                 if self._needed() and self._take_turn(self):
-                    goes_on = self._hear(peer, watch, _TICK)
+                    goes_on = self._receive(peer, watch, _TICK)
                 else:
                     self._end_turn(self)
                     goes_on = self._rest(peer, watch, rest)
@@ -233,13 +233,13 @@ class Reading:
             self._end_turn(self)
 
     def _wait_for_turn(self) -> None:
-        """Whoever reads ends soon: its connection has."""
+        """Wait until a caller that reads has noticed the end of its connection."""
         while not self._take_turn(self):
             time.sleep(_MOMENT)
             self._free_turn()
 
     def _free_turn(self) -> None:
-        """One who was interrupted while it gave up its turn may still have it."""
+        """End the turn of a caller that was interrupted while it gave it up."""
         reader = self._reader
         if isinstance(reader, Request) and not reader.awaited:
             self._end_turn(reader)
@@ -247,7 +247,7 @@ class Reading:
     def _needed(self) -> bool:
         return self._attentive() or any(request.awaited for request in list(self._line.requests.values()))
 
-    def _hear(self, peer: socket.socket, watch: select.poll, milliseconds: int) -> bool:
+    def _receive(self, peer: socket.socket, watch: select.poll, milliseconds: int) -> bool:
         if not ((isinstance(peer, TlsSocket) and peer.pending()) or watch.poll(milliseconds)):
             self._look_after()
             return True
@@ -257,7 +257,7 @@ class Reading:
             return True
         goes_on = bool(data) and self._take(data)
         if self._line.backlogged and self._line.lock.acquire(False):
-            # Not to be waited for: who sends may be waiting for the host, and that for us to read.
+            # Without waiting for the lock: its holder may be sending to a host that waits until we read.
             try:
                 self._line.catch_up()
             finally:
@@ -265,7 +265,7 @@ class Reading:
         return goes_on
 
     def _rest(self, peer: socket.socket, watch: select.poll, rest: select.poll) -> bool:
-        """Others read, if anything comes at all."""
+        """Leave reading to the callers, and watch for the end of the connection."""
         self._resting = True
         if self._needed() and self._reader is None:
             self._resting = False
@@ -285,12 +285,12 @@ class Reading:
             time.sleep(_MOMENT)
             return True
         try:
-            return self._hear(peer, watch, 0)  # the end, or answers that nobody waits for
+            return self._receive(peer, watch, 0)  # the end, or answers that no caller waits for
         finally:
             self._end_turn(self)
 
     def _take(self, data: bytes) -> bool:
-        """What came; False when the host goes."""
+        """Handle what was received; False if the host shuts down."""
         self._heard = True
         take = self._answers.take
         for kind, payload in self._line.buffer.feed(data):
@@ -300,7 +300,7 @@ class Reading:
         return True
 
     def _look_after(self) -> None:
-        """Nothing came for a second: say so, if somebody has waited for long."""
+        """Nothing came for a second: log that, if a request has waited for long."""
         if self._heard:
             self._heard, self._heard_at, self._worried = False, time.monotonic(), False
         waiting = [request.since for request in list(self._line.requests.values())]
@@ -310,21 +310,21 @@ class Reading:
             _log.warning("%s has not answered for %.0f seconds", self._describe(), quiet)
 
     def stop(self) -> None:
-        """Nothing more is read than what comes within a moment."""
+        """Make the guest's thread end at its next turn."""
         self._stopped = True
 
     def close(self) -> None:
-        """The guest's thread follows no host any more."""
+        """Release what the guest's thread used."""
         wake, self._wake = self._wake, None
         for end in wake or ():
             end.close()
 
 
 def _hang_up(peer: socket.socket) -> None:
-    """Whoever reads from it finds its end."""
+    """Shut the connection down, so that a thread that reads from it finds its end."""
     with contextlib.suppress(OSError):
         peer.shutdown(socket.SHUT_RDWR)
 
 
 def _complain(error: Exception) -> None:
-    _log.error("what the host says cannot be understood, and the connection is reopened: %s", error)
+    _log.error("the host sent an invalid frame; the connection is reopened: %s", error)

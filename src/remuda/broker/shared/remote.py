@@ -72,11 +72,15 @@ class TcpTransport:
         return peer
 
     def hello(self, token: str, epoch: int) -> Hello:
-        # Another server, or the same after its data was put back, may count anew: the epoch is a directory's own.
+        # Without the epoch, which belongs to a directory: another server, or a restored copy, counts from its own.
         return Hello(VERSION, token, os.getpid(), self._url.user, self._url.password, far=True)
 
     def describe(self, pid: int) -> str:
         return f"the server at {self._url}"
+
+    @property
+    def remedy(self) -> str:
+        return ""
 
     def begin(self, lease: int, events: int) -> Callable[[int], None] | None:
         return None
@@ -86,7 +90,7 @@ class TcpTransport:
 
 
 class RemoteServer(Role):
-    """A backend on another machine: a guest that never hosts, and comes again when its connection is lost."""
+    """A backend on another machine: a guest that never becomes the host, and reconnects when its connection is lost."""
 
     def __init__(self, url: Url, patience: float = PATIENCE) -> None:
         self._url = url
@@ -104,7 +108,7 @@ class RemoteServer(Role):
         except OSError as error:
             closed = isinstance(error, ConnectionResetError) and not self._transport.encrypts
             hint = "; if the server wants TLS, add tls=true" if closed else ""
-            raise HostNotResponding(f"nobody answers at {self._url}: {error}{hint}. Nothing was changed") from error
+            raise HostNotResponding(f"no server answers at {self._url}: {error}{hint}. Nothing was changed") from error
         self._use(guest)
         self._thread = threading.Thread(target=self._follow, args=(guest,), name="remuda-guest", daemon=True)
         self._thread.start()
@@ -121,7 +125,7 @@ class RemoteServer(Role):
             pause = _FIRST_PAUSE
             while not self._stop.is_set():
                 try:
-                    # The epoch is a directory's own: another server, or an older copy of its data, counts otherwise.
+                    # The epoch belongs to a directory: another server, or an older copy of its data, counts its own.
                     guest.epoch = 0
                     guest.connect()
                     break

@@ -1,4 +1,4 @@
-"""Something a guest asked and has not heard of."""
+"""A guest's request that has no answer yet."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A command or a question with its number, under which the answer comes back; `shape` makes the result of it.
+    """A command or query with its number, which the answer repeats; `shape` makes the result of the answer.
 
-    What is mostly so stands in the class: there is one for every message that a guest publishes.
+    Defaults are class attributes, since there is a request for every message that a guest publishes.
     """
 
     future: Future[Any] | None = None
-    """For who may not wait: set before it is sent, if at all."""
+    """For callers that do not wait; set before the request is sent."""
     gate: threading.Lock | None = None
-    """Where the thread that asked waits, if it does not read the answer itself."""
+    """What the calling thread waits for, if it does not read the answer itself."""
     finished = False
     error: Exception | None = None
     command: Command | None = None
-    question: str | None = None
+    query: str | None = None
     values: tuple[Any, ...] = ()
     inbox: Inbox | None = None
     waits = True
     awaited = True
-    """Whether somebody wants the answer."""
+    """Whether a caller waits for the answer."""
     expected = 0
-    """Of a settlement: how many messages it should settle."""
+    """For a `Settle`: how many messages it should settle."""
     sent = False
     again = False
     """Whether it was sent to a second host."""
     restores = False
-    """Whether it brings a host to where the one before was, and is made anew for the next."""
+    """Whether it restores at a new host what the last one had; it is made again for each host."""
 
     def __init__(self, number: int, frame: bytes, shape: Callable[[Any], Any]) -> None:
         self.number = number
@@ -51,20 +51,20 @@ class Request:
         self.since = monotonic()
 
     def resolve(self, result: Any) -> None:
-        """The answer is here. Only the first one counts."""
+        """Finish with a result. Only the first one counts."""
         if not self.finished:
             self.pending.result = result
             self.finished = True
             if self.future is not None or self.gate is not None:
-                self._tell()
+                self._wake()
 
     def fail(self, error: Exception) -> None:
         if not self.finished:
             self.error = error
             self.finished = True
-            self._tell()
+            self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         if self.future is not None:
             with contextlib.suppress(InvalidStateError):
                 if self.error is None:
@@ -75,14 +75,14 @@ class Request:
             self.open_gate()
 
     def new_gate(self) -> threading.Lock:
-        """Where to wait. Whoever makes it looks once more whether there is anything to wait for."""
+        """A lock to wait for. The caller must check once more whether the request is finished before it waits."""
         gate = threading.Lock()
         gate.acquire()
         self.gate = gate
         return gate
 
     def open_gate(self) -> None:
-        """Let the thread that waits go on, or not begin to wait."""
+        """Wake the thread that waits, or keep it from waiting."""
         if self.gate is not None:
-            with contextlib.suppress(RuntimeError):  # it is open already
+            with contextlib.suppress(RuntimeError):  # already open
                 self.gate.release()

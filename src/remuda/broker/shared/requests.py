@@ -1,4 +1,5 @@
-"""What guests ask, carried out one by one and kept together: the host's part that knows commands, not sockets."""
+"""Executes guests' requests one by one and commits them together: the part of the host that knows commands, not
+sockets."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from remuda.broker.shared import frames
-from remuda.broker.shared.command_checks import checked, checked_question
+from remuda.broker.shared.command_checks import checked, checked_query
 from remuda.broker.shared.frames import WireError
-from remuda.broker.shared.pages import LOG_QUESTIONS, answer_from_log
+from remuda.broker.shared.pages import LOG_QUERIES, answer_from_log
 from remuda.broker.shared.permissions import READ, Permissions
 from remuda.core.effects import Dispatch
 from remuda.model.commands import CancelPull, Publish, Pull, Reclaim, Settle, Subscribe, Unsubscribe
@@ -24,25 +25,26 @@ if TYPE_CHECKING:
     from remuda.broker.shared.connection import Connection
     from remuda.broker.shared.session import Session
 
-_SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUESTIONS
+_SLOW: Final = frozenset({"document", "collect", "checkpoint"}) | LOG_QUERIES
 """Queries that may take long, and are answered by a thread of their own."""
 
 
 class _Answer(msgspec.Struct, eq=False):
-    """An answer that may go out once its ticket is kept."""
+    """An answer that may be sent once its ticket is stored."""
 
     connection: Connection
     request: int
     pending: Pending
-    said: bytes | Callable[[], Any]
-    """Made while others are waited for, unless it has to be looked for in the log."""
+    reply: bytes | Callable[[], Any]
+    """The frame, made in advance; or a function that makes the result, where messages may have to be read from the
+    log."""
     ticket: int
 
 
 class RequestHandler:
-    """Does for guests what faces in this process do for themselves. On the host's thread alone, but for slow questions.
+    """Executes guests' requests, on the host's thread; slow queries have a thread of their own.
 
-    `post` has the host's thread do something, and `later` is how an answer goes out there in another turn.
+    `post` runs a function on the host's thread, and `later` sends an answer there in a later turn.
     """
 
     def __init__(
@@ -56,9 +58,9 @@ class RequestHandler:
         self._later = later
         self._answers: list[_Answer] = []
         self._ticket = 0
-        """Once this is kept, all of them are."""
+        """Once this ticket is stored, all of them are."""
         self.waiting: set[Connection] = set()
-        """Whose requests are done and have to be kept."""
+        """Connections whose requests are executed and not stored yet."""
         self._deferred: deque[_Answer] = deque()
         self._executor: ThreadPoolExecutor | None = None
         self.attached: set[str] = set()
@@ -66,11 +68,11 @@ class RequestHandler:
 
     @property
     def defers(self) -> bool:
-        """Whether answers wait for whatever is written next."""
+        """Whether answers wait for the next write."""
         return bool(self._deferred)
 
     def carry_out(self, connection: Connection, session: Session, kind: int, payload: bytes) -> None:
-        """Do what a frame asks for. Its answer goes out with `commit`, or is on its way."""
+        """Execute what a frame asks for. It is answered at once or with `commit`."""
         request: int | None = None
         try:
             if kind == frames.SINGLE:
@@ -78,23 +80,22 @@ class RequestHandler:
                 request = single.request
                 self._publish(connection, session, request, frames.single_of(single, session.token))
             elif kind == frames.PUBLISH:
-                said = frames.decode(frames.Published, payload)
-                request = said.request
-                self._publish(connection, session, request, frames.publish_of(said, session.token))
+                published = frames.decode(frames.Published, payload)
+                request = published.request
+                self._publish(connection, session, request, frames.publish_of(published, session.token))
             elif kind == frames.COMMAND:
-                asked = frames.decode(frames.Commanded, payload)
-                request = asked.request
-                self._command(connection, session, asked)
+                commanded = frames.decode(frames.Commanded, payload)
+                request = commanded.request
+                self._command(connection, session, commanded)
             elif kind == frames.ASK:
-                question = frames.decode(frames.Asked, payload)
-                request = question.request
-                self._ask(connection, session, question)
+                asked = frames.decode(frames.Asked, payload)
+                request = asked.request
+                self._ask(connection, session, asked)
             elif kind == frames.BEGUN:
                 session.begun(*frames.decode(tuple[int, int], payload))
             elif kind == frames.ATTACH:
                 self._attach(connection, session, payload)
-            elif kind == frames.PING:
-                connection.send(frames.frame(frames.PONG, None))
+
             else:
                 raise WireError(f"there is no frame of kind {kind}")
         except WireError:
@@ -105,23 +106,23 @@ class RequestHandler:
             connection.send(frames.frame(frames.FAILED, (request, frames.error_of(error))))
 
     def publish(self, connection: Connection, session: Session, command: Publish) -> None:
-        """As `carry_out`, for one message, whose producer knows it by the number of the request."""
+        """As `carry_out`, for one message. Its sequence is the number of the request."""
         try:
             self._publish(connection, session, command.sequence, command)
         except RemudaError as error:
             connection.send(frames.frame(frames.FAILED, (command.sequence, frames.error_of(error))))
 
     def _keep(
-        self, connection: Connection, request: int, pending: Pending, said: bytes | Callable[[], Any] | None = None
+        self, connection: Connection, request: int, pending: Pending, reply: bytes | Callable[[], Any] | None = None
     ) -> None:
-        """Answer with the next commit: as it is said, or with the result."""
+        """Answer with the next commit: with `reply`, or with the result."""
         ticket = pending.ticket
         if ticket:
             self.waiting.add(connection)
             if ticket > self._ticket:
                 self._ticket = ticket
-        said = said or frames.frame(frames.RESULT, (request, pending.result))
-        self._answers.append(_Answer(connection, request, pending, said, ticket))
+        reply = reply or frames.frame(frames.RESULT, (request, pending.result))
+        self._answers.append(_Answer(connection, request, pending, reply, ticket))
 
     def _publish(self, connection: Connection, session: Session, request: int, command: Publish) -> None:
         if not connection.local:
@@ -131,18 +132,18 @@ class RequestHandler:
         pending = self._runtime.submit(command)
         self._keep(connection, request, pending, frames.receipt_frame(request, pending.result))
         if pending.confirmed is not None:
-            self._tell_fate(connection, request, pending.confirmed)
+            self._report_outcome(connection, request, pending.confirmed)
 
-    def _tell_fate(self, connection: Connection, request: int, fate: Future[None]) -> None:
-        def tell(done: Future[None]) -> None:
-            error = done.exception()
-            said = None if error is None else frames.error_of(error)
-            self._post(lambda: self._later(connection, frames.frame(frames.CONFIRMED, (request, said))))
+    def _report_outcome(self, connection: Connection, request: int, outcome: Future[None]) -> None:
+        def report(done: Future[None]) -> None:
+            failure = done.exception()
+            error = None if failure is None else frames.error_of(failure)
+            self._post(lambda: self._later(connection, frames.frame(frames.CONFIRMED, (request, error))))
 
-        fate.add_done_callback(tell)
+        outcome.add_done_callback(report)
 
-    def _command(self, connection: Connection, session: Session, said: frames.Commanded) -> None:
-        command, runtime = frames.command_of(said), self._runtime
+    def _command(self, connection: Connection, session: Session, commanded: frames.Commanded) -> None:
+        command, runtime = frames.command_of(commanded), self._runtime
         if not connection.local:
             command = checked(command)
         if session.permissions is not None:
@@ -150,7 +151,7 @@ class RequestHandler:
         if isinstance(command, Subscribe):
             ready = session.subscribe(command)
             if ready is None:
-                connection.send(frames.frame(frames.RESULT, (said.request, {})))
+                connection.send(frames.frame(frames.RESULT, (commanded.request, {})))
                 return
             subscribing, inbox = ready
             try:
@@ -169,30 +170,30 @@ class RequestHandler:
             if pending.result is not None:
                 session.forget(command.tag)
                 session.hold(pending.result, pulled=True)
-            self._keep(connection, said.request, pending, lambda: self._pulled(session, pending))
+            self._keep(connection, commanded.request, pending, lambda: self._pulled(session, pending))
             return
         elif isinstance(command, CancelPull):
             waited = session.cancel_pull(command.queue, command.tag)
-            connection.send(frames.frame(frames.RESULT, (said.request, waited)))
+            connection.send(frames.frame(frames.RESULT, (commanded.request, waited)))
             return
         elif isinstance(command, Settle):
-            self._settle(connection, session, said, command)
+            self._settle(connection, session, commanded, command)
             return
         else:
             pending = runtime.submit(command)
             if isinstance(command, Unsubscribe):
                 session.unsubscribed(command)
-        self._keep(connection, said.request, pending)
+        self._keep(connection, commanded.request, pending)
 
-    def _settle(self, connection: Connection, session: Session, said: frames.Commanded, command: Settle) -> None:
-        pending = self._runtime.submit(command, wait=said.waits)
+    def _settle(self, connection: Connection, session: Session, commanded: frames.Commanded, command: Settle) -> None:
+        pending = self._runtime.submit(command, wait=commanded.waits)
         session.settled(command, pending.result)
-        if pending.ticket or said.waits:
-            self._keep(connection, said.request, pending)
+        if pending.ticket or commanded.waits:
+            self._keep(connection, commanded.request, pending)
         else:
-            # It goes with whatever is written next, and its answer follows then.
-            settled = frames.frame(frames.RESULT, (said.request, pending.result))
-            self._deferred.append(_Answer(connection, said.request, pending, settled, self._runtime.last_ticket))
+            # It is written together with the next record, and answered then.
+            settled = frames.frame(frames.RESULT, (commanded.request, pending.result))
+            self._deferred.append(_Answer(connection, commanded.request, pending, settled, self._runtime.last_ticket))
 
     def _pulled(self, session: Session, pending: Pending) -> frames.Delivered:
         dispatch: Dispatch | None = pending.result
@@ -203,47 +204,47 @@ class RequestHandler:
             dispatch, messages = self._runtime.load(dispatch)
         return frames.delivered(dispatch, messages)
 
-    def _ask(self, connection: Connection, session: Session, said: frames.Asked) -> None:
-        shapes = frames.QUESTIONS.get(said.question)
+    def _ask(self, connection: Connection, session: Session, asked: frames.Asked) -> None:
+        shapes = frames.QUERIES.get(asked.query)
         if shapes is None:
-            raise WireError(f"there is no question {said.question!r}")
-        values = frames.decode(shapes[0], said.values)
+            raise WireError(f"there is no query {asked.query!r}")
+        values = frames.decode(shapes[0], asked.values)
         if not connection.local:
-            values = checked_question(said.question, values)
+            values = checked_query(asked.query, values)
         permissions = session.permissions
         if permissions is not None:
-            permissions.check_question(said.question, values)
-        if said.question == "notices":
-            session.hear(values[0])
-            connection.send(frames.frame(frames.RESULT, (said.request, None)))
-        elif said.question == "watch":
-            fate = self._runtime.watch(*values)
-            connection.send(frames.frame(frames.RESULT, (said.request, fate is not None)))
-            if fate is not None:
-                self._tell_fate(connection, said.request, fate)
-        elif said.question in _SLOW:
+            permissions.check_query(asked.query, values)
+        if asked.query == "notices":
+            session.set_notices(values[0])
+            connection.send(frames.frame(frames.RESULT, (asked.request, None)))
+        elif asked.query == "watch":
+            outcome = self._runtime.watch(*values)
+            connection.send(frames.frame(frames.RESULT, (asked.request, outcome is not None)))
+            if outcome is not None:
+                self._report_outcome(connection, asked.request, outcome)
+        elif asked.query in _SLOW:
             self._executor = self._executor or ThreadPoolExecutor(1, "remuda-host-work")
             connection.slow += 1
-            self._executor.submit(self._answer_slowly, connection, permissions, said, values)
+            self._executor.submit(self._answer_slowly, connection, permissions, asked, values)
         else:
-            result = getattr(self._runtime, said.question)(*values)
+            result = getattr(self._runtime, asked.query)(*values)
             if permissions is not None:
-                result = permissions.only_seen(said.question, result)
-            connection.send(frames.frame(frames.RESULT, (said.request, result)))
+                result = permissions.only_seen(asked.query, result)
+            connection.send(frames.frame(frames.RESULT, (asked.request, result)))
 
     def _answer_slowly(
-        self, connection: Connection, permissions: Permissions | None, said: frames.Asked, values: tuple[Any, ...]
+        self, connection: Connection, permissions: Permissions | None, asked: frames.Asked, values: tuple[Any, ...]
     ) -> None:
         try:
-            if said.question in LOG_QUESTIONS:
-                found = answer_from_log(self._runtime, said.question, values)
+            if asked.query in LOG_QUERIES:
+                found = answer_from_log(self._runtime, asked.query, values)
             else:
-                found = getattr(self._runtime, said.question)(*values)
+                found = getattr(self._runtime, asked.query)(*values)
             if permissions is not None:
-                found = permissions.only_seen(said.question, found)
-            data = frames.frame(frames.RESULT, (said.request, found))
+                found = permissions.only_seen(asked.query, found)
+            data = frames.frame(frames.RESULT, (asked.request, found))
         except BaseException as error:
-            data = frames.frame(frames.FAILED, (said.request, frames.error_of(error)))
+            data = frames.frame(frames.FAILED, (asked.request, frames.error_of(error)))
         self._post(lambda: self._answered_slowly(connection, data))
 
     def _answered_slowly(self, connection: Connection, data: bytes) -> None:
@@ -266,7 +267,7 @@ class RequestHandler:
         self.attached.add(session.token)
 
     def commit(self) -> None:
-        """Keep what was done, once for all, and answer for it."""
+        """Store what was executed, with one commit for all, and send the answers."""
         answers, self._answers = self._answers, []
         ticket, self._ticket = self._ticket, 0
         self.waiting = set()
@@ -281,9 +282,9 @@ class RequestHandler:
             answers.append(self._deferred.popleft())
         for answer in answers:
             failed = failure if answer.ticket > reached else None
-            if failed is None and type(answer.said) is bytes:
+            if failed is None and type(answer.reply) is bytes:
                 if not answer.connection.closed:
-                    answer.connection.send(answer.said)
+                    answer.connection.send(answer.reply)
             else:
                 self._reply(answer, failed)
 
@@ -291,18 +292,18 @@ class RequestHandler:
         if answer.connection.closed:
             return
         if failure is None:
-            assert callable(answer.said)
+            assert callable(answer.reply)
             try:
-                said = frames.frame(frames.RESULT, (answer.request, answer.said()))
-                answer.connection.send(said)
+                reply = frames.frame(frames.RESULT, (answer.request, answer.reply()))
+                answer.connection.send(reply)
                 return
             except RemudaError as error:
                 failure = error
         elif isinstance(answer.pending.result, Dispatch):
-            self._runtime.give_back(answer.pending.result)  # pulled, and not to be handed out
+            self._runtime.give_back(answer.pending.result)  # pulled, but the guest gets an error
         answer.connection.send(frames.frame(frames.FAILED, (answer.request, frames.error_of(failure))))
 
     def close(self) -> None:
-        """Wait for the slow questions that are being answered, and begin with no other."""
+        """Wait for the slow queries that are being answered, and drop the others."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)

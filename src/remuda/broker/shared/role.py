@@ -1,4 +1,4 @@
-"""A backend whose work another does: who that is may change, and faces need not know."""
+"""A backend that forwards to another one, which may change without its users noticing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """Verbs that every message needs are bound to whoever does them now, so that they cost nothing more."""
+    """Forwards to the current backend. Methods that every message needs are bound to it, so that they cost no more."""
 
     guest: Guest | None = None
 
@@ -35,110 +35,111 @@ class Role:
         self.wait: Any = backend.wait
         self.new_tag: Any = backend.new_tag
         self.track: Any = backend.track
-        self._do: Any = backend
+        self._backend: Any = backend
 
     def _open_when_needed(self, opening: Callable[[], None]) -> None:
-        """In a fork: `opening` is called when somebody first asks for something."""
+        """In a fork: `opening` is called when the backend is first used."""
         waiting = _Unopened(self, opening)
-        self._do = waiting
+        self._backend = waiting
         self.remote = True
         for verb in ("submit", "begin", "wait", "new_tag", "track"):
             setattr(self, verb, getattr(waiting, verb))
 
     @property
     def recovery(self) -> RecoveryReport:
-        report: RecoveryReport = self._do.recovery
+        report: RecoveryReport = self._backend.recovery
         return report
 
     def kept(self, ticket: int) -> Any:
-        return self._do.kept(ticket)
+        return self._backend.kept(ticket)
 
     def cancel_pull(self, queue: str, tag: int) -> bool:
-        cancelled: bool = self._do.cancel_pull(queue, tag)
+        cancelled: bool = self._backend.cancel_pull(queue, tag)
         return cancelled
 
     def forget_pull(self, tag: int) -> None:
-        self._do.forget_pull(tag)
+        self._backend.forget_pull(tag)
 
     def forget_inbox(self, tag: int) -> None:
-        self._do.forget_inbox(tag)
+        self._backend.forget_inbox(tag)
 
     def abandon_pull(self, pending: Pending, command: Pull, inbox: Inbox | None) -> None:
-        (self._do if pending.answer is None or self.guest is None else self.guest).abandon_pull(pending, command, inbox)
+        backend = self._backend if pending.answer is None or self.guest is None else self.guest
+        backend.abandon_pull(pending, command, inbox)
 
     def give_back(self, dispatch: Dispatch) -> None:
-        self._do.give_back(dispatch)
+        self._backend.give_back(dispatch)
 
     def asks(self, dispatch: Dispatch) -> bool:
-        asks: bool = self._do.asks(dispatch)
+        asks: bool = self._backend.asks(dispatch)
         return asks
 
     def leave(self, queue: str, consumer: str) -> None:
-        self._do.leave(queue, consumer)
+        self._backend.leave(queue, consumer)
 
     def check_stalled(self) -> None:
-        self._do.check_stalled()
+        self._backend.check_stalled()
 
     def health(self) -> Health:
-        health: Health = self._do.health()
+        health: Health = self._backend.health()
         return health
 
     def hand_over(self, dispatch: Dispatch, inbox: Inbox) -> Dispatch | None:
-        taken: Dispatch | None = self._do.hand_over(dispatch, inbox)
+        taken: Dispatch | None = self._backend.hand_over(dispatch, inbox)
         return taken
 
     def held(self, dispatch: Dispatch) -> Messages | None:
-        messages: Messages | None = getattr(dispatch, "messages", None) or self._do.held(dispatch)
+        messages: Messages | None = getattr(dispatch, "messages", None) or self._backend.held(dispatch)
         return messages
 
     def load(self, dispatch: Dispatch) -> tuple[Dispatch, Messages]:
         loaded: tuple[Dispatch, Messages]
         brought = getattr(dispatch, "messages", None)
-        loaded = (dispatch, brought) if brought is not None else self._do.load(dispatch)
+        loaded = (dispatch, brought) if brought is not None else self._backend.load(dispatch)
         return loaded
 
     def info(self, name: str) -> QueueInfo:
-        info: QueueInfo = self._do.info(name)
+        info: QueueInfo = self._backend.info(name)
         return info
 
     def queues(self) -> list[QueueInfo]:
-        found: list[QueueInfo] = self._do.queues()
+        found: list[QueueInfo] = self._backend.queues()
         return found
 
     def parked(self, name: str, chosen: MessageFilter, limit: int) -> list[ParkedMessage]:
-        found: list[ParkedMessage] = self._do.parked(name, chosen, limit)
+        found: list[ParkedMessage] = self._backend.parked(name, chosen, limit)
         return found
 
     def waiting(self, name: str) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = self._do.waiting(name)
+        found: list[tuple[int, int]] = self._backend.waiting(name)
         return found
 
     def exchanges(self) -> dict[str, tuple[ExchangeKind, tuple[Binding, ...]]]:
-        found: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]] = self._do.exchanges()
+        found: dict[str, tuple[ExchangeKind, tuple[Binding, ...]]] = self._backend.exchanges()
         return found
 
     def document(self, message: str | int) -> Document:
-        found: Document = self._do.document(message)
+        found: Document = self._backend.document(message)
         return found
 
     def reader(self) -> EventLog:
-        log: EventLog = self._do.reader()
+        log: EventLog = self._backend.reader()
         return log
 
     def flush(self) -> None:
-        self._do.flush()
+        self._backend.flush()
 
     def on_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._do.on_notice(handler)
+        self._backend.on_notice(handler)
 
     def off_notice(self, handler: Callable[[Notice], None]) -> None:
-        self._do.off_notice(handler)
+        self._backend.off_notice(handler)
 
     def checkpoint(self) -> None:
-        self._do.checkpoint()
+        self._backend.checkpoint()
 
     def collect(self) -> Removed:
-        removed: Removed = self._do.collect()
+        removed: Removed = self._backend.collect()
         return removed
 
 
@@ -153,8 +154,8 @@ class _Unopened:
     def __getattr__(self, verb: str) -> Any:
         def call(*args: Any, **options: Any) -> Any:
             with self._turn:
-                if self._role._do is self:
+                if self._role._backend is self:
                     self._opening()
-            return getattr(self._role._do, verb)(*args, **options)
+            return getattr(self._role._backend, verb)(*args, **options)
 
         return call

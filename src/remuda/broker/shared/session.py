@@ -1,4 +1,4 @@
-"""The host's side of one guest: what it subscribed to, what it holds, and what goes out to it."""
+"""The host's side of one guest: its subscriptions, the deliveries it holds, and what is to be sent to it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _LEFT_UNSENT: Final = 1 << 20
 
 
 class SessionInbox(Inbox):
-    """Where deliveries for one tag of a guest come in, and go straight on."""
+    """The inbox of a guest's subscription or pull: passes deliveries straight on to the session."""
 
     def __init__(self, session: Session, tag: int) -> None:
         super().__init__()
         self._session = session
         self.tag = tag
-        """The guest's own number for it."""
+        """The guest's own tag."""
 
     def put(self, dispatch: Dispatch) -> None:
         self._session.deliver(self, dispatch)
@@ -48,44 +48,44 @@ class SessionInbox(Inbox):
 
 
 class Session:
-    """One guest, over one connection after the other."""
+    """One guest, over one or more connections in turn."""
 
     def __init__(self, runtime: Runtime, token: str, wake: Callable[[Session], None]) -> None:
         self.token = token
         self.pid = 0
         self.local = True
         self.moving = False
-        """Whether the host is shutting down: what ends here goes on with the next one."""
+        """Whether the host is shutting down: the guest goes on with the next one."""
         self.until: float | None = None
-        """Without a connection: when it counts as gone."""
+        """While it has no connection: when it counts as gone."""
         self.gate: Gate | None = None
         self.connection: Connection | None = None
-        """Over which it is reached now."""
+        """Its current connection."""
         self.permissions: Permissions | None = None
         """What it may do; None for everything."""
         self._runtime = runtime
         self._wake = wake
         self._inboxes: dict[int, tuple[int, SessionInbox]] = {}
-        """By the guest's tag: the host's tag."""
+        """By the guest's tag: the host's tag, and the inbox."""
         self._subscriptions: dict[tuple[str, str], int] = {}
         """By queue and consumer: the guest's tag."""
         self._returning: set[tuple[str, str]] = set()
         self._pulls: dict[int, str] = {}
         """Pull requests that wait, by the guest's tag, with their queue."""
         self._held: dict[int, Held] = {}
-        """Deliveries in the guest's hands, by lease."""
+        """Deliveries that the guest holds, by lease."""
         self._many = _LEASES
-        """How many of them there may be before those are looked for that are over."""
+        """How many there may be before those that are over are removed."""
         self._begun: dict[int, list[tuple[int, int]]] = {}
         self._due: deque[tuple[SessionInbox, Dispatch]] = deque()
-        self._told: deque[bytes] = deque()
+        self._closings: deque[bytes] = deque()
         self._notices: deque[Notice] = deque(maxlen=_NOTICES)
-        self._hears = False
+        self._wants_notices = False
 
-    # What the guest does
+    # Commands of the guest
 
     def subscribe(self, command: Subscribe) -> tuple[Subscribe, SessionInbox] | None:
-        """The command as the host's runtime is to have it; None if the guest is back and has it already."""
+        """The command for the host's runtime, and its inbox; None if the guest is back and still subscribed."""
         place = (command.queue, command.consumer)
         known = self._subscriptions.get(place)
         if known in self._inboxes and place in self._returning:
@@ -99,7 +99,7 @@ class Session:
         return msgspec.structs.replace(command, tag=self._inboxes[command.tag][0]), inbox
 
     def returns(self) -> None:
-        """The guest is back over a new connection, and will say again what it subscribed to."""
+        """The guest is back over a new connection, and will repeat its subscriptions."""
         self.until = None
         self._returning = set(self._subscriptions)
 
@@ -142,7 +142,7 @@ class Session:
             known[1].closed = True
 
     def hold(self, dispatch: Dispatch, *, pulled: bool) -> None:
-        """A delivery is on its way to the guest."""
+        """Note a delivery that is sent to the guest."""
         if dispatch.lease is None:
             return
         self._held[dispatch.lease] = Held(dispatch, pulled)
@@ -150,7 +150,7 @@ class Session:
             self._forget_over()
 
     def settled(self, command: Settle, count: int) -> None:
-        """The guest has answered for so many messages."""
+        """Note that the guest has answered for `count` messages."""
         held = self._held.get(command.lease)
         if held is not None:
             held.left -= count
@@ -158,7 +158,7 @@ class Session:
                 self._forget(command.lease)
 
     def _forget_over(self) -> None:
-        """Deliveries come to their end without an answer, too."""
+        """Remove deliveries that ended without an answer."""
         with self._runtime.lock:
             queues = self._runtime.engine.core.queues
             over = [
@@ -175,24 +175,24 @@ class Session:
         self._begun.pop(lease, None)
 
     def begun(self, lease: int, offset: int) -> None:
-        """The guest begins with a message: told by those who cannot mark it in a file."""
+        """The guest has begun a message. Only guests that cannot mark it in a file report it."""
         if lease in self._held:
             self._begun.setdefault(lease, []).append((offset, 1))
 
-    def hear(self, wanted: bool) -> None:
-        """Whether the guest wants notices."""
-        if wanted and not self._hears:
+    def set_notices(self, wanted: bool) -> None:
+        """Start or stop sending notices to the guest."""
+        if wanted and not self._wants_notices:
             self._runtime.on_notice(self._notice)
-        elif self._hears and not wanted:
+        elif self._wants_notices and not wanted:
             self._runtime.off_notice(self._notice)
-        self._hears = wanted
+        self._wants_notices = wanted
 
     def end(self, marks: AttemptMarks | None) -> None:
-        """The guest is gone: what it held comes back, and only what it had begun with counts as attempted."""
+        """The guest is gone: put back what it held; only what it had begun counts as attempted."""
         self.moving = True
         runtime = self._runtime
         with contextlib.suppress(RemudaError):
-            self.hear(False)
+            self.set_notices(False)
         begun: dict[int, list[tuple[int, int]]] = {}
         due, self._due = self._due, deque()
         for inbox, dispatch in due:
@@ -221,7 +221,7 @@ class Session:
                 self.forget(tag)
             runtime.wait(last)
 
-    # What goes out to it; from any thread
+    # What is sent to the guest; called from any thread
 
     def deliver(self, inbox: SessionInbox, dispatch: Dispatch) -> None:
         self._due.append((inbox, dispatch))
@@ -234,7 +234,7 @@ class Session:
         self._pulls.pop(inbox.tag, None)
         self._subscriptions = {place: tag for place, tag in self._subscriptions.items() if tag != inbox.tag}
         error = None if failure is None else frames.error_of(failure)
-        self._told.append(frames.frame(frames.CLOSED, (inbox.tag, error)))
+        self._closings.append(frames.frame(frames.CLOSED, (inbox.tag, error)))
         self._wake(self)
 
     def _notice(self, notice: Notice) -> None:
@@ -244,9 +244,10 @@ class Session:
         self._wake(self)
 
     def outgoing(self, send: Callable[[bytes], int]) -> bool:
-        """Give what waits to `send`, which tells how many bytes it holds, as long as those are few.
+        """Pass what waits to `send`, which returns the number of unsent bytes, while those are few. Returns whether
+        more waits.
 
-        Whether more waits. What lay here until its time was up is the queue's again, and does not go out.
+        Deliveries whose time was up while they waited here are back in their queue, and are not sent.
         """
         now = self._runtime.clock()
         while self._due:
@@ -257,8 +258,8 @@ class Session:
             self._due.popleft()
             if not over:
                 send(self._delivery(inbox, dispatch))
-        while self._told:
-            send(self._told.popleft())
+        while self._closings:
+            send(self._closings.popleft())
         if self._notices:
             notices: list[Notice] = []
             while self._notices:
@@ -268,7 +269,7 @@ class Session:
 
     def _delivery(self, inbox: SessionInbox, dispatch: Dispatch) -> bytes:
         if self._inboxes.get(inbox.tag, (0, None))[1] is not inbox:
-            self._runtime.give_back(dispatch)  # its subscription was closed while it lay here
+            self._runtime.give_back(dispatch)  # its subscription was closed while it waited here
             return b""
         pulled = self._pulls.pop(inbox.tag, None) is not None
         if pulled:
@@ -285,14 +286,14 @@ class Session:
         )
 
     def _end_subscription(self, queue: str, consumer: str) -> None:
-        """The guest is told that it has this one no longer. What is in its hands stays there."""
+        """End a subscription whose deliveries cannot be read. The guest keeps what it holds."""
         over = Unsubscribe(queue, consumer, keep=True)
         with contextlib.suppress(RemudaError):
             self._runtime.submit_sometime(over)
         self.unsubscribed(over)
 
     def must_check(self, dispatch: Dispatch) -> bool:
-        """Whether what is delivered may be over before the guest gets to it."""
+        """Whether a delivery may be over before the guest takes it."""
         queue = self._runtime.engine.core.queues.get(dispatch.queue)
         return dispatch.hand_over or (queue is not None and bool(queue.options.message_timeout))
 

@@ -1,4 +1,4 @@
-"""The socket in a directory, whatever the length of its path, and who is at the other end."""
+"""The Unix socket in a directory, however long its path is, and the process at its other end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from remuda.log.directory import SOCKET
 from remuda.model.errors import StorageError
 
 _LONGEST: Final = 100
-"""Bytes of a path that every system takes as a socket's name."""
+"""The longest socket path, in bytes, that every system accepts."""
 
 
 @contextlib.contextmanager
 def short_name(directory: Path) -> Iterator[str]:
-    """A name for the socket that is short enough, for as long as it is needed."""
+    """A path of the socket that is short enough, for as long as it is needed."""
     path = str(directory / SOCKET)
     if len(os.fsencode(path)) <= _LONGEST:
         yield path
@@ -39,7 +39,7 @@ def short_name(directory: Path) -> Iterator[str]:
 
 
 def listen(directory: Path, *, group: bool = False) -> socket.socket:
-    """Listen in a directory. Only the holder of its lock may: it removes the socket of whoever was there before."""
+    """Listen in a directory. For the holder of its lock only: it removes the socket of the last host."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with short_name(directory) as name:
@@ -51,8 +51,8 @@ def listen(directory: Path, *, group: bool = False) -> socket.socket:
     except OSError as error:
         listening.close()
         raise StorageError(
-            f"no socket can be made in {str(directory)!r}: {error.strerror}; nothing was changed. Choose a directory "
-            "on a local disk, or open it with shared=False"
+            f"no socket can be created in {str(directory)!r}: {error.strerror}; nothing was changed. Choose a "
+            "directory on a local disk, or open it with shared=False"
         ) from error
     except BaseException:
         listening.close()
@@ -75,7 +75,7 @@ def connect(directory: Path) -> socket.socket:
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int, int] | None:
-    """Process, user and group at the other end; None where the system does not tell."""
+    """Process, user and group at the other end; None if the system does not tell."""
     if hasattr(socket, "SO_PEERCRED"):
         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, user, group = struct.unpack("3i", data)

@@ -1,4 +1,4 @@
-"""A guest becomes the host: what was under way with the last one goes on in the engine of this very process."""
+"""A guest becomes the host: what was under way with the last host goes on in the engine of this process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 class Succession:
-    """Brings a guest's holdings and requests to an engine. `token` is the guest's, by which the log knows what it has
-    published."""
+    """Hands a guest's holdings and requests to an engine. `token` is the producer of what the guest published."""
 
     def __init__(self, runtime: Runtime, holdings: Holdings, token: str) -> None:
         self.runtime = runtime
@@ -32,7 +31,7 @@ class Succession:
         self._token = token
 
     def restore(self) -> None:
-        """Reclaim what is in hand, subscribe and pull again, and go on awaiting the fate of batches."""
+        """Reclaim deliveries, subscribe and pull again, and go on waiting for the outcome of batches."""
         runtime, holdings = self.runtime, self._holdings
         for lease, held in holdings.held.items():
             count = runtime.submit(Reclaim(held.queue, lease, held.consumer, held.runs, held.pulled)).result
@@ -46,8 +45,8 @@ class Succession:
         now = time.monotonic()
         for pull, inbox, until in list(holdings.pulls.values()):
             self._pull(msgspec.structs.replace(pull, wait=max(int((until - now) * 1e6), 1000)), inbox)
-        for fate, first, count in list(holdings.watched.values()):
-            _follow(runtime.watch(first, count), fate)
+        for outcome, first, count in list(holdings.watched.values()):
+            _follow(runtime.watch(first, count), outcome)
 
     def _pull(self, command: Pull, inbox: Inbox) -> None:
         try:
@@ -60,13 +59,13 @@ class Succession:
                 inbox.put(pending.result)
 
     def carry_out(self, requests: Sequence[Request]) -> None:
-        """Do here what another process was asked to do, and had perhaps done."""
+        """Execute requests here that another process was asked for, and may have executed."""
         runtime = self.runtime
         done: list[tuple[Request, Any, Pending | None]] = []
         last = 0
         for request in requests:
             try:
-                if request.question is not None:
+                if request.query is not None:
                     done.append((request, self._answer(request), None))
                 else:
                     command = request.command
@@ -93,9 +92,9 @@ class Succession:
             request.resolve(result)
 
     def _answer(self, request: Request) -> Any:
-        if request.question == "notices":
+        if request.query == "notices":
             return None
-        return getattr(self.runtime, request.question or "")(*request.values)
+        return getattr(self.runtime, request.query or "")(*request.values)
 
 
 def _fail(request: Request, error: Exception) -> None:
@@ -106,19 +105,19 @@ def _fail(request: Request, error: Exception) -> None:
         request.fail(error)
 
 
-def _follow(source: Future[None] | None, fate: Future[None]) -> None:
-    """Give one future the outcome of another; without one, all is well."""
+def _follow(source: Future[None] | None, outcome: Future[None]) -> None:
+    """Copy the outcome of one future to another; without a source, it is a success."""
 
     def copy(done: Future[None]) -> None:
         error = done.exception()
         with contextlib.suppress(InvalidStateError):
             if error is None:
-                fate.set_result(None)
+                outcome.set_result(None)
             else:
-                fate.set_exception(error)
+                outcome.set_exception(error)
 
     if source is None:
         with contextlib.suppress(InvalidStateError):
-            fate.set_result(None)
+            outcome.set_result(None)
     else:
         source.add_done_callback(copy)

@@ -1,4 +1,4 @@
-"""A TLS connection that one thread reads while others write: OpenSSL wants them one at a time."""
+"""A TLS connection that one thread reads while others write: OpenSSL allows only one call at a time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 
 
 def no_passphrase() -> str:
-    """Said for a key that is encrypted: nobody is there to be asked, and a server that asks seems to hang."""
+    """Called for an encrypted key: raises, instead of a prompt for its passphrase that would seem to hang."""
     raise ssl.SSLError("the key is encrypted; give one without a passphrase, readable for its owner alone")
 
 
 class TlsSocket:
-    """As much of a socket as a guest uses. It never blocks while it holds the lock."""
+    """The methods of a socket that a guest uses. It never blocks while it holds the lock."""
 
     def __init__(self, peer: ssl.SSLSocket) -> None:
         self._peer = peer
@@ -60,7 +60,7 @@ class TlsSocket:
             self._wait(wanted, deadline)
 
     def shutdown(self, how: int) -> None:
-        """End the connection below TLS, so that whoever waits for it wakes up."""
+        """End the connection below TLS, so that a thread that waits for it wakes up."""
         socket.socket.shutdown(self._peer, how)
 
     def close(self) -> None:
