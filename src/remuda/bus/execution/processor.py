@@ -1,4 +1,4 @@
-"""One queue's work: its dispatcher, and what becomes of the messages that were handled."""
+"""One queue's processing: its dispatcher, and settling the messages that were handled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from remuda.model.messages import cell
 SendReply = Callable[[Message, Reply], None]
 
 _LOST: Final = 60 * SECOND
-"""For how long a lease counts as renewed that is held no longer, as when its queue was removed: nothing can be done."""
+"""How long to wait before renewing again a lease that is lost, for example because the queue was removed."""
 
 
 class QueueProcessor:
@@ -41,20 +41,20 @@ class QueueProcessor:
         self.broker = broker
         self.clock = clock
         self.trouble: str | None = None
-        """Why the last thing asked of the broker was refused, if it was."""
+        """Why the broker refused the last request, if it did."""
         self.on_result: Callable[[Any], None] | None = None
-        """Told of each result, by tests."""
+        """Called with each result; set by tests."""
         self._send_reply = send_reply
         self._failure_policy = FailurePolicy(dispatcher.queue, dispatcher.settings, on_threshold, clock)
         self._arrival_rate = ArrivalRate()
 
     def prefetch(self) -> AdaptivePrefetch:
         """How many messages a new worker takes at once."""
-        careful = 1 if not self.settings.retry.max_retries or self.dispatcher.gate is not None else None
-        return AdaptivePrefetch(self.settings.batch if self.dispatcher.takes_lists else careful, self._arrival_rate)
+        fixed = 1 if not self.settings.retry.max_retries or self.dispatcher.gate is not None else None
+        return AdaptivePrefetch(self.settings.batch if self.dispatcher.takes_lists else fixed, self._arrival_rate)
 
     def renew(self, delivery: BaseDelivery[Any]) -> int:
-        """Renew a lease, and tell for how long: the queue's `acknowledge_timeout`, which may change at any time."""
+        """Renew a lease, and return for how long: the queue's `acknowledge_timeout`, which may change at any time."""
         if not self.broker.renew(delivery):  # type: ignore[arg-type]
             return _LOST
         return self.broker.queue(self.queue).options.acknowledge_timeout
@@ -62,7 +62,7 @@ class QueueProcessor:
     def pending(
         self, delivery: BaseDelivery[Any], finished: FinishedCalls, released: Sequence[int] = ()
     ) -> PendingSettlement:
-        """What is to be done about calls that finished, and about rows that were not begun."""
+        """How to settle finished calls, and rows that were not begun."""
         fates: dict[Fate, list[int]] = {}
         replies: list[tuple[int, Reply]] = []
         consumer = delivery.consumer
@@ -100,5 +100,5 @@ class QueueProcessor:
         released: Sequence[int] = (),
         stopping: threading.Event | None = None,
     ) -> None:
-        """Settle it now, from a thread."""
+        """Settle a delivery in this thread."""
         self.pending(delivery, finished, released).apply(stopping or threading.Event())
